@@ -3,6 +3,7 @@
 //! ```text
 //! transport    sockets, workers, connections: bytes in and out
 //! session      requests decoded, executed and answered, by dialect
+//! execution    where operations go: the databases of this process
 //! observation  counters, statistics, metrics, logs, watchers
 //! databases    opened, kept, maintained, copied, closed; the memory limit
 //! replica      masters and replicas
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod databases;
+mod execution;
 mod handle;
 mod lifecycle;
 mod observation;

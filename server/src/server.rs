@@ -17,6 +17,7 @@ use crate::process;
 use crate::replica::{Link, Replicas};
 use crate::session::kyoto::{KyotoState, Scripts};
 use crate::session::login::Logins;
+use crate::session::wake::WakeQueues;
 use crate::shared::{Listening, Shared};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::descriptors::Descriptors;
@@ -161,16 +162,18 @@ impl Server {
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
         let roster = Roster::new(&listeners, sockets, clock.now().0);
+        let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
         let shared = Arc::new(Shared {
             observation: Observation::new(&options, &clock, observers, roster),
             databases,
             clock,
             lifecycle: Lifecycle::new(handle.clone()),
-            persistence: Persistence::new(options.limits.threads, pulse),
+            persistence: Persistence::new(pulse),
             memory: MemoryBudget::new(options.memory.limit_mib, reach_mib, when_full(&options)),
             logins,
-            kyoto: KyotoState::new(scripts, options.limits.threads),
+            kyoto: KyotoState::new(scripts, options.limits.threads, &wake_queues),
+            wake_queues,
             replicas: Replicas::default(),
             link: Link::default(),
             listening: Listening {
@@ -186,17 +189,14 @@ impl Server {
         let (mut acceptor, waker) =
             Acceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
         handle.add(waker);
-        let (mut workers, mut wakers) = (Vec::new(), Vec::new());
+        let mut workers = Vec::new();
         for number in 0..shared.options.limits.threads {
             let (sender, receiver) = channel();
             let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver).map_err(named)?;
             handle.add(Arc::clone(&waker));
-            wakers.push(Arc::clone(&waker));
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
-        shared.kyoto.signals.set_wakers(wakers.clone());
-        shared.persistence.settling.set_wakers(wakers);
         acceptor.can_accept()?;
         let mut udp = None;
         if !datagrams.is_empty() {
@@ -299,10 +299,10 @@ impl Server {
                 }
             });
             // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
-            let (settling, exports) =
-                (Arc::clone(&shared.persistence.settling), Arc::clone(&shared.persistence.exports));
+            let (wake_queues, exports) =
+                (Arc::clone(&shared.wake_queues), Arc::clone(&shared.persistence.exports));
             let came_on = move || {
-                settling.came_on();
+                wake_queues.log_advanced();
                 exports.came_on();
             };
             let clock = Arc::clone(&shared.clock) as Arc<dyn Clock>;
@@ -472,10 +472,10 @@ impl Server {
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.persistence.exports.close_unless(&|| patience.is_over());
-        if !self.shared.kyoto.errands.close_unless(&|| patience.is_over()) {
+        if !self.shared.kyoto.calls.close_unless(&|| patience.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
         }
-        if !self.shared.kyoto.script_errands.close_unless(&|| patience.is_over()) {
+        if !self.shared.kyoto.script_calls.close_unless(&|| patience.is_over()) {
             tracing::warn!("a script has not ended in time, and is left unfinished");
         }
         self.shared.kyoto.scripts.close();

@@ -8,6 +8,7 @@ use crate::options::{Kyoto, Options};
 use crate::replica::{Link, Replicas};
 use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::Logins;
+use crate::session::wake::WakeQueues;
 use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) memory: MemoryBudget,
     pub(crate) observation: Observation,
     pub(crate) logins: Logins,
+    /// How connections that wait are woken.
+    pub(crate) wake_queues: Arc<WakeQueues>,
     pub(crate) kyoto: KyotoState,
     /// Replicas that follow this server ...
     pub(crate) replicas: Replicas,

@@ -52,7 +52,7 @@ pub(crate) fn run(shared: &Shared) {
         }
         if shared.kyoto.answers.is_wanted() {
             // Workers look for readers that take nothing.
-            shared.persistence.settling.wake_all();
+            shared.wake_queues.wake_all();
         }
         shared.measure_memory();
         // Woken early when the server stops.

@@ -14,7 +14,6 @@ pub(crate) mod janitor;
 pub(crate) mod ledger;
 pub(crate) mod memory;
 pub(crate) mod patience;
-pub(crate) mod settling;
 pub(crate) mod shards;
 pub(crate) mod snapshots;
 pub(crate) mod syncing;
@@ -22,7 +21,6 @@ pub(crate) mod syncing;
 use crate::databases::exports::Exports;
 use crate::databases::ledger::Ledger;
 use crate::databases::patience::Pulse;
-use crate::databases::settling::Settling;
 use crate::databases::snapshots::History;
 use crate::databases::syncing::{Syncer, Syncing};
 use crate::options::{DataPlace, Further, Options};
@@ -102,8 +100,6 @@ impl Deref for Databases {
 
 /// What keeps the databases of a server on disk, and takes copies of them.
 pub(crate) struct Persistence {
-    /// Workers that wait for the update log.
-    pub(crate) settling: Arc<Settling>,
     /// Checkpoints, backups and logs under way to clients.
     pub(crate) exports: Arc<Exports>,
     /// Outcomes of snapshots.
@@ -113,13 +109,8 @@ pub(crate) struct Persistence {
 }
 
 impl Persistence {
-    pub(crate) fn new(workers: usize, pulse: Arc<Pulse>) -> Persistence {
-        Persistence {
-            settling: Arc::new(Settling::new(workers)),
-            exports: Arc::default(),
-            snapshots: History::default(),
-            pulse,
-        }
+    pub(crate) fn new(pulse: Arc<Pulse>) -> Persistence {
+        Persistence { exports: Arc::default(), snapshots: History::default(), pulse }
     }
 }
 

@@ -213,8 +213,16 @@ impl Entry<'_> {
         }
     }
 
+    /// Logs what a request was answered by: a packet, or a line.
+    pub(crate) fn answer(&mut self, descriptor: i32, is_binary: bool, is_last: bool, reply: &[u8]) {
+        match is_binary {
+            true => self.response(descriptor, reply),
+            false => self.reply(descriptor, reply, is_last),
+        }
+    }
+
     /// What a request is answered by in text; `is_last`: its line ends with it.
-    pub(crate) fn reply(&mut self, descriptor: i32, reply: &[u8], is_last: bool) {
+    fn reply(&mut self, descriptor: i32, reply: &[u8], is_last: bool) {
         if let Some(rest) = reply.strip_prefix(b"VALUE ") {
             self.put_text(format_args!(">{descriptor} sending key "));
             self.put_bytes(rest.split(|&byte| byte == b' ').next().unwrap_or_default());
@@ -255,7 +263,7 @@ impl Entry<'_> {
     }
 
     /// The same for a packet.
-    pub(crate) fn response(&mut self, descriptor: i32, packet: &[u8]) {
+    fn response(&mut self, descriptor: i32, packet: &[u8]) {
         let Some((header, body)) = packet.split_at_checked(24) else { return };
         if header[6..8] != [0, 0] {
             let len = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;

@@ -4,7 +4,8 @@
 
 use crate::observation::prefixes::Prefixes;
 use crate::observation::roster::{Address, Seat};
-use crate::observation::watchers::{Place, Watchers};
+use crate::observation::watchers::Watchers;
+use crate::session::wake::WakeHandle;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,8 +60,8 @@ impl Observers {
     }
 
     /// A connection begins to watch; false if too many do.
-    pub(crate) fn watch(&self, place: Place, streams: Streams) -> bool {
-        self.watchers.add(place, streams, |all| self.set_streams(all))
+    pub(crate) fn watch(&self, descriptor: i32, handle: WakeHandle, streams: Streams) -> bool {
+        self.watchers.add(descriptor, handle, streams, |all| self.set_streams(all))
     }
 
     /// A connection that watched is gone.

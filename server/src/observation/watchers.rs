@@ -3,10 +3,10 @@
 //! Always true: a watcher that does not read costs its buffer and nothing else; what it misses is counted and told in its
 //! place as `skipped=N`; the lines of all threads have one order, that of their `gid`.
 
+use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
-use mio::Waker;
 use std::io::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana_core::Streams;
 use todana_protocol::memcached::Sink;
@@ -42,19 +42,11 @@ pub(crate) struct LogCounts {
     pub(crate) skipped: u64,
 }
 
-/// Where a watcher's connection is.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) worker: usize,
-    /// Its number with that worker.
-    pub(crate) index: usize,
-    pub(crate) descriptor: i32,
-    pub(crate) waker: Arc<Waker>,
-}
-
 #[derive(Debug)]
 struct Watcher {
-    place: Place,
+    descriptor: i32,
+    /// Wakes its connection.
+    handle: WakeHandle,
     streams: Streams,
     buffer: Vec<u8>,
     /// Lines that found no room since the last one that did.
@@ -71,11 +63,17 @@ impl Watchers {
     }
 
     /// Adds one, unless there are too many. `set` gets what is watched now, in the order in which that changes.
-    pub(crate) fn add(&self, place: Place, streams: Streams, set: impl FnOnce(Streams)) -> bool {
+    pub(crate) fn add(
+        &self,
+        descriptor: i32,
+        handle: WakeHandle,
+        streams: Streams,
+        set: impl FnOnce(Streams),
+    ) -> bool {
         let mut log = self.log();
         let has_room = log.watchers.len() < WATCHERS_MAX;
         if has_room {
-            log.watchers.push(Watcher { place, streams, buffer: Vec::new(), skipped: 0 });
+            log.watchers.push(Watcher { descriptor, handle, streams, buffer: Vec::new(), skipped: 0 });
             set(log.streams());
         }
         has_room
@@ -84,7 +82,7 @@ impl Watchers {
     /// Takes one out.
     pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(Streams)) {
         let mut log = self.log();
-        log.watchers.retain(|watcher| watcher.place.descriptor != descriptor);
+        log.watchers.retain(|watcher| watcher.descriptor != descriptor);
         set(log.streams());
     }
 
@@ -110,17 +108,10 @@ impl Watchers {
         }
     }
 
-    /// The connections of a worker for which something waits.
-    pub(crate) fn waiting(&self, worker: usize) -> Vec<usize> {
-        let log = self.log();
-        let waits = |watcher: &&Watcher| watcher.place.worker == worker && !watcher.buffer.is_empty();
-        log.watchers.iter().filter(waits).map(|watcher| watcher.place.index).collect()
-    }
-
     /// Moves what waits for a connection to its output.
     pub(crate) fn take(&self, descriptor: i32, output: &mut Output) {
         let mut log = self.log();
-        let found = log.watchers.iter_mut().find(|watcher| watcher.place.descriptor == descriptor);
+        let found = log.watchers.iter_mut().find(|watcher| watcher.descriptor == descriptor);
         if let Some(watcher) = found {
             output.put(&std::mem::take(&mut watcher.buffer));
         }
@@ -151,8 +142,7 @@ impl Watcher {
         self.buffer.extend_from_slice(note.as_bytes());
         self.buffer.extend_from_slice(line);
         if was_empty {
-            // A loop that is gone needs no waking.
-            let _ = self.place.waker.wake();
+            self.handle.wake();
         }
         true
     }
@@ -161,11 +151,11 @@ impl Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::wake::{Waits, WakeQueues};
+    use std::sync::Arc;
 
-    fn place(descriptor: i32) -> Place {
-        let poll = mio::Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Place { worker: 0, index: 0, descriptor, waker }
+    fn handle() -> WakeHandle {
+        Waits::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
     fn taken(watchers: &Watchers, descriptor: i32) -> Vec<String> {
@@ -180,8 +170,8 @@ mod tests {
     #[test]
     fn each_watcher_gets_its_streams_and_misses_are_told_in_their_place() {
         let watchers = Watchers::new(BUFFER_MIN);
-        watchers.add(place(1), Streams::FETCHERS, |all| assert_eq!(all, Streams::FETCHERS));
-        watchers.add(place(2), Streams::DELETIONS, |all| {
+        watchers.add(1, handle(), Streams::FETCHERS, |all| assert_eq!(all, Streams::FETCHERS));
+        watchers.add(2, handle(), Streams::DELETIONS, |all| {
             assert_eq!(all, Streams::FETCHERS.and(Streams::DELETIONS));
         });
         let tell = |text: &[u8]| watchers.tell(Streams::FETCHERS, |line| line.extend_from_slice(text));
@@ -189,7 +179,6 @@ mod tests {
         tell(&[b'x'; BUFFER_MIN]);
         tell(&[b'x'; BUFFER_MIN]);
         tell(b"b");
-        assert_eq!(watchers.waiting(0), [0]);
         assert_eq!(taken(&watchers, 1), ["1 type=a", "skipped=2", "4 type=b"]);
         assert_eq!((taken(&watchers, 1), taken(&watchers, 2)), (vec![], vec![]));
         let LogCounts { watchers: there, written, sent, skipped } = watchers.counts();
@@ -202,10 +191,10 @@ mod tests {
     fn there_are_twenty_at_most() {
         let watchers = Watchers::new(0);
         for descriptor in 0..20 {
-            assert!(watchers.add(place(descriptor), Streams::FETCHERS, drop));
+            assert!(watchers.add(descriptor, handle(), Streams::FETCHERS, drop));
         }
-        assert!(!watchers.add(place(20), Streams::FETCHERS, drop));
+        assert!(!watchers.add(20, handle(), Streams::FETCHERS, drop));
         watchers.remove(3, drop);
-        assert!(watchers.add(place(20), Streams::FETCHERS, drop));
+        assert!(watchers.add(20, handle(), Streams::FETCHERS, drop));
     }
 }

@@ -1,16 +1,15 @@
 //! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
 
 use crate::databases::awaits::Awaits;
+use crate::execution::Executor;
 use crate::observation::roster::{Seat, State};
-use crate::session::any::{Activity, AnySession};
-use crate::session::flow::{Execute, Pause};
-use crate::session::memcached::session::{Advance, Turn};
+use crate::session::dispatch::DialectWorkers;
+use crate::session::{AnySession, Next, Step, Turn};
 use crate::transport::listener::Stream;
 use crate::transport::output::Output;
 use std::io;
 use std::sync::Arc;
-use todana_core::{Refusal, Reply};
-use todana_protocol::memcached::{Form, encode};
+use todana_core::Refusal;
 
 /// The least by which the buffer of a request that is not whole grows, if that much is to come.
 const INPUT_MIN: usize = 4 << 10;
@@ -144,9 +143,7 @@ impl Connection {
     /// any reply, and closed.
     pub(crate) fn give_up(&mut self, refusal: Refusal) {
         let mut output = Output::default();
-        if self.session.can_be_told() {
-            encode(&Form::LINE, &Reply::Refused(refusal), &mut output);
-        }
+        self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));
         self.settlement.awaits = Awaits::default();
         self.closing = true;
@@ -155,11 +152,11 @@ impl Connection {
     /// Notes in the roster what it does, and that it has just been served.
     #[inline]
     pub(crate) fn show(&mut self, now: u64) {
-        let state = match (self.session.activity(), &self.pending) {
-            (Activity::Watches, _) => State::Watching,
-            (Activity::Exports, _) | (_, Some(_)) => State::Sending,
-            (Activity::Requests, None) if self.is_amid_request() => State::Receiving,
-            (Activity::Requests, None) => State::Waiting,
+        let state = match (self.session.shown_as(), &self.pending) {
+            (Some(state), _) => state,
+            (None, Some(_)) => State::Sending,
+            (None, None) if self.is_amid_request() => State::Receiving,
+            (None, None) => State::Waiting,
         };
         if (state, now) != self.shown {
             self.seat.has_come_to(state);
@@ -192,18 +189,14 @@ impl Connection {
 
     /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_busy = self.queued
-            || self.settlement.is_parked
-            || self.session.activity() != Activity::Requests
-            || self.session.has_work()
-            || self.session.is_waiting();
+        let is_busy =
+            self.queued || self.settlement.is_parked || self.session.has_work() || self.session.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
-    /// It waits for a signal that may never come, or for a search that may take minutes, and its peer has gone, or at least sends no
-    /// more: nobody would hear of it.
+    /// Returns true if its peer has gone, or at least sends no more, and what is under way is of use to nobody else.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.ended && self.session.waits_for_its_peer_alone()
+        self.ended && self.session.ends_with_peer()
     }
 
     /// What it keeps now.
@@ -221,12 +214,12 @@ impl Connection {
     }
 
     /// Reads once; tells too whether there is no more for now.
-    pub(crate) fn read(&mut self, buffer: &mut [u8], service: &impl Execute) -> io::Result<(Got, bool)> {
-        if let Some(upload) = self.session.memcached_mut().and_then(|session| session.upload.as_mut())
+    pub(crate) fn read(&mut self, buffer: &mut [u8], executor: &impl Executor) -> io::Result<(Got, bool)> {
+        if let Some((upload, database)) = self.session.upload()
             && !upload.is_full()
             && self.stream.reads_any_len()
         {
-            let Some(room) = upload.room(service) else { return Ok((Got::NoRoom, false)) };
+            let Some(room) = upload.room(database, executor) else { return Ok((Got::NoRoom, false)) };
             let wanted = room.len();
             let outcome = self.stream.read_some(room);
             let len = outcome.as_ref().map_or(0, |(len, _)| *len);
@@ -257,17 +250,22 @@ impl Connection {
     }
 
     /// Serves what is kept and what is in `buffer` (just read); keeps what is not consumed.
-    pub(crate) fn serve<E: Execute>(&mut self, buffer: &[u8], turn: &mut Turn<'_, E>) -> io::Result<Pause> {
+    pub(crate) fn serve(
+        &mut self,
+        buffer: &[u8],
+        workers: &mut DialectWorkers,
+        turn: &mut Turn<'_>,
+    ) -> io::Result<Next> {
         if !self.input.bytes.is_empty() && !buffer.is_empty() {
             self.keep(buffer)?;
         }
         let own = std::mem::take(&mut self.input.bytes);
         let data = if own.is_empty() { buffer } else { &own[self.input.at..] };
-        let Advance { consumed, wanted, pause } = self.session.advance(data, turn);
-        self.input.wanted = wanted;
-        self.input.is_partial = pause == Pause::NeedsInput;
+        let Step { consumed, next } = self.session.advance(workers, turn, data);
+        self.input.is_partial = next.is_read();
+        self.input.wanted = if let Next::Read { at_least } = next { at_least } else { 0 };
         let left = data.len() - consumed;
-        if pause.is_last() || pause == Pause::Watches || left == 0 {
+        if next.is_last() || left == 0 {
             self.input.at = 0;
         } else if own.is_empty() {
             self.input.bytes = data[consumed..].to_vec();
@@ -276,6 +274,6 @@ impl Connection {
             self.input.at += consumed;
             self.input.bytes = own;
         }
-        Ok(pause)
+        Ok(next)
     }
 }

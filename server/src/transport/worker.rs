@@ -4,17 +4,15 @@ use crate::databases::Served;
 use crate::databases::awaits::Awaits;
 use crate::databases::ledger::Ledger;
 use crate::handle::Stopping;
-use crate::session::any::{Activity, AnySession};
-use crate::session::flow::{BATCH, Pause};
-use crate::session::login::Decided;
-use crate::session::memcached::service::Service;
-use crate::session::memcached::session::Turn;
-use crate::session::tickets::Ticket;
+use crate::session::context::WorkerContext;
+use crate::session::dispatch::DialectWorkers;
+use crate::session::wake::Wake;
+use crate::session::{AnySession, Next, Turn};
 use crate::shared::Shared;
 use crate::transport::connection::{Connection, Fault, Got, Held};
 use crate::transport::idle::IdleWatch;
 use crate::transport::listener::Arrival;
-use crate::transport::output::{OUTPUT_MAX, Output};
+use crate::transport::output::Output;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use slab::Slab;
@@ -25,8 +23,6 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana::update_log::Position;
-use todana_core::Reply;
-use todana_protocol::memcached::{Form, Limits, encode};
 
 /// The worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -34,8 +30,6 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 const BUFFER: usize = 64 << 10;
 /// A reply buffer above this is given back after use.
 const OUTPUT_KEPT: usize = 64 << 10;
-/// The end of an export when the server ends before it.
-const STOPPING: &str = "SERVER_ERROR the server is stopping";
 /// What has changed is noted in 64 bits.
 const LAST_BIT: usize = 63;
 /// How long a stopping worker waits for its peers to take their replies.
@@ -49,9 +43,8 @@ pub(crate) struct Worker {
     connections: Slab<Connection>,
     /// Connections that have more to do without waiting for their socket.
     ready: VecDeque<usize>,
-    limits: Limits,
-    service: Service,
-    decided: Arc<Decided>,
+    context: WorkerContext,
+    dialects: DialectWorkers,
     /// What the lanes of all databases had logged before the turn at hand.
     logged: Vec<Position>,
     /// Connections whose replies wait for the update log.
@@ -61,7 +54,6 @@ pub(crate) struct Worker {
     now_s: u64,
     buffer: Vec<u8>,
     output: Output,
-    scratch: [Vec<u8>; BATCH],
 }
 
 impl Worker {
@@ -72,9 +64,9 @@ impl Worker {
     ) -> io::Result<(Worker, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        let limits = shared.limits();
-        let service = Service::new(&shared, number, &waker);
-        let decided = Arc::clone(&service.decided);
+        shared.wake_queues.set_waker(number, Arc::clone(&waker));
+        let context = WorkerContext::new(&shared, number);
+        let dialects = DialectWorkers::new(&context);
         let idle = IdleWatch::new(shared.options.limits.idle_timeout_s);
         let worker = Worker {
             shared,
@@ -83,16 +75,14 @@ impl Worker {
             arrivals,
             connections: Slab::new(),
             ready: VecDeque::new(),
-            limits,
-            service,
-            decided,
+            context,
+            dialects,
             logged: Vec::new(),
             parked: Vec::new(),
             idle,
             now_s: 0,
             buffer: vec![0; BUFFER],
             output: Output::default(),
-            scratch: Default::default(),
         };
         Ok((worker, waker))
     }
@@ -123,11 +113,8 @@ impl Worker {
                 match event.token() {
                     WAKE => {
                         self.welcome();
-                        self.deliver();
-                        self.resume();
+                        self.wake_ready();
                         self.resume_settled();
-                        self.resume_exports();
-                        self.resume_signalled();
                         self.cut_off_stalled();
                     }
                     Token(index) => self.on_event(index, event),
@@ -142,7 +129,7 @@ impl Worker {
                     self.serve(index);
                 }
             }
-            self.end_waits(false);
+            self.wake_timed_out();
             // Behind the events: a request that has just come keeps its connection.
             self.close_idle();
             match self.shared.lifecycle.stopping() {
@@ -251,42 +238,28 @@ impl Worker {
         }
     }
 
-    /// Goes on with connections that have waited for a password to be checked.
-    fn resume(&mut self) {
-        for index in self.decided.take() {
-            if self.connections.contains(index) {
-                self.serve(index);
+    /// Wakes the sessions whose tickets are ready.
+    fn wake_ready(&mut self) {
+        for (ticket, index) in self.context.waits.take_ready() {
+            self.wake(index, Wake::Ready(ticket));
+        }
+    }
+
+    /// Wakes the sessions that have waited long enough.
+    fn wake_timed_out(&mut self) {
+        if self.context.waits.first_deadline().is_some() {
+            for (ticket, index) in self.context.waits.take_timed_out(Instant::now()) {
+                self.wake(index, Wake::TimedOut(ticket));
             }
         }
     }
 
-    /// Goes on with connections whose signals have come.
-    fn resume_signalled(&mut self) {
-        for (ticket, index) in self.service.signalled() {
-            self.end_wait(index, ticket, true);
-        }
-    }
-
-    /// Goes on with connections that have waited for signals long enough, or all that do.
-    fn end_waits(&mut self, all: bool) {
-        if !all && self.service.first_end().is_none_or(|end| end > Instant::now()) {
-            return;
-        }
-        for (ticket, index) in self.service.over(all) {
-            let Some(connection) = self.connections.get(index) else { continue };
-            // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
-            if all && connection.session.hastens_script() {
-                self.service.keep_waiting(ticket, index);
-                continue;
-            }
-            let gives_up = connection.session.gives_up(ticket, &self.service);
-            self.end_wait(index, ticket, !gives_up);
-        }
-    }
-
-    fn end_wait(&mut self, index: usize, ticket: Ticket, was_signalled: bool) {
-        let connection = self.connections.get_mut(index);
-        if connection.is_some_and(|connection| connection.session.end_wait(ticket, was_signalled)) {
+    /// Gives a session a wake-up, and its connection a turn if it wants one and has none yet.
+    fn wake(&mut self, index: usize, wake: Wake) {
+        if let Some(connection) = self.connections.get_mut(index)
+            && connection.session.wake(wake, &mut self.context)
+            && !connection.queued
+        {
             self.serve(index);
         }
     }
@@ -317,7 +290,7 @@ impl Worker {
         }
         let unsettled = || self.awaited(awaits).filter(|&(log, position)| !log.is_settled(position));
         let is_settled = unsettled().next().is_none() || {
-            self.shared.persistence.settling.waits(self.number);
+            self.shared.wake_queues.awaits_log(self.number);
             // It may have come on just before.
             unsettled().next().is_none()
         };
@@ -345,7 +318,7 @@ impl Worker {
         if awaits.is_empty() || !is_held_up() {
             return true;
         }
-        self.shared.persistence.settling.waits(self.number);
+        self.shared.wake_queues.awaits_log(self.number);
         if !is_held_up() {
             return true;
         }
@@ -363,7 +336,7 @@ impl Worker {
             changed.map(|(_, served)| served).filter(|served| !served.front_has_room())
         };
         let mut has_room = crowded().next().is_none() || {
-            self.shared.persistence.settling.waits(self.number);
+            self.shared.wake_queues.awaits_log(self.number);
             // One may have been made just before.
             crowded().next().is_none()
         };
@@ -385,93 +358,6 @@ impl Worker {
             debug_assert!(!self.parked.contains(&index), "in the list twice");
             self.parked.push(index);
         }
-    }
-
-    /// Sends events to those who watch them.
-    fn deliver(&mut self) {
-        for index in self.shared.observation.observers.watchers.waiting(self.number) {
-            if self
-                .connections
-                .get(index)
-                .is_some_and(|connection| connection.session.activity() == Activity::Watches)
-            {
-                self.serve(index);
-            }
-        }
-    }
-
-    /// Sends what exports have come to.
-    fn resume_exports(&mut self) {
-        for index in self.shared.persistence.exports.waiting(self.number) {
-            let has_time = |connection: &Connection| connection.pending.is_none() && !connection.queued;
-            if self.connections.get(index).is_some_and(has_time) {
-                self.serve(index);
-            }
-        }
-    }
-
-    /// A connection is sent what its export has come to; what its client sends is left in the socket, but its end is not.
-    fn turn_of_export(&mut self, index: usize) -> io::Result<()> {
-        let connection = &mut self.connections[index];
-        let Some(session) = connection.session.memcached_mut() else { return Ok(()) };
-        let Some(export) = &session.export else { return Ok(()) };
-        if connection.ended || export.is_cut_off() {
-            session.export = None;
-            connection.closing = true;
-            return Ok(());
-        }
-        let at = self.output.end();
-        let is_over = export.take(&mut self.output, OUTPUT_MAX);
-        if is_over {
-            session.export = None;
-            if self.shared.observation.is_aloud() {
-                let (descriptor, sent) = (connection.seat.descriptor, self.output.copied_from(at));
-                self.shared.observation.tell(|entry| entry.end_of_export(descriptor, sent));
-            }
-        }
-        let goes_on = is_over || !self.output.is_empty();
-        self.send(index)?;
-        self.requeue_if(index, goes_on);
-        Ok(())
-    }
-
-    /// It gets another turn, unless its peer has to read first.
-    fn requeue_if(&mut self, index: usize, goes_on: bool) {
-        let connection = &mut self.connections[index];
-        if goes_on && connection.pending.is_none() {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-    }
-
-    /// What a watcher sends is of no interest, but its end is; what it is told goes out.
-    fn turn_of_watcher(&mut self, index: usize) -> io::Result<()> {
-        let connection = &mut self.connections[index];
-        // Not for ever: it may send without end.
-        for _ in 0..2 {
-            if !connection.readable {
-                break;
-            }
-            match connection.stream.read_some(&mut self.buffer) {
-                Ok((0, _)) => {
-                    connection.closing = true;
-                    connection.readable = false;
-                }
-                Ok((len, drained)) => {
-                    self.shared.observation.workers[self.number].bytes_read.add(len as u64);
-                    connection.readable = !drained || connection.ended;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.shared.observation.observers.watchers.take(connection.seat.descriptor, &mut self.output);
-        if connection.readable && !connection.closing {
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        self.send(index)
     }
 
     /// Writes what a turn has put out; what the socket does not take is left pending.
@@ -504,7 +390,7 @@ impl Worker {
 
     /// How long to wait for events so that who waits for a signal waits no longer than asked.
     fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let Some(end) = self.service.first_end() else { return timeout };
+        let Some(end) = self.context.waits.first_deadline() else { return timeout };
         let wait = end.saturating_duration_since(Instant::now());
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
@@ -590,39 +476,21 @@ impl Worker {
         }
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
-        match connection.session.activity() {
-            Activity::Watches => return self.turn_of_watcher(index),
-            Activity::Exports => return self.turn_of_export(index),
-            Activity::Requests => {}
-        }
-        (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
-        if let Some(session) = connection.session.memcached_mut() {
-            self.service.use_database(session.database);
-            self.limits.long_block_len = self.shared.databases[session.database].long_block_len();
-            self.limits.choice = session.choice;
-        }
-        self.service.is_aloud = self.shared.observation.is_aloud();
+        self.context.serve(index, connection.seat.descriptor);
         let mut budget = self.shared.options.limits.requests_per_event;
-        let mut pause = Pause::NeedsInput;
+        let mut next = Next::READ;
         connection.begin_turn();
         self.logged.clear();
-        self.logged.extend(self.service.lanes.iter().map(|lane| lane.logged()));
-        self.limits.unfinished_len_max = self.shared.memory.held_room(connection.counted.sum());
+        self.logged.extend(self.context.executor.lanes().map(|lane| lane.logged()));
+        let room = self.shared.memory.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
-            pause = connection.serve(
-                &[],
-                &mut Turn {
-                    limits: &self.limits,
-                    budget: &mut budget,
-                    scratch: &mut self.scratch,
-                    service: &mut self.service,
-                    output: &mut self.output,
-                },
-            )?;
+            let (context, output) = (&mut self.context, &mut self.output);
+            let mut turn = Turn { context, room, budget: &mut budget, output };
+            next = connection.serve(&[], &mut self.dialects, &mut turn)?;
         }
-        while pause == Pause::NeedsInput && connection.readable {
-            let (got, drained) = match connection.read(&mut self.buffer, &self.service) {
+        while next.is_read() && connection.readable {
+            let (got, drained) = match connection.read(&mut self.buffer, &self.context.executor) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     connection.readable = false;
@@ -634,7 +502,7 @@ impl Worker {
             if got == Got::Input(0) {
                 // The peer sends no more; what it has asked for is still answered.
                 if connection.pending.is_none() {
-                    connection.session.cut_short(&mut self.service, &mut self.output);
+                    connection.session.cut_short(&mut self.dialects, &mut self.output);
                 }
                 connection.closing = true;
                 connection.readable = false;
@@ -645,36 +513,24 @@ impl Worker {
             if drained && !connection.ended {
                 connection.readable = false;
             }
-            pause = connection.serve(
-                if let Got::Input(len) = got { &self.buffer[..len] } else { &[] },
-                &mut Turn {
-                    limits: &self.limits,
-                    budget: &mut budget,
-                    scratch: &mut self.scratch,
-                    service: &mut self.service,
-                    output: &mut self.output,
-                },
-            )?;
+            let input = if let Got::Input(len) = got { &self.buffer[..len] } else { &[] };
+            let (context, output) = (&mut self.context, &mut self.output);
+            let mut turn = Turn { context, room, budget: &mut budget, output };
+            next = connection.serve(input, &mut self.dialects, &mut turn)?;
             // A large request comes in many pieces; the others shall not wait for all of them.
-            if !drained && !connection.ended && pause == Pause::NeedsInput {
-                pause = Pause::Yields;
+            if !drained && !connection.ended && next.is_read() {
+                next = Next::Yield;
             }
         }
-        connection.closing |= pause.is_last() || connection.is_abandoned();
-        if pause == Pause::Fails {
+        connection.closing |= next.is_last() || connection.is_abandoned();
+        if matches!(next, Next::Fail) {
             connection.fault = Some(Fault::Failed);
-        }
-        if let Some(session) = connection.session.memcached_mut() {
-            session.database = self.service.database_number;
-            if pause == Pause::Exports {
-                session.export = self.service.export.take();
-            }
         }
         for (number, position) in connection.session.take_changes() {
             connection.settlement.awaits.note(number, position);
             connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
-        for (number, (lane, before)) in self.service.lanes.iter().zip(&self.logged).enumerate() {
+        for (number, (lane, before)) in self.context.executor.lanes().zip(&self.logged).enumerate() {
             let end = lane.logged();
             if end != *before {
                 if let Some(ledger) = self.shared.databases[number].ledger() {
@@ -688,9 +544,9 @@ impl Worker {
             return Ok(());
         }
         let connection = &mut self.connections[index];
-        if matches!(pause, Pause::Yields | Pause::Blocked | Pause::Exports) {
+        if matches!(next, Next::Yield | Next::Flush) {
             let counters = &self.shared.observation.workers[self.number];
-            counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
+            counters.connection_yields.add(u64::from(matches!(next, Next::Yield) && budget == 0));
             connection.queued = true;
             self.ready.push_back(index);
         }
@@ -710,11 +566,10 @@ impl Worker {
     /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
     /// arrived is to be answered.
     fn drain(&mut self, first: bool) {
-        self.end_waits(true);
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
-            if self.connections[index].session.memcached_mut().is_some_and(|it| it.export.take().is_some()) {
-                self.break_off(index);
+            self.wake(index, Wake::Cancelled);
+            if !self.connections.contains(index) {
                 continue;
             }
             if first {
@@ -729,15 +584,6 @@ impl Worker {
         }
     }
 
-    /// Tells a connection that its export will not come to its end.
-    fn break_off(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        let output = connection.pending.get_or_insert_default();
-        encode(&Form::LINE, &Reply::Faulty(STOPPING), &mut **output);
-        connection.closing = true;
-        self.serve(index);
-    }
-
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         self.shared.observation.roster.leave(&connection.seat);
@@ -745,11 +591,7 @@ impl Worker {
             // Whoever comes next in its place has a turn of its own to wait for.
             self.parked.retain(|&parked| parked != index);
         }
-        let watches = connection.session.activity() == Activity::Watches;
-        let hello = connection.session.leave(&mut self.service);
-        if watches {
-            self.shared.observation.observers.unwatch(connection.seat.descriptor);
-        }
+        let hello = connection.session.leave(&mut self.context);
         let reason = match self.shared.lifecycle.stopping() {
             Stopping::No if connection.fault == Some(Fault::Failed) => "error",
             Stopping::No if connection.fault == Some(Fault::Idle) => "idle_timeout",

@@ -12,7 +12,7 @@ mod pace;
 mod pipe;
 mod producer;
 
-use crate::observation::watchers::Place;
+use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
 use pipe::{Pipe, Taken};
 use producer::Source;
@@ -105,7 +105,7 @@ impl Exports {
     pub(crate) fn start(
         &self,
         export: Export,
-        place: Place,
+        handle: WakeHandle,
         databases: &Catalog,
     ) -> Result<Receiving, &'static str> {
         let number = export.database as usize;
@@ -124,7 +124,7 @@ impl Exports {
         if jobs.iter().filter(is_like).count() >= most {
             return Err(BUSY);
         }
-        let pipe = Arc::new(Pipe::new(place));
+        let pipe = Arc::new(Pipe::new(handle));
         // Before it can miss anything.
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
         let of = Arc::downgrade(database);
@@ -134,14 +134,6 @@ impl Exports {
         let thread = thread.map_err(|_| NO_THREAD)?;
         jobs.push(Job { export, database: of, pipe: Arc::clone(&pipe), thread });
         Ok(Receiving(pipe))
-    }
-
-    /// The connections of a worker for which something has come.
-    pub(crate) fn waiting(&self, worker: usize) -> Vec<usize> {
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        self.jobs().iter().filter_map(|job| job.pipe.waits_for(worker)).collect()
     }
 
     /// The update log has come on.
@@ -230,6 +222,7 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::wake::{Waits, WakeQueues};
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, Sync};
@@ -239,10 +232,8 @@ mod tests {
 
     const TOO_MUCH: u64 = 10_000;
 
-    fn place() -> Place {
-        let poll = mio::Poll::new().unwrap();
-        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Place { worker: 0, index: 0, descriptor: -1, waker }
+    fn handle() -> WakeHandle {
+        Waits::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
     /// Writes what exceeds that, and has checkpoints made that need nothing of it.
@@ -279,12 +270,12 @@ mod tests {
             Exported::Log { from: LogStart::End, follows: true },
         ];
         assert_eq!(
-            exports.start(Export { database: 1, what: Exported::Checkpoint }, place(), &catalog).err(),
+            exports.start(Export { database: 1, what: Exported::Checkpoint }, handle(), &catalog).err(),
             Some(NO_DATABASE)
         );
         for what in slow {
             let export = Export { database: 0, what };
-            let receiving = exports.start(export, place(), &catalog).unwrap();
+            let receiving = exports.start(export, handle(), &catalog).unwrap();
             let mut output = Output::default();
             while output.is_empty() {
                 receiving.take(&mut output, 1);
@@ -342,7 +333,7 @@ mod tests {
         let catalog = Catalog::new(vec![CatalogEntry { name, database: Arc::clone(&database) }]).unwrap();
         let exports = Exports::default();
         let export = Export { database: 0, what: Exported::Backup { rate: NonZeroU64::new(1) } };
-        let receiving = exports.start(export, place(), &catalog).unwrap();
+        let receiving = exports.start(export, handle(), &catalog).unwrap();
         let mut output = Output::default();
         while output.is_empty() {
             receiving.take(&mut output, 1);

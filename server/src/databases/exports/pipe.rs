@@ -1,6 +1,6 @@
 //! A bounded way from the thread that makes a stream to the worker whose connection it leaves by.
 
-use crate::observation::watchers::Place;
+use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ const WAIT: &[u8] = b"WAIT\r\n";
 
 /// Frames on their way. Those who take it are never kept waiting, the one who fills it is.
 pub(super) struct Pipe {
-    place: Place,
+    /// Wakes the connection that it leads to.
+    handle: WakeHandle,
     state: Mutex<State>,
     /// There is room, or news for the one who fills it.
     changed: Condvar,
@@ -52,9 +53,9 @@ pub(super) enum Taken {
 }
 
 impl Pipe {
-    pub(super) fn new(place: Place) -> Pipe {
+    pub(super) fn new(handle: WakeHandle) -> Pipe {
         Pipe {
-            place,
+            handle,
             state: Mutex::default(),
             changed: Condvar::new(),
             is_left: AtomicBool::new(false),
@@ -95,8 +96,7 @@ impl Pipe {
         state.has_moved = true;
         state.frames.push_back(frame);
         if was_empty {
-            // A loop that is gone needs no waking.
-            let _ = self.place.waker.wake();
+            self.handle.wake();
         }
     }
 
@@ -168,11 +168,6 @@ impl Pipe {
         state.is_over && (state.frames.is_empty() || self.is_left())
     }
 
-    /// The connection of this worker that it leads to, if there is something to take.
-    pub(super) fn waits_for(&self, worker: usize) -> Option<usize> {
-        (self.place.worker == worker && !self.state().frames.is_empty()).then_some(self.place.index)
-    }
-
     /// There is news for the one who fills it.
     pub(super) fn nudge(&self) {
         self.state().nudged = true;
@@ -213,12 +208,12 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::wake::{Waits, WakeQueues};
     use std::sync::Arc;
 
     fn pipe() -> Arc<Pipe> {
-        let poll = mio::Poll::new().unwrap();
-        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        Arc::new(Pipe::new(Place { worker: 3, index: 5, descriptor: -1, waker }))
+        let queues = Arc::new(WakeQueues::new(1));
+        Arc::new(Pipe::new(Waits::new(queues, 0).enter_new()))
     }
 
     fn taken(pipe: &Pipe, len_max: usize) -> (Vec<u8>, Taken) {
@@ -232,14 +227,12 @@ mod tests {
     fn whole_frames_leave_in_order_and_the_last_one_is_known() {
         let pipe = pipe();
         assert!(pipe.put(b"one".to_vec()) && pipe.put(b"two".to_vec()));
-        assert_eq!((pipe.waits_for(3), pipe.waits_for(2)), (Some(5), None));
         assert_eq!(taken(&pipe, 1), (b"one".to_vec(), Taken::Some));
         pipe.end(b"end".to_vec());
         pipe.end(b"never".to_vec());
         assert!(!pipe.is_done());
         assert_eq!(taken(&pipe, 100), (b"twoend".to_vec(), Taken::All));
         assert!(pipe.is_done());
-        assert_eq!(pipe.waits_for(3), None);
     }
 
     #[test]

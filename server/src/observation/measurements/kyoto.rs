@@ -30,11 +30,11 @@ table! { KYOTO, "Kyoto Tycoon's protocols",
     _, "cnt_script", "todana_kyoto_scripts_total", Counter, "Scripts called." => r.kyoto.script;
     _, "cnt_misc", "todana_kyoto_other_total", Counter, "Other things that were asked for." => r.kyoto.misc;
     _, _, "todana_kyoto_waiting", Gauge, "Clients that wait for a signal, or for a message of a queue." =>
-        s.kyoto.signals.waiting();
+        s.kyoto.signals.count();
     _, "serv_task_count", "todana_kyoto_background_calls", Gauge, "Long procedures that are queued or running." =>
         background_calls(s);
     _, _, "todana_kyoto_background_calls_done_total", Counter, "Long procedures that have ended." =>
-        s.kyoto.errands.done() + s.kyoto.script_errands.done();
+        s.kyoto.calls.done() + s.kyoto.script_calls.done();
     _, "conf_kt_version", _, Gauge, "The version of Kyoto Tycoon that clients are told." => format!("{VERSION} (2.19)");
     _, "conf_kt_features", _, Gauge, "Its features." => "(epoll)(lua)(todana)";
     _, "conf_kc_version", _, Gauge, "The version of Kyoto Cabinet that clients are told." => "1.2.76 (16.13)";
@@ -48,5 +48,5 @@ fn hits(all: u64, part: u64) -> Value {
 }
 
 fn background_calls(shared: &Shared) -> usize {
-    shared.kyoto.errands.pending() + shared.kyoto.script_errands.pending()
+    shared.kyoto.calls.pending() + shared.kyoto.script_calls.pending()
 }

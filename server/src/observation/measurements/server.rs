@@ -3,7 +3,7 @@
 use super::{Readings, Value, table};
 use crate::handle::Stopping;
 use crate::process;
-use crate::session::memcached::service::MEMCACHED_VERSION;
+use crate::session::memcached::commands::MEMCACHED_VERSION;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering::Relaxed;
 use todana::Counters;

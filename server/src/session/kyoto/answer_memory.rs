@@ -1,7 +1,7 @@
 //! The memory of long answers: counted together, bounded, and waited for.
 //!
 //! All long answers of a server, those being collected and those that their readers have not taken yet, have a quarter of the memory
-//! limit. The threads that may wait (errands) collect one at a time, which waits until readers have taken others; workers do not
+//! limit. The threads that may wait (background calls) collect one at a time, which waits until readers have taken others; workers do not
 //! wait, and answer by an error where there is no memory. A reader that takes nothing for [`STALL`] while somebody waits is cut off; so those who do not read keep others
 //! from their answers only for a while.
 

@@ -1,7 +1,7 @@
 //! Answers to calls, and the failures that several procedures share.
 
 use super::answer_memory::Collected;
-use crate::session::tickets::{Purpose, Signals};
+use super::signals::{Purpose, Signals};
 use crate::transport::output::Output;
 use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::{self, Banner, Failure, Form, Signal, Status, Trouble, answer, answer_failure};

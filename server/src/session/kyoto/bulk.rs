@@ -1,8 +1,9 @@
 //! The binary protocol's bulk requests: each record is applied as it comes, those before a failure stay.
 
 use super::answer_memory::put_found;
-use super::scope::{Next, Scope, records};
+use super::scope::{Scope, records};
 use super::session::Progress;
+use crate::session::Next;
 use crate::transport::output::Output;
 use todana_core::Result as Outcome;
 use todana_protocol::Sink;
@@ -29,7 +30,7 @@ impl Scope {
             }
         }
         if piece.remaining > 0 {
-            return Next::Go;
+            return Next::Continue;
         }
         let Progress { hits, has_failed, .. } = *progress;
         if has_failed {
@@ -37,7 +38,7 @@ impl Scope {
             if !piece.is_silent {
                 binary::put_error(output);
             }
-            return Next::Closes;
+            return Next::Close;
         }
         if !piece.is_silent {
             binary::put_hits(piece.operation, hits, output);
@@ -52,7 +53,7 @@ impl Scope {
         if progress.found.capacity() > FOUND_KEPT {
             progress.found = Vec::new();
         }
-        Next::Go
+        Next::Continue
     }
 
     /// Whether a record was stored, removed or found.

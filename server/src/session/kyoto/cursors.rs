@@ -4,7 +4,7 @@ use super::answers::{Answer, Ended, NO_PERMISSION, NO_RECORD, failure};
 use super::procedures::with_time;
 use super::reach::Reach;
 use super::scope::Scope;
-use super::session::Session;
+use super::session::KyotoSession;
 use todana::Records;
 use todana::kyoto::{Entry, KyotoCursor};
 use todana_core::Result as Outcome;
@@ -16,7 +16,7 @@ impl Scope {
     /// Executes a call about a cursor.
     pub(super) fn cursor(
         &self,
-        session: &mut Session,
+        session: &mut KyotoSession,
         procedure: Procedure,
         call: &Call<'_>,
         answer: &mut Answer<'_>,

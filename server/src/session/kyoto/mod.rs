@@ -3,7 +3,7 @@
 //! ```text
 //! reach       a database, as one worker gets at it
 //! session     what a connection keeps: cursors, a bulk request under way, what it waits for
-//! executor    requests to whoever knows them
+//! dispatcher  decodes requests and gives each to its procedure
 //! scope       what the requests of a worker get at
 //! answers     what goes back, and failures that procedures share
 //! procedures  calls: those about records ...
@@ -14,13 +14,15 @@
 //! command     programs that `synchronize` runs
 //! image       ... on a backup of the database in one file
 //! answer_memory  long answers: their memory, counted, bounded and waited for
-//! errands     threads for what takes long
+//! background_call  ... as background jobs
+//! signals     connections that wait for a name
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
 //! scripts     procedures in Lua, which the crate `script` runs
 //! state       what all workers share
 //! plugin      memcached's clients, as the plug-in server treats them
 //! queues      ... and the messages that they leave for each other
+//! plugin_flags  flags of memcached's clients, after the value
 //! replication whom the server follows, and its update log
 //! report      what the server and its databases tell of themselves
 //! counters    what has been asked for
@@ -30,15 +32,16 @@
 
 mod answer_memory;
 mod answers;
+mod background_call;
 mod bulk;
 mod command;
 mod counters;
 mod cursor_table;
 mod cursors;
-mod errands;
-mod executor;
+mod dispatcher;
 mod image;
 mod plugin;
+mod plugin_flags;
 mod procedures;
 mod queues;
 mod reach;
@@ -48,16 +51,17 @@ mod resources;
 mod scope;
 mod scripts;
 mod session;
+mod signals;
 mod state;
 mod work;
 
 pub(crate) use answer_memory::STALL;
 pub(crate) use counters::{Counters, Sums};
-pub(crate) use executor::Executor;
+pub(crate) use dispatcher::KyotoWorker;
 pub(crate) use plugin::PluginCounters;
 pub(crate) use queues::PluginSession;
 pub(crate) use scripts::Scripts;
-pub(crate) use session::Session;
+pub(crate) use session::KyotoSession;
 pub(crate) use state::KyotoState;
 
 /// What clients are told: they choose what they ask by the original's.

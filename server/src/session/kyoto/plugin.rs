@@ -1,14 +1,17 @@
 //! memcached's clients, served as Kyoto Tycoon's plug-in does: on the first database, with flags behind the value or none.
 
-use super::executor::Executor;
+use super::dispatcher::KyotoWorker;
+use super::plugin_flags::parts;
 use super::queues::PluginSession;
 use super::reach::Reach;
 use super::report::facts;
-use super::scope::{Next, Scope, records};
+use super::scope::{Scope, records};
 use crate::observation::counters::{Own, WorkerCounters};
 use crate::options::CompatiblePort;
-use crate::session::flow::Pause;
-use crate::transport::output::Output;
+use crate::session::context::WorkerContext;
+use crate::session::wake::Wake;
+use crate::session::{Next, Retained, Session, Step, Turn};
+use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::atomic::Ordering;
 use todana::Records;
 use todana::kyoto::{Kyoto, NEVER};
@@ -44,66 +47,104 @@ counters! {
     cmd_set, cmd_get, cmd_delete, cmd_flush,
 }
 
-impl Executor {
-    /// Serves what has come of a connection's requests, as [`serve`](Executor::serve) does.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the fields of a connection and of its worker, borrowed apart"
-    )]
-    pub(crate) fn serve_plugin(
-        &mut self,
-        session: &mut PluginSession,
-        connection: usize,
-        data: &[u8],
-        room: usize,
-        output_max: usize,
-        budget: &mut u32,
-        output: &mut Output,
-    ) -> (usize, usize, Pause) {
-        let port = self.scope.shared.options.protocols.kyoto.plugin.unwrap_or_default();
-        let mut at = 0;
-        let (wanted, pause) = loop {
-            if *budget == 0 {
-                break (0, if at == data.len() { Pause::NeedsInput } else { Pause::Yields });
+impl PluginSession {
+    /// Serves requests as far as there are some, and as the connection's share allows.
+    fn serve_all(&mut self, scope: &Scope, turn: &mut Turn<'_>, data: &[u8], at: &mut usize) -> Next {
+        let port = scope.shared.options.protocols.kyoto.plugin.unwrap_or_default();
+        loop {
+            if *turn.budget == 0 {
+                return if *at == data.len() { Next::READ } else { Next::Yield };
             }
-            if output.len() > output_max {
-                break (0, Pause::Blocked);
+            if turn.output.len() > OUTPUT_MAX {
+                return Next::Flush;
             }
-            let value_len_max = VALUE_LEN_MAX.min(room.saturating_sub(session.taken_len()) as u64);
-            let before = session.dialect;
-            match session.dialect.decode(value_len_max, &data[at..]) {
+            let value_len_max = VALUE_LEN_MAX.min(turn.room.saturating_sub(self.taken_len()) as u64);
+            let before = self.dialect;
+            match self.dialect.decode(value_len_max, &data[*at..]) {
                 PluginStep::Request { consumed, request } => {
                     if request == PluginRequest::Quit {
-                        break (0, Pause::Closes);
+                        return Next::Close;
                     }
-                    match self.queue_request(session, connection, port, &request, room, output) {
-                        Some(Next::Waits) => {
-                            session.dialect = before;
-                            break (0, Pause::Waits);
+                    let waits = &mut turn.context.waits;
+                    match scope.queue_request(self, waits, port, &request, turn.room, turn.output) {
+                        Some(Next::Continue) => {}
+                        Some(Next::Wait) => {
+                            // Looked for again when it is woken.
+                            self.dialect = before;
+                            return Next::Wait;
                         }
-                        Some(Next::Closes) => break (0, Pause::Closes),
-                        Some(Next::Go) => {}
-                        None => self.scope.plugin_request(port, &request, output),
+                        Some(next) => return next,
+                        None => scope.request_or_message(port, &request, turn.output),
                     }
-                    at += consumed;
+                    *at += consumed;
                     // The keys of one line are one request.
-                    *budget -= u32::from(!matches!(request, PluginRequest::Get(_)));
+                    *turn.budget -= u32::from(!matches!(request, PluginRequest::Get(_)));
                 }
-                PluginStep::NeedMore { at_least } => break (at_least, Pause::NeedsInput),
-                PluginStep::Close => break (0, Pause::Closes),
+                PluginStep::NeedMore { at_least } => return Next::Read { at_least },
+                PluginStep::Close => return Next::Close,
             }
-        };
-        (at, wanted, pause)
+        }
+    }
+}
+
+impl Session for PluginSession {
+    type Worker = KyotoWorker;
+
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+        let mut consumed = 0;
+        let next = self.serve_all(&worker.scope, turn, input, &mut consumed);
+        Step { consumed, next }
+    }
+
+    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        let Some(waiting) = self.parked() else { return false };
+        match wake {
+            Wake::Ready(ticket) | Wake::TimedOut(ticket) if ticket != waiting => return false,
+            _ => context.waits.leave(waiting),
+        }
+        self.end_wait(matches!(wake, Wake::Ready(_)));
+        true
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.parked().is_some()
+    }
+
+    fn waits_for_message(&self) -> bool {
+        self.is_waiting()
+    }
+
+    fn retained(&self) -> Retained {
+        Retained { own: self.kept_len(), of_engine: 0 }
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        self.give_back(context);
     }
 }
 
 impl Scope {
-    pub(super) fn plugin_request(
-        &self,
-        port: CompatiblePort,
-        request: &PluginRequest<'_>,
-        output: &mut Output,
-    ) {
+    /// Executes a request; where there are queues, what is set is a message.
+    fn request_or_message(&self, port: CompatiblePort, request: &PluginRequest<'_>, output: &mut Output) {
+        match *request {
+            PluginRequest::Store {
+                mode: mode @ PluginMode::Set,
+                key: name,
+                flags,
+                exptime,
+                value,
+                is_silent,
+            } if port.queue_wait.is_some() => {
+                let key = &*self.shared.kyoto.message_keys.next(name);
+                let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
+                self.plugin_request(port, &stored, output);
+                self.message_put(name, key);
+            }
+            _ => self.plugin_request(port, request, output),
+        }
+    }
+
+    fn plugin_request(&self, port: CompatiblePort, request: &PluginRequest<'_>, output: &mut Output) {
         let counters = &self.shared.observation.workers[self.worker].plugin;
         let Ok(reach) = self.reach(Target::Index(0)) else { return };
         let records = records(reach);
@@ -224,14 +265,6 @@ impl Scope {
             put(name, &sum.to_string());
         }
         output.put(b"END\r\n");
-    }
-}
-
-/// What is kept of a value, and its flags.
-pub(super) fn parts(port: CompatiblePort, stored: &[u8]) -> (&[u8], u32) {
-    match stored.split_last_chunk() {
-        Some((value, flags)) if port.keeps_flags => (value, u32::from_be_bytes(*flags)),
-        _ => (stored, 0),
     }
 }
 

@@ -4,7 +4,7 @@ use super::answer_memory::Collected;
 use super::answers::{Answer, DUPLICATION, Ended, NO_PERMISSION, NO_RECORD, failure};
 use super::reach::Reach;
 use super::scope::{Scope, records};
-use super::session::Session;
+use super::session::KyotoSession;
 use todana::Records;
 use todana::kyoto::{Kyoto, Origin};
 use todana_core::Result as Outcome;
@@ -62,7 +62,7 @@ impl Scope {
     /// Executes a call and answers it.
     pub(super) fn procedure(
         &self,
-        session: &mut Session,
+        session: &mut KyotoSession,
         call: &Call<'_>,
         pairs: &mut kyoto::Output,
         answer: &mut Answer<'_>,

@@ -3,7 +3,7 @@
 //! ```text
 //! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and calls the first who waits for NAME
 //! get NAME     the first record that begins with `NAME ` goes out of the database and into the connection, and to its client; as
-//!              long as there is none the connection is parked, with a ticket of `signals`
+//!              long as there is none the connection waits, with a ticket of `signals`
 //! delete NAME  the first of those that the connection keeps is done with
 //! its end      the others go back under their keys, and those who wait are called
 //! ```
@@ -12,13 +12,15 @@
 //! each second, as in the original, so that also a message that has come in another way is found.
 //! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
 
-use super::executor::Executor;
-use super::plugin::parts;
+use super::plugin_flags::parts;
 use super::reach::Reach;
-use super::scope::{Next, Scope, records};
+use super::scope::{Scope, records};
+use super::signals::Purpose;
 use crate::handle::Stopping;
 use crate::options::CompatiblePort;
-use crate::session::tickets::{Purpose, Ticket};
+use crate::session::Next;
+use crate::session::context::WorkerContext;
+use crate::session::wake::{Ticket, Waits};
 use crate::transport::output::Output;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
@@ -29,7 +31,7 @@ use todana::{Heading, Records};
 use todana_core::Result as Outcome;
 use todana_protocol::Sink;
 use todana_protocol::kyoto::Target;
-use todana_protocol::memcached::plugin::{PluginDialect, PluginMode, PluginRequest, put_plugin_value};
+use todana_protocol::memcached::plugin::{PluginDialect, PluginRequest, put_plugin_value};
 
 /// How long somebody waits before looking again without having been called.
 const LOOK: Duration = Duration::from_secs(1);
@@ -78,30 +80,28 @@ struct Wait {
 }
 
 impl PluginSession {
-    /// It waits for a message.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.wait().is_some_and(|wait| wait.is_parked)
-    }
-
     fn wait(&self) -> Option<&Wait> {
         self.consumer.as_ref()?.wait.as_ref()
     }
 
-    /// It looks again, if it waits with this ticket; false if it does not. `was_called`: the ticket is used up.
-    pub(crate) fn end_wait(&mut self, ticket: Ticket, was_called: bool) -> bool {
-        let Some(consumer) = self.consumer.as_mut() else { return false };
-        let Some(wait) = consumer.wait.as_mut().filter(|wait| wait.is_parked && wait.ticket == ticket) else {
-            return false;
-        };
-        wait.is_parked = false;
+    /// Returns the ticket that it waits with for a message.
+    pub(super) fn parked(&self) -> Option<Ticket> {
+        self.wait().filter(|wait| wait.is_parked).map(|wait| wait.ticket)
+    }
+
+    /// Has it look again. `was_called`: the ticket is used up.
+    pub(super) fn end_wait(&mut self, was_called: bool) {
+        let Some(consumer) = self.consumer.as_mut() else { return };
+        if let Some(wait) = &mut consumer.wait {
+            wait.is_parked = false;
+        }
         if was_called {
             consumer.wait = None;
         }
-        true
     }
 
-    /// Memory that it keeps.
-    pub(crate) fn kept_len(&self) -> usize {
+    /// Returns the memory that it keeps.
+    pub(super) fn kept_len(&self) -> usize {
         let name = self.wait().map_or(0, |wait| wait.name.len());
         self.taken_len() + name
     }
@@ -125,7 +125,7 @@ impl Default for MessageKeys {
 }
 
 impl MessageKeys {
-    fn next(&self, name: &[u8]) -> Vec<u8> {
+    pub(super) fn next(&self, name: &[u8]) -> Vec<u8> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (milliseconds, number) = self.place(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
         [name, format!(" {milliseconds:014} {number:04}").as_bytes()].concat()
@@ -231,34 +231,21 @@ enum Found {
     NoRoom,
 }
 
-impl Executor {
+impl Scope {
     /// Executes a request, if it is about a queue. `room`: how much a connection may keep.
     pub(super) fn queue_request(
-        &mut self,
+        &self,
         session: &mut PluginSession,
-        connection: usize,
+        waits: &mut Waits,
         port: CompatiblePort,
         request: &PluginRequest<'_>,
         room: usize,
         output: &mut Output,
     ) -> Option<Next> {
         let longest = port.queue_wait?;
-        let scope = &self.scope;
+        let scope = self;
         let counters = &scope.shared.observation.workers[scope.worker].plugin;
         match *request {
-            PluginRequest::Store {
-                mode: mode @ PluginMode::Set,
-                key: name,
-                flags,
-                exptime,
-                value,
-                is_silent,
-            } => {
-                let key = &*scope.shared.kyoto.message_keys.next(name);
-                let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
-                scope.plugin_request(port, &stored, output);
-                scope.message_put(name, key);
-            }
             PluginRequest::Get(name) => {
                 let consumer = session.consumer.get_or_insert_default();
                 let until = *consumer.until.get_or_insert_with(|| Instant::now() + longest);
@@ -271,8 +258,8 @@ impl Executor {
                         if consumer.wait.is_some() {
                             Found::Nothing
                         } else {
-                            let ticket =
-                                scope.shared.kyoto.signals.wait(Purpose::Message, name, scope.worker);
+                            let ticket = waits.ticket();
+                            scope.shared.kyoto.signals.wait(Purpose::Message, name, ticket);
                             consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
                             // One may have come just before.
                             scope.take_message(name, room)
@@ -281,7 +268,7 @@ impl Executor {
                     Found::Nothing => {
                         scope.end_waiting(consumer);
                         counters.get_misses.add(1);
-                        return Some(Next::Go);
+                        return Some(Next::Continue);
                     }
                     found => found,
                 };
@@ -291,8 +278,8 @@ impl Executor {
                             consumer.wait.as_mut().expect("it was there before, or has just been put there");
                         wait.is_parked = true;
                         let ticket = wait.ticket;
-                        self.waiting.enter(ticket, connection, Some(until.min(Instant::now() + LOOK)));
-                        return Some(Next::Waits);
+                        waits.enter(ticket, Some(until.min(Instant::now() + LOOK)));
+                        return Some(Next::Wait);
                     }
                     Found::Message { key, value } => {
                         scope.end_waiting(consumer);
@@ -305,7 +292,7 @@ impl Executor {
                         tracing::warn!(
                             "a client is cut off: it keeps more messages than there is memory for"
                         );
-                        return Some(Next::Closes);
+                        return Some(Next::Close);
                     }
                 }
             }
@@ -329,22 +316,25 @@ impl Executor {
             }
             _ => return None,
         }
-        Some(Next::Go)
+        Some(Next::Continue)
     }
+}
 
-    /// A connection of the plug-in's goes: what it has taken and not deleted is there for others again.
-    pub(crate) fn leave_plugin(&mut self, session: PluginSession) {
-        let Some(mut consumer) = session.consumer else { return };
+impl PluginSession {
+    /// Gives back what the connection has taken and not deleted, as it closes: others can take it again.
+    pub(super) fn give_back(&mut self, context: &mut WorkerContext) {
+        let Some(mut consumer) = self.consumer.take() else { return };
         if let Some(wait) = &consumer.wait {
-            self.waiting.leave(wait.ticket);
+            context.waits.leave(wait.ticket);
         }
-        self.scope.end_waiting(&mut consumer);
+        let scope = Scope::new(context);
+        scope.end_waiting(&mut consumer);
         for (key, Taken { name_len, value }) in consumer.taken {
-            let Some(reach) = self.scope.queues() else { return };
+            let Some(reach) = scope.queues() else { return };
             if let Err(error) = records(reach).set(&key, &value, NEVER) {
                 tracing::error!("a message that was not acknowledged is lost: {error}");
             }
-            self.scope.message_put(&key[..name_len], &key);
+            scope.message_put(&key[..name_len], &key);
         }
     }
 }
@@ -381,7 +371,7 @@ impl Scope {
     }
 
     /// A message is there.
-    fn message_put(&self, name: &[u8], key: &[u8]) {
+    pub(super) fn message_put(&self, name: &[u8], key: &[u8]) {
         self.shared.kyoto.queue_heads.lower(name, key);
         self.call_consumer(name);
     }

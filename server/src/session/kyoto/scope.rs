@@ -2,6 +2,7 @@
 
 use super::counters::Counters;
 use super::reach::Reach;
+use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::kyoto::Kyoto;
@@ -20,20 +21,12 @@ pub(super) struct Scope {
     reaches: Vec<Reach>,
 }
 
-/// How it goes on after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Go,
-    /// The request is looked at again when a signal has come, or has not.
-    Waits,
-    Closes,
-}
-
 impl Scope {
-    pub(super) fn new(shared: &Arc<Shared>, worker: usize, lanes: &[Arc<Lane>]) -> Scope {
-        let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
-        let reaches = lanes.iter().enumerate().map(reach).collect();
-        Scope { shared: Arc::clone(shared), worker, answer_max: ANSWER_MAX, reaches }
+    pub(super) fn new(context: &WorkerContext) -> Scope {
+        let shared = &context.shared;
+        let reach = |(number, lane): (usize, &Arc<Lane>)| Reach::new(shared, number, Arc::clone(lane));
+        let reaches = context.executor.lanes().enumerate().map(reach).collect();
+        Scope { shared: Arc::clone(shared), worker: context.worker, answer_max: ANSWER_MAX, reaches }
     }
 
     #[inline]

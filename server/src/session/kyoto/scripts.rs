@@ -1,4 +1,4 @@
-//! Procedures of the script: the program, and the machines that run it, in threads of their own (`errands`).
+//! Procedures of the script: the program, and the machines that run it, in threads of their own (background jobs).
 
 use super::reach::Reach;
 use crate::databases::Served;

@@ -1,17 +1,17 @@
 //! What a connection keeps besides its bytes.
 
 use super::cursor_table::CursorTable;
-use super::errands::Errand;
 use crate::databases::awaits::Changes;
+use crate::session::background::BackgroundJob;
 use crate::session::login::Basic;
-use crate::session::tickets::Ticket;
+use crate::session::wake::Ticket;
 use std::sync::Arc;
 use todana_protocol::kyoto::Dialect;
 use todana_protocol::kyoto::binary::Hello;
 
-/// A session, which is a connection.
+/// A connection that speaks Kyoto Tycoon's protocols.
 #[derive(Default)]
-pub(crate) struct Session {
+pub(crate) struct KyotoSession {
     pub(super) dialect: Dialect,
     /// Where clients have to log in.
     pub(super) basic: Basic,
@@ -22,7 +22,7 @@ pub(crate) struct Session {
     /// What scripts have changed for it on other threads, to be settled before it is told more.
     pub(super) changes: Changes,
     /// It is a replica: its connection goes to a thread of its own.
-    pub(crate) follows: Option<Hello>,
+    pub(super) follows: Option<Hello>,
 }
 
 /// How far a bulk request has come.
@@ -41,94 +41,71 @@ pub(super) enum Wait {
     No,
     /// For a signal of this name.
     For { name: Vec<u8>, ticket: Ticket },
-    /// For what is done elsewhere.
-    Errand { errand: Arc<Errand>, ticket: Ticket },
     /// It has waited, and was signalled.
     Signalled,
     /// It has waited, and was not.
     TimedOut,
+    /// For a background job, whose request is done with.
+    Job { call: WaitingCall, ticket: Ticket },
     /// That has been done, or never will be.
-    Done(Arc<Errand>),
+    JobDone(WaitingCall),
 }
 
-impl Session {
-    /// It waits for a signal, an errand, or a password to be checked: no further request is looked at.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.ticket().is_some() || self.basic.is_waiting()
+/// A call that a background job answers.
+pub(super) struct WaitingCall {
+    pub(super) job: Arc<BackgroundJob>,
+    /// The connection stays open after the answer.
+    pub(super) keeps_alive: bool,
+    /// It leaves nothing but its answer.
+    pub(super) only_looks: bool,
+    /// It is a script, which runs to its end although nobody waits for it.
+    pub(super) is_script: bool,
+}
+
+impl KyotoSession {
+    /// Returns the greeting of a replica, if it is one.
+    pub(crate) fn replica(&self) -> Option<Hello> {
+        self.follows
     }
 
-    /// The signal that it waits for.
-    pub(crate) fn waits_for(&self) -> Option<(&[u8], Ticket)> {
+    /// Returns the name of the signal that it waits for.
+    pub(super) fn waits_for(&self) -> Option<(&[u8], Ticket)> {
         match &self.wait {
             Wait::For { name, ticket } => Some((name, *ticket)),
             _ => None,
         }
     }
 
-    /// What it waits for is of use to nobody but its peer.
-    pub(crate) fn waits_for_its_peer_alone(&self) -> bool {
-        match &self.wait {
-            Wait::For { .. } => true,
-            Wait::Errand { errand, .. } => errand.only_looks(),
-            _ => false,
-        }
-    }
-
-    /// What has to be settled before it is told more, once.
-    pub(crate) fn take_changes(&mut self) -> Changes {
-        std::mem::take(&mut self.changes)
-    }
-
-    /// Calls off the script that it waits for, which ends soon and answers; false if it waits for anything else.
-    pub(crate) fn hastens_script(&self) -> bool {
-        match &self.wait {
-            Wait::Errand { errand, .. } if errand.is_script() => {
-                errand.call_off();
-                true
-            }
-            _ => false,
-        }
-    }
-
+    /// Returns the ticket that it waits with.
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.wait {
-            Wait::For { ticket, .. } | Wait::Errand { ticket, .. } => Some(*ticket),
+            Wait::For { ticket, .. } | Wait::Job { ticket, .. } => Some(*ticket),
             _ => None,
         }
     }
 
-    /// The waiting that a ticket names has come to its end; false if it is not at that. `has_come`: what it has waited for is there.
-    pub(crate) fn end_wait(&mut self, ticket: Ticket, has_come: bool) -> bool {
-        if self.ticket() != Some(ticket) {
-            return false;
-        }
+    /// Ends the wait; `has_come`: what it waits for is there.
+    pub(super) fn end_wait(&mut self, has_come: bool) {
         self.wait = match std::mem::take(&mut self.wait) {
-            Wait::Errand { errand, .. } => {
+            Wait::Job { call, .. } => {
                 if !has_come {
-                    errand.call_off();
+                    call.job.call_off();
                 }
-                Wait::Done(errand)
+                Wait::JobDone(call)
             }
             _ if has_come => Wait::Signalled,
             _ => Wait::TimedOut,
         };
-        true
-    }
-
-    /// Memory that it keeps.
-    pub(crate) fn kept_len(&self) -> usize {
-        let name = self.waits_for().map_or(0, |(name, _)| name.len());
-        self.bulk.found.capacity() + self.basic.kept_len() + name + self.cursors.len_bytes()
     }
 }
 
-impl Drop for Session {
+impl Drop for KyotoSession {
     fn drop(&mut self) {
-        if let Wait::Errand { errand, .. } = &self.wait
-            && !errand.is_script()
+        if let Wait::Job { call, .. } = &self.wait
+            && !call.is_script
         {
             // Nobody wants it any more. A script was sent to do something.
-            errand.call_off();
+            call.job.call_off();
         }
     }
 }

@@ -1,37 +1,43 @@
 //! What all workers share for the sake of Kyoto's clients.
 
 use super::answer_memory::AnswerMemory;
-use super::errands::{Errands, Limits};
+use super::background_call::{OF_CALLS, RunningCommands, of_scripts};
 use super::queues::{Heads, MessageKeys};
 use super::scripts::Scripts;
-use crate::session::tickets::Signals;
+use super::signals::Signals;
+use crate::session::background::BackgroundJobs;
+use crate::session::wake::WakeQueues;
+use std::sync::Arc;
 
 /// Scripts, signals, queues and background calls of all workers.
 pub(crate) struct KyotoState {
     pub(crate) scripts: Scripts,
-    /// Tickets of requests that wait for signals of clients, and for messages.
+    /// Requests that wait for signals of clients, and for messages.
     pub(crate) signals: Signals,
     /// The keys of messages.
     pub(crate) message_keys: MessageKeys,
     /// The first message of each queue.
     pub(crate) queue_heads: Heads,
     /// Procedures that take long.
-    pub(crate) errands: Errands,
+    pub(crate) calls: Arc<BackgroundJobs>,
     /// Calls of scripts.
-    pub(crate) script_errands: Errands,
+    pub(crate) script_calls: Arc<BackgroundJobs>,
+    /// Commands that `synchronize` runs.
+    pub(crate) commands: RunningCommands,
     /// The memory of their long answers.
     pub(crate) answers: AnswerMemory,
 }
 
 impl KyotoState {
-    pub(crate) fn new(scripts: Scripts, threads: usize) -> KyotoState {
+    pub(crate) fn new(scripts: Scripts, threads: usize, queues: &Arc<WakeQueues>) -> KyotoState {
         KyotoState {
             scripts,
-            signals: Signals::default(),
+            signals: Signals::new(Arc::clone(queues)),
             message_keys: MessageKeys::default(),
             queue_heads: Heads::default(),
-            errands: Errands::new(Limits::OF_WORK),
-            script_errands: Errands::new(Limits::of_scripts(threads)),
+            calls: BackgroundJobs::new("background call", OF_CALLS),
+            script_calls: BackgroundJobs::new("script", of_scripts(threads)),
+            commands: RunningCommands::default(),
             answers: AnswerMemory::default(),
         }
     }

@@ -317,7 +317,7 @@ impl Work {
                 served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(Done::Nothing) };
                 let directory = shared.options.protocols.kyoto.commands.as_deref();
-                let (Some(directory), Some(_turn)) = (directory, shared.kyoto.errands.may_command()) else {
+                let (Some(directory), Some(_turn)) = (directory, shared.kyoto.commands.turn()) else {
                     return Err(Failure::POSTPROCESSING_FAILED);
                 };
                 let image = Image::write(shared, self.database, called_off).map_err(|error| {

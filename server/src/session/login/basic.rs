@@ -3,9 +3,9 @@
 //!
 //! What is remembered holds until the file of users is read again, so that who is taken out of it is out with the next request.
 
-use super::{Decided, Login, Logins, Outcome};
+use super::{Login, Logins, Outcome};
+use crate::session::wake::{Ticket, Waits};
 use std::hint::black_box;
-use std::sync::Arc;
 use todana_protocol::kyoto::Credentials;
 
 /// How far a connection has come with the request at hand, and what it was let in for.
@@ -34,14 +34,19 @@ pub(crate) enum Passage {
     Refused,
     /// It has none.
     Nameless,
-    /// It is being found out; the connection is parked until then.
-    Wait,
+    /// It is being found out; this ticket is ready then.
+    Pending(Ticket),
 }
 
 impl Basic {
     /// A password is still being checked.
     pub(crate) fn is_waiting(&self) -> bool {
         self.login.is_waiting()
+    }
+
+    /// Returns the ticket of the password that is being checked, or has just been.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.login.attempt.as_ref().map(|attempt| attempt.ticket())
     }
 
     /// Memory that it keeps.
@@ -51,15 +56,9 @@ impl Basic {
 }
 
 impl Logins {
-    /// Whether a request that says this in its `Authorization` may come in, on the connection that has this index in its worker.
-    /// After [`Passage::Wait`] the worker hears of it when it is to be called with the same again.
-    pub(crate) fn pass(
-        &self,
-        authorization: Option<&[u8]>,
-        basic: &mut Basic,
-        index: usize,
-        decided: &Arc<Decided>,
-    ) -> Passage {
+    /// Returns whether a request with this `Authorization` may come in, on the connection that is being served. After
+    /// [`Passage::Pending`] it is to be called with the same again once the ticket is ready.
+    pub(crate) fn pass(&self, authorization: Option<&[u8]>, basic: &mut Basic, waits: &mut Waits) -> Passage {
         let Some(authorization) = authorization else { return Passage::Nameless };
         let is_same = |remembered: &Remembered| {
             remembered.generation == self.generation() && are_equal(&remembered.authorization, authorization)
@@ -73,7 +72,7 @@ impl Logins {
             match (self, Credentials::read(authorization)) {
                 (Logins::Off, _) | (_, None) => Outcome::Refused,
                 (Logins::Sasl(sasl), Some(said)) => {
-                    sasl.check(said.user(), said.password(), &mut basic.login, index, decided)
+                    sasl.check(said.user(), said.password(), &mut basic.login, waits)
                 }
                 (Logins::Text { tokens, .. }, Some(said)) => {
                     let is_right = tokens.get().admits(said.user(), said.password());
@@ -87,7 +86,7 @@ impl Logins {
                     Some(Remembered { generation: basic.asked, authorization: authorization.into() });
                 Passage::Admitted
             }
-            Outcome::Wait => Passage::Wait,
+            Outcome::Pending(ticket) => Passage::Pending(ticket),
             Outcome::Refused | Outcome::Challenge => Passage::Refused,
         }
     }

@@ -22,9 +22,9 @@ mod tokens;
 mod verifier;
 
 pub(crate) use basic::{Basic, Passage};
-pub(crate) use verifier::Decided;
 
 use crate::options::Authentication;
+use crate::session::wake::{Ticket, Waits};
 use current::Current;
 use passwords::{Glance, Passwords};
 use std::fmt;
@@ -90,8 +90,8 @@ pub(crate) enum Outcome {
     Refused,
     /// The client is to say more.
     Challenge,
-    /// It is being found out; the connection is parked until then.
-    Wait,
+    /// It is being found out; this ticket is ready then.
+    Pending(Ticket),
 }
 
 impl Login {
@@ -100,12 +100,13 @@ impl Login {
         self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
     }
 
-    /// What has come of its attempt, if it has made one, which is over then.
-    fn decided(&mut self) -> Option<Outcome> {
-        let outcome = match self.attempt.as_ref()?.verdict() {
+    /// Returns the outcome of its attempt, once; `None` if it has made none.
+    pub(crate) fn decided(&mut self) -> Option<Outcome> {
+        let attempt = self.attempt.as_ref()?;
+        let outcome = match attempt.verdict() {
             Some(true) => Outcome::Admitted,
             Some(false) => Outcome::Refused,
-            None => return Some(Outcome::Wait),
+            None => return Some(Outcome::Pending(attempt.ticket())),
         };
         self.attempt = None;
         Some(outcome)
@@ -163,18 +164,17 @@ impl Logins {
         matches!(self, Logins::Sasl(_)).then_some(MECHANISM)
     }
 
-    /// Takes a message of the client on the connection that has this index in its worker. After [`Outcome::Wait`] the
-    /// worker hears of it when it is to be called with the same message again.
+    /// Takes a message of the client whose connection is being served. After [`Outcome::Pending`] its login is
+    /// [decided](Login::decided) once the ticket is ready.
     pub(crate) fn authenticate(
         &self,
         message: &Authenticate<'_>,
         login: &mut Login,
-        index: usize,
-        decided: &Arc<Decided>,
+        waits: &mut Waits,
     ) -> Outcome {
         match self {
             Logins::Off => Outcome::Refused,
-            Logins::Sasl(sasl) => sasl.authenticate(message, login, index, decided),
+            Logins::Sasl(sasl) => sasl.authenticate(message, login, waits),
             Logins::Text { tokens, .. } => {
                 let tokens = tokens.get();
                 let admitted = message.token().is_some_and(|(user, password)| tokens.admits(user, password));
@@ -208,16 +208,7 @@ impl Logins {
 }
 
 impl Sasl {
-    fn authenticate(
-        &self,
-        message: &Authenticate<'_>,
-        login: &mut Login,
-        index: usize,
-        decided: &Arc<Decided>,
-    ) -> Outcome {
-        if let Some(outcome) = login.decided() {
-            return outcome;
-        }
+    fn authenticate(&self, message: &Authenticate<'_>, login: &mut Login, waits: &mut Waits) -> Outcome {
         let has_begun = std::mem::take(&mut login.has_begun);
         // The text dialect knows no mechanisms.
         let token = message.token().filter(|_| self.takes_tokens && message.mechanism.is_empty());
@@ -235,30 +226,26 @@ impl Sasl {
             return Outcome::Challenge;
         }
         let Some((user, password)) = token.or_else(|| message.plain()) else { return Outcome::Refused };
-        self.check(user, password, login, index, decided)
+        self.check(user, password, login, waits)
     }
 
     /// Finds out whether a user has this password.
-    fn check(
-        &self,
-        user: &[u8],
-        password: &[u8],
-        login: &mut Login,
-        index: usize,
-        decided: &Arc<Decided>,
-    ) -> Outcome {
+    fn check(&self, user: &[u8], password: &[u8], login: &mut Login, waits: &mut Waits) -> Outcome {
         match self.passwords.get().glance(user, password) {
             Glance::Known => return Outcome::Admitted,
             Glance::Unknown => return Outcome::Refused,
             Glance::Unsure => {}
         }
-        let attempt = Attempt::new(user, password, index, Arc::clone(decided));
+        let handle = waits.enter_new();
+        let ticket = handle.ticket;
+        let attempt = Attempt::new(user, password, handle);
         if !self.verifier.submit(&attempt) {
             tracing::warn!("a login is refused unchecked: too many wait already");
+            waits.leave(ticket);
             return Outcome::Refused;
         }
         login.attempt = Some(attempt);
-        Outcome::Wait
+        Outcome::Pending(ticket)
     }
 }
 

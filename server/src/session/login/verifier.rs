@@ -6,7 +6,7 @@
 
 use super::current::Current;
 use super::passwords::Passwords;
-use mio::Waker;
+use crate::session::wake::{Ticket, WakeHandle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -18,15 +18,18 @@ pub(crate) struct Attempt {
     user: Vec<u8>,
     password: Vec<u8>,
     verdict: OnceLock<bool>,
-    /// Its connection's place in the worker.
-    token: usize,
-    decided: Arc<Decided>,
+    /// Wakes its connection.
+    handle: WakeHandle,
 }
 
 impl Attempt {
-    pub(super) fn new(user: &[u8], password: &[u8], token: usize, decided: Arc<Decided>) -> Arc<Attempt> {
+    pub(super) fn new(user: &[u8], password: &[u8], handle: WakeHandle) -> Arc<Attempt> {
         let (user, password) = (user.to_vec(), password.to_vec());
-        Arc::new(Attempt { user, password, verdict: OnceLock::new(), token, decided })
+        Arc::new(Attempt { user, password, verdict: OnceLock::new(), handle })
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        self.handle.ticket
     }
 
     /// Whether the password is the user's; `None` until that has been found out.
@@ -36,29 +39,6 @@ impl Attempt {
 
     fn bytes(&self) -> usize {
         size_of::<Attempt>() + self.user.len() + self.password.len()
-    }
-}
-
-/// A worker's connections whose attempts have been decided.
-pub(crate) struct Decided {
-    tokens: Mutex<Vec<usize>>,
-    waker: Arc<Waker>,
-}
-
-impl Decided {
-    pub(crate) fn new(waker: Arc<Waker>) -> Arc<Decided> {
-        Arc::new(Decided { tokens: Mutex::new(Vec::new()), waker })
-    }
-
-    /// Takes them out. A connection may have gone meanwhile, and another have taken its place.
-    pub(crate) fn take(&self) -> Vec<usize> {
-        std::mem::take(&mut *self.tokens.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn add(&self, token: usize) {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
-        // A loop that is gone needs no waking.
-        let _ = self.waker.wake();
     }
 }
 
@@ -102,7 +82,7 @@ impl Verifier {
         while let Some(attempt) = self.next() {
             let verdict = passwords.get().check(&attempt.user, &attempt.password);
             let _ = attempt.verdict.set(verdict);
-            attempt.decided.add(attempt.token);
+            attempt.handle.wake();
         }
     }
 
@@ -133,26 +113,24 @@ impl Verifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mio::{Poll, Token};
+    use crate::session::wake::{Waits, WakeQueues};
 
-    fn decided() -> (Poll, Arc<Decided>) {
-        let poll = Poll::new().unwrap();
-        let waker = Waker::new(poll.registry(), Token(0)).unwrap();
-        (poll, Decided::new(Arc::new(waker)))
+    fn attempts(count: usize, password: &[u8]) -> Vec<Arc<Attempt>> {
+        let mut waits = Waits::new(Arc::new(WakeQueues::new(1)), 0);
+        (0..count).map(|_| Attempt::new(b"u", password, waits.enter_new())).collect()
     }
 
     #[test]
     fn attempts_wait_in_order_and_those_of_the_gone_are_not_made() {
-        let (_poll, decided) = decided();
         let verifier = Verifier::default();
-        let attempts: Vec<_> =
-            (0..3).map(|token| Attempt::new(b"u", b"p", token, Arc::clone(&decided))).collect();
+        let attempts = attempts(3, b"p");
+        let last = Arc::clone(&attempts[2]);
         assert!(attempts.iter().all(|attempt| verifier.submit(attempt)));
         let mut attempts = attempts.into_iter();
         let first = attempts.next().unwrap();
         drop(attempts.next());
         assert!(Arc::ptr_eq(&verifier.next().unwrap(), &first));
-        assert_eq!(verifier.next().unwrap().token, 2);
+        assert!(Arc::ptr_eq(&verifier.next().unwrap(), &last));
         assert_eq!(verifier.queue().bytes, 0);
         verifier.close();
         assert!(verifier.next().is_none());
@@ -160,11 +138,8 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_by_its_bytes() {
-        let (_poll, decided) = decided();
         let verifier = Verifier::default();
-        let long = vec![b'p'; QUEUE_BYTES_MAX / 4];
-        let attempts: Vec<_> =
-            (0..4).map(|token| Attempt::new(b"u", &long, token, Arc::clone(&decided))).collect();
+        let attempts = attempts(4, &vec![b'p'; QUEUE_BYTES_MAX / 4]);
         let taken: Vec<bool> = attempts.iter().map(|attempt| verifier.submit(attempt)).collect();
         assert_eq!(taken, [true, true, true, false]);
         assert!(verifier.next().is_some());

@@ -1,55 +1,48 @@
-//! memcached's session: its decoder, its login, and what goes on over several turns.
+//! memcached's session: decodes requests in batches, executes them, and goes on with what takes several turns.
 
 use super::listing::Listing;
-use super::upload::Upload;
-use crate::databases::exports::Receiving;
-use crate::session::flow::{Announced, BATCH, Execute, Flow, Pause};
-use crate::session::login::Login;
+use super::upload::{Announced, Upload};
+use crate::execution::Executor;
+use crate::session::context::WorkerContext;
+use crate::session::login::{Login, Outcome};
+use crate::session::wake::{Ticket, Wake};
+use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
+use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
-use todana_core::Command;
-use todana_protocol::memcached::{Choice, Dialect, Limits, Request, Step};
+use todana_core::{Command, Refusal, Reply};
+use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step as Decoded, encode};
 
 /// A connection that speaks one of memcached's dialects.
 pub(crate) struct MemcachedSession {
-    dialect: Dialect,
+    pub(crate) dialect: Dialect,
     /// The dialect that it may speak.
-    pub(crate) choice: Choice,
+    choice: Choice,
     /// The number of the database that its commands go to.
-    pub(crate) database: usize,
-    /// How far its client has come with saying who they are.
-    login: Login,
+    pub(super) database: usize,
+    /// How far its client has come with logging in.
+    pub(super) login: Login,
+    /// A password is being checked: the form of the answer.
+    pub(super) pending_login: Option<(Ticket, Form<'static>)>,
     /// The long value that is being received.
-    pub(crate) upload: Option<Upload>,
-    /// A walk over all records is under way; `Some(None)`: it is about to begin.
-    listing: Option<Option<Box<Listing>>>,
+    upload: Option<Upload>,
+    /// A walk over all records is under way.
+    pub(crate) listing: Option<Box<Listing>>,
     /// It has sent its first byte, and so which dialect it speaks.
     is_introduced: bool,
     /// When it began to wait for the update log, a part of the reply that it was in had left already.
     is_amid_reply: bool,
-    /// It watches events; its input is read and dropped.
-    pub(crate) watches: bool,
-    /// An export is under way; further requests of its client come later.
-    pub(crate) export: Option<Receiving>,
 }
 
-/// What a turn lends its session.
-pub(crate) struct Turn<'t, E> {
-    pub(crate) limits: &'t Limits,
-    /// Requests that are left of its share.
-    pub(crate) budget: &'t mut u32,
-    pub(crate) scratch: &'t mut [Vec<u8>; BATCH],
-    pub(crate) service: &'t mut E,
-    pub(crate) output: &'t mut Output,
+/// What a worker keeps for memcached's sessions.
+pub(crate) struct MemcachedWorker {
+    pub(super) limits: Limits,
+    scratch: [Vec<u8>; BATCH],
 }
 
-/// How far a session has come with its input.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Advance {
-    /// Bytes that are done with.
-    pub(crate) consumed: usize,
-    /// Bytes that the next request needs besides, at least.
-    pub(crate) wanted: usize,
-    pub(crate) pause: Pause,
+impl MemcachedWorker {
+    pub(crate) fn new(shared: &Shared) -> MemcachedWorker {
+        MemcachedWorker { limits: shared.limits(), scratch: Default::default() }
+    }
 }
 
 impl MemcachedSession {
@@ -59,146 +52,86 @@ impl MemcachedSession {
             choice,
             database: 0,
             login: Login::default(),
+            pending_login: None,
             upload: None,
             listing: None,
             is_introduced: false,
             is_amid_reply: false,
-            watches: false,
-            export: None,
         }
     }
 
-    /// Notes whether a reply has begun to leave.
-    #[inline]
-    pub(crate) fn begin_turn(&mut self) {
-        self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
+    /// Returns the session as it stands, and leaves a new one.
+    pub(crate) fn take(&mut self) -> MemcachedSession {
+        std::mem::replace(self, MemcachedSession::new(self.choice))
     }
 
-    /// Returns true if an error can be sent outside of any reply.
-    pub(crate) fn can_be_told(&self) -> bool {
-        !self.dialect.is_binary() && !self.is_amid_reply
-    }
-
-    /// Returns true if a password is being checked.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.login.is_waiting()
-    }
-
-    /// Returns true if there is something to do before anything is read.
-    pub(crate) fn has_work(&self) -> bool {
-        self.listing.is_some()
-    }
-
-    /// Serves `data`, and goes on with what is under way.
-    pub(crate) fn advance<E: Execute>(&mut self, data: &[u8], turn: &mut Turn<'_, E>) -> Advance {
-        if !self.is_introduced && !data.is_empty() {
-            self.is_introduced = true;
-            if turn.service.is_aloud() && self.choice == Choice::Auto {
-                turn.service.tell_dialect(self.dialect.begins_binary(turn.limits, data));
-            }
+    /// Answers the login that has waited for its password to be checked.
+    fn end_login(&mut self, turn: &mut Turn<'_>) {
+        let Some((_, form)) = self.pending_login.take() else { return };
+        let at = turn.output.end();
+        let outcome = self.login.decided().unwrap_or(Outcome::Refused);
+        self.logged_in(outcome, turn.context, &mut |reply| encode(&form, &reply, turn.output));
+        if turn.context.logs_requests {
+            let (descriptor, is_binary) = (turn.context.descriptor, self.dialect.is_binary());
+            let reply = turn.output.copied_from(at);
+            turn.context.shared.observation.tell(|entry| {
+                entry.answer(descriptor, is_binary, form.is_last_of_line(), reply);
+            });
         }
-        let mut consumed = 0;
-        let (wanted, pause) = loop {
-            if let Some(listing) = self.listing.take() {
-                self.listing = turn.service.list(listing, turn.output).map(Some);
-                if self.listing.is_some() || turn.output.len() > OUTPUT_MAX {
-                    break (0, Pause::Blocked);
-                }
-            }
-            if let Some(upload) = &mut self.upload {
-                let (served, received) = upload.receive(&data[consumed..], turn.service);
-                consumed += served;
-                let Some(block) = received else { break (upload.missing(), Pause::NeedsInput) };
-                let upload = self.upload.take().expect("it was here above");
-                let flow = upload.execute(
-                    block,
-                    &mut self.dialect,
-                    &mut self.login,
-                    turn.limits,
-                    &mut turn.scratch[0],
-                    turn.service,
-                    turn.output,
-                );
-                *turn.budget = turn.budget.saturating_sub(1);
-                if flow == Flow::Close {
-                    break (0, Pause::Closes);
-                }
-                continue;
-            }
-            let (served, wanted, pause) = self.serve_all(&data[consumed..], turn);
-            consumed += served;
-            match pause {
-                Pause::Lists => self.listing = Some(None),
-                Pause::Receives(announced) => {
-                    let head = &data[consumed..consumed + announced.head_len];
-                    consumed += head.len();
-                    self.upload = Some(Upload::new(head, announced, turn.service));
-                }
-                pause => break (wanted, pause),
-            }
-        };
-        self.watches = pause == Pause::Watches;
-        Advance { consumed, wanted, pause }
     }
 
-    /// Serves as many requests as there are, and as its share allows.
-    fn serve_all<E: Execute>(&mut self, data: &[u8], turn: &mut Turn<'_, E>) -> (usize, usize, Pause) {
-        let mut at = 0;
+    /// Serves as many requests as there are, and as its share allows; returns the value that is announced next, if it is a long one.
+    fn serve_all(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut Turn<'_>,
+        data: &[u8],
+        at: &mut usize,
+    ) -> Result<Next, Announced> {
         loop {
             if *turn.budget == 0 {
                 // With nothing left to serve, its turn would have been over anyway: memcached counts no yield for that.
-                let pause = if at == data.len() { Pause::NeedsInput } else { Pause::Yields };
-                return (at, 0, pause);
+                return Ok(if *at == data.len() { Next::READ } else { Next::Yield });
             }
             if turn.output.len() > OUTPUT_MAX {
-                return (at, 0, Pause::Blocked);
+                return Ok(Next::Flush);
             }
             let mut batch: [Option<Request<'_>>; BATCH] = [const { None }; BATCH];
-            // Where the decoder stood behind each request: the reader may turn out too slow for all of them.
-            let start = (at, self.dialect);
-            let mut behind = [start; BATCH];
+            // Where the decoder stood after each request: the reader may turn out too slow for all of them.
+            let start = (*at, self.dialect);
+            let mut after = [start; BATCH];
             let mut len = 0;
             let mut end = None;
             let mut lines = 0;
-            for slot in turn.scratch.iter_mut() {
+            for slot in worker.scratch.iter_mut() {
                 if lines == *turn.budget {
                     break;
                 }
-                match self.dialect.decode(turn.limits, &data[at..], slot) {
-                    Step::Request { consumed, request } => {
-                        at += consumed;
+                match self.dialect.decode(&worker.limits, &data[*at..], slot) {
+                    Decoded::Request { consumed, request } => {
+                        *at += consumed;
                         // The keys of one line share its turn.
                         lines += u32::from(request.form.is_last_of_line());
-                        // Nothing behind a quit is looked at; what is behind a walk over all records or a login, later.
-                        let quits = matches!(
-                            request.command,
-                            Command::Quit
-                                | Command::List(_)
-                                | Command::Watch(_)
-                                | Command::Export(_)
-                                | Command::UseDatabase(_)
-                                | Command::Stats { .. }
-                                | Command::Authenticate(_)
-                        );
+                        let is_last = ends_batch(&request.command);
                         batch[len] = Some(request);
-                        behind[len] = (at, self.dialect);
+                        after[len] = (*at, self.dialect);
                         len += 1;
-                        if quits {
+                        if is_last {
                             break;
                         }
                     }
-                    Step::NeedMore { consumed, at_least } => {
-                        at += consumed;
-                        end = Some((at_least, Pause::NeedsInput));
+                    Decoded::NeedMore { consumed, at_least } => {
+                        *at += consumed;
+                        end = Some(Ok(Next::Read { at_least }));
                         break;
                     }
-                    Step::Block { consumed, head_len, value_len, end_len } => {
-                        at += consumed;
-                        end = Some((0, Pause::Receives(Announced { head_len, value_len, end_len })));
+                    Decoded::Block { consumed, head_len, value_len, end_len } => {
+                        *at += consumed;
+                        end = Some(Err(Announced { head_len, value_len, end_len }));
                         break;
                     }
-                    Step::Close => {
-                        end = Some((0, Pause::Fails));
+                    Decoded::Close => {
+                        end = Some(Ok(Next::Fail));
                         break;
                     }
                 }
@@ -209,48 +142,176 @@ impl MemcachedSession {
                     .iter()
                     .flatten()
                     .filter_map(|request| key_of(&request.command))
-                    .for_each(|key| turn.service.prefetch(key));
+                    .for_each(|key| turn.context.executor.prefetch(self.database, key));
             }
             for (index, request) in batch.iter().flatten().enumerate() {
-                let flow = if turn.service.is_aloud() {
-                    let (from, before) = if index == 0 { start } else { behind[index - 1] };
-                    turn.service.execute_aloud(
-                        before.head(turn.limits, &data[from..]),
-                        request,
-                        &mut self.login,
-                        turn.output,
-                    )
+                let next = if turn.context.logs_requests {
+                    let (from, before) = if index == 0 { start } else { after[index - 1] };
+                    let head = before.head(&worker.limits, &data[from..]);
+                    self.execute_logged(turn.context, head, request, turn.output)
                 } else {
-                    turn.service.execute(request, &mut self.login, turn.output)
+                    self.execute(turn.context, request, turn.output)
                 };
-                match flow {
-                    Flow::Continue if turn.output.len() > OUTPUT_MAX && index + 1 < len => {
-                        (at, self.dialect) = behind[index];
-                        return (at, 0, Pause::Blocked);
+                match next {
+                    Next::Continue if turn.output.len() > OUTPUT_MAX && index + 1 < len => {
+                        (*at, self.dialect) = after[index];
+                        return Ok(Next::Flush);
                     }
-                    Flow::Continue => {}
-                    Flow::List => return (at, 0, Pause::Lists),
-                    Flow::Watch => return (at, 0, Pause::Watches),
-                    Flow::Export => return (at, 0, Pause::Exports),
-                    Flow::Use => return (at, 0, Pause::Yields),
-                    Flow::Admit => self.dialect.admit(),
-                    Flow::Expel => self.dialect.expel(),
-                    Flow::Wait => {
-                        (at, self.dialect) = if index == 0 { start } else { behind[index - 1] };
-                        return (at, 0, Pause::Waits);
-                    }
-                    Flow::Close => return (at, 0, Pause::Closes),
+                    Next::Continue => {}
+                    next => return Ok(next),
                 }
             }
-            *turn.budget -= lines;
-            if let Some((wanted, pause)) = end {
-                return (at, wanted, pause);
+            if self.listing.is_some() {
+                return Ok(Next::Continue);
             }
+            *turn.budget -= lines;
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+
+    /// Executes the request whose long value has been received.
+    fn end_upload(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut Turn<'_>,
+        upload: &Upload,
+        received: &super::upload::Received,
+    ) -> Next {
+        let head = self.dialect.head(&worker.limits, upload.head());
+        let block = received.block();
+        match self.dialect.decode_block(&worker.limits, upload.head(), block, &mut worker.scratch[0]) {
+            Decoded::Request { request, .. } if turn.context.logs_requests => {
+                self.execute_logged(turn.context, head, &request, turn.output)
+            }
+            Decoded::Request { request, .. } => self.execute(turn.context, &request, turn.output),
+            // The head has been decoded before, so it is no less than a request.
+            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => Next::Close,
         }
     }
 }
 
-/// The key that a command looks for.
+impl Session for MemcachedSession {
+    type Worker = MemcachedWorker;
+
+    fn begin_turn(&mut self) {
+        self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
+    }
+
+    fn advance(&mut self, worker: &mut MemcachedWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+        worker.limits.long_block_len = turn.context.shared.databases[self.database].long_block_len();
+        worker.limits.choice = self.choice;
+        worker.limits.unfinished_len_max = turn.room;
+        if !self.is_introduced && !input.is_empty() {
+            self.is_introduced = true;
+            if turn.context.logs_requests && self.choice == Choice::Auto {
+                let is_binary = self.dialect.begins_binary(&worker.limits, input);
+                turn.context
+                    .shared
+                    .observation
+                    .tell(|entry| entry.chosen(turn.context.descriptor, is_binary));
+            }
+        }
+        if self.pending_login.is_some() {
+            self.end_login(turn);
+        }
+        let mut consumed = 0;
+        let next = loop {
+            if let Some(listing) = &mut self.listing {
+                let is_over = listing.step(turn.output);
+                if is_over {
+                    self.listing = None;
+                }
+                if !is_over || turn.output.len() > OUTPUT_MAX {
+                    break Next::Flush;
+                }
+            }
+            if let Some(upload) = &mut self.upload {
+                let (served, received) =
+                    upload.receive(&input[consumed..], self.database, &turn.context.executor);
+                consumed += served;
+                let Some(received) = received else { break Next::Read { at_least: upload.missing() } };
+                let upload = self.upload.take().expect("it was here above");
+                let next = self.end_upload(worker, turn, &upload, &received);
+                *turn.budget = turn.budget.saturating_sub(1);
+                if next.is_last() {
+                    break next;
+                }
+                continue;
+            }
+            match self.serve_all(worker, turn, input, &mut consumed) {
+                Ok(Next::Continue) => {}
+                Ok(next) => break next,
+                Err(announced) => {
+                    let head = &input[consumed..consumed + announced.head_len];
+                    consumed += head.len();
+                    self.upload = Some(Upload::new(head, announced, self.database, &turn.context.executor));
+                }
+            }
+        };
+        Step { consumed, next }
+    }
+
+    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        match (wake, &self.pending_login) {
+            (Wake::Ready(ticket), Some((pending, _))) if ticket == *pending => {
+                context.waits.leave(ticket);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.login.is_waiting()
+    }
+
+    fn has_work(&self) -> bool {
+        self.listing.is_some() || self.pending_login.is_some()
+    }
+
+    fn upload(&mut self) -> Option<(&mut Upload, usize)> {
+        self.upload.as_mut().map(|upload| (upload, self.database))
+    }
+
+    fn is_receiving(&self) -> bool {
+        self.upload.is_some()
+    }
+
+    fn refuse(&self, refusal: Refusal, output: &mut Output) {
+        if !self.dialect.is_binary() && !self.is_amid_reply {
+            encode(&Form::LINE, &Reply::Refused(refusal), output);
+        }
+    }
+
+    fn retained(&self) -> Retained {
+        self.upload.as_ref().map_or(Retained::default(), Upload::retained)
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        if let Some((ticket, _)) = self.pending_login {
+            context.waits.leave(ticket);
+        }
+    }
+}
+
+/// Returns true if no request is decoded after this one before it has been executed: what follows a quit is never read, and what
+/// follows a walk over all records or a login comes later.
+fn ends_batch(command: &Command<'_>) -> bool {
+    matches!(
+        command,
+        Command::Quit
+            | Command::List(_)
+            | Command::Watch(_)
+            | Command::Export(_)
+            | Command::UseDatabase(_)
+            | Command::Stats { .. }
+            | Command::Authenticate(_)
+    )
+}
+
+/// Returns the key that a command looks for.
 #[inline]
 fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
     match command {

@@ -2,16 +2,24 @@
 //!
 //! That memory is the engine's and counts as such, by what has come; the connection keeps the request's head beside it.
 
-use crate::session::flow::{Announced, Execute, Flow};
-use crate::session::login::Login;
-use crate::transport::output::Output;
+use crate::execution::Executor;
+use crate::session::Retained;
 use todana_core::{Buffer, SharedBytes};
-use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step};
+use todana_protocol::memcached::LongBlock;
 
 /// What is read at once: little at first, so that a sender who dribbles pushes nothing out for what does not come; then
 /// more, up to what does not keep the others waiting.
 const STEP_MIN: usize = 16 << 10;
 const STEP_MAX: usize = 256 << 10;
+
+/// The lengths of a request with a long value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub(super) head_len: usize,
+    pub(super) value_len: usize,
+    /// Of what ends the block, after the value.
+    pub(super) end_len: usize,
+}
 
 /// A value that is being received.
 pub(crate) struct Upload {
@@ -25,7 +33,7 @@ pub(crate) struct Upload {
 }
 
 /// How it has ended.
-pub(crate) enum Received {
+pub(super) enum Received {
     Whole {
         value: SharedBytes,
         /// What has come behind the value.
@@ -37,16 +45,36 @@ pub(crate) enum Received {
     },
 }
 
+impl Received {
+    pub(super) fn block(&self) -> LongBlock<'_> {
+        match self {
+            Received::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
+            Received::Refused { received } => LongBlock::Refused { received: *received },
+        }
+    }
+}
+
 impl Upload {
-    pub(crate) fn new(head: &[u8], announced: Announced, service: &impl Execute) -> Upload {
+    pub(super) fn new(
+        head: &[u8],
+        announced: Announced,
+        database: usize,
+        executor: &impl Executor,
+    ) -> Upload {
         let Announced { value_len, end_len, .. } = announced;
-        let buffer = service.buffer(value_len);
+        let buffer = executor.buffer(database, value_len);
         Upload { head: head.into(), buffer, given_up_at: 0, end_len, step: STEP_MIN }
     }
 
-    /// Bytes that it keeps itself, and of the engine's memory.
-    pub(crate) fn held(&self) -> (usize, usize) {
-        (self.head.len(), self.buffer.as_ref().map_or(0, |buffer| buffer.filled()))
+    /// Returns the request's head.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Returns the memory that it keeps.
+    pub(super) fn retained(&self) -> Retained {
+        let of_engine = self.buffer.as_ref().map_or(0, |buffer| buffer.filled());
+        Retained { own: self.head.len(), of_engine }
     }
 
     /// Nothing more goes into its memory: it is whole, or has been given up.
@@ -55,20 +83,20 @@ impl Upload {
     }
 
     /// How many more bytes are needed.
-    pub(crate) fn missing(&self) -> usize {
+    pub(super) fn missing(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len() - buffer.filled()) + self.end_len
     }
 
     /// Memory for the next bytes; `None` if there is none, and what has come has been given up.
-    pub(crate) fn room(&mut self, service: &impl Execute) -> Option<&mut [u8]> {
+    pub(crate) fn room(&mut self, database: usize, executor: &impl Executor) -> Option<&mut [u8]> {
         let filled = self.buffer.as_ref()?.filled();
         // Taken out, as it goes where there is no room; and put back where there is.
         let mut buffer = self.buffer.take()?;
-        if service.room(&mut *buffer, self.step).is_none() {
+        if executor.room(database, &mut *buffer, self.step).is_none() {
             self.given_up_at = filled;
             return None;
         }
-        service.room(&mut **self.buffer.insert(buffer), self.step)
+        executor.room(database, &mut **self.buffer.insert(buffer), self.step)
     }
 
     /// So many bytes have been written to that memory; `all`: as many as there was room for.
@@ -80,11 +108,16 @@ impl Upload {
     }
 
     /// Takes what belongs to it from `data`; returns how much that was, and how the block has ended once it has.
-    pub(crate) fn receive(&mut self, data: &[u8], service: &impl Execute) -> (usize, Option<Received>) {
+    pub(super) fn receive(
+        &mut self,
+        data: &[u8],
+        database: usize,
+        executor: &impl Executor,
+    ) -> (usize, Option<Received>) {
         let mut taken = 0;
         while taken < data.len() && !self.is_full() {
             let rest = &data[taken..];
-            let Some(room) = self.room(service) else { break };
+            let Some(room) = self.room(database, executor) else { break };
             let len = room.len().min(rest.len());
             room[..len].copy_from_slice(&rest[..len]);
             let all = len == room.len();
@@ -102,35 +135,5 @@ impl Upload {
         let value = self.buffer.take().map(Buffer::into_shared);
         let whole = value.map(|value| Received::Whole { value, end, end_len: self.end_len });
         (taken + self.end_len, whole)
-    }
-
-    /// Executes the request that it was part of.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the fields of a connection and of its worker, borrowed apart"
-    )]
-    pub(crate) fn execute(
-        self,
-        received: Received,
-        dialect: &mut Dialect,
-        login: &mut Login,
-        limits: &Limits,
-        scratch: &mut Vec<u8>,
-        service: &mut impl Execute,
-        output: &mut Output,
-    ) -> Flow {
-        let block = match &received {
-            Received::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
-            Received::Refused { received } => LongBlock::Refused { received: *received },
-        };
-        let head = dialect.head(limits, &self.head);
-        match dialect.decode_block(limits, &self.head, block, scratch) {
-            Step::Request { request, .. } if service.is_aloud() => {
-                service.execute_aloud(head, &request, login, output)
-            }
-            Step::Request { request, .. } => service.execute(&request, login, output),
-            // The head has been decoded before, so it is no less than a request.
-            Step::NeedMore { .. } | Step::Block { .. } | Step::Close => Flow::Close,
-        }
     }
 }

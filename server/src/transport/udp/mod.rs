@@ -13,9 +13,10 @@ mod socket;
 pub(crate) use socket::Socket;
 
 use crate::handle::Stopping;
-use crate::session::flow::{Execute, Flow, answer};
-use crate::session::login::Login;
-use crate::session::memcached::service::Service;
+use crate::session::Next;
+use crate::session::context::WorkerContext;
+use crate::session::memcached::commands::answer;
+use crate::session::memcached::session::MemcachedSession;
 use crate::shared::Shared;
 use crate::transport::output::Output;
 use message::RequestId;
@@ -24,8 +25,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana::Clock;
+use todana::update_log::Position;
 use todana_core::{Command, Refusal, Reply};
-use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
+use todana_protocol::memcached::{Choice, Form, Limits, Step, encode};
 
 const WAKE: Token = Token(usize::MAX);
 /// Longer than any datagram.
@@ -40,7 +42,7 @@ pub(crate) struct Udp {
     shared: Arc<Shared>,
     poll: Poll,
     sockets: Vec<Socket>,
-    server: DatagramServer<Service>,
+    server: DatagramServer,
     buffer: Vec<u8>,
 }
 
@@ -55,9 +57,9 @@ impl Udp {
         for (index, socket) in sockets.iter_mut().enumerate() {
             socket.register(poll.registry(), Token(index))?;
         }
-        let service = Service::new(&shared, number, &waker);
+        let context = WorkerContext::new(&shared, number);
         let reply_max = shared.options.listen.udp_reply_max;
-        let server = DatagramServer::new(service, shared.limits(), reply_max);
+        let server = DatagramServer::new(context, shared.limits(), reply_max);
         Ok((Udp { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
     }
 
@@ -92,11 +94,10 @@ impl Udp {
 
     /// Serves what waits on a socket; false if there may be more.
     fn serve(&mut self, index: usize) -> bool {
-        let counters = &self.shared.observation.workers[self.server.service.place.worker];
+        let counters = &self.shared.observation.workers[self.server.context.worker];
         let socket = &self.sockets[index];
         let seat = &self.shared.observation.roster.datagrams()[index];
-        self.server.service.place.descriptor = seat.descriptor;
-        self.server.service.is_aloud = self.shared.observation.is_aloud();
+        self.server.context.serve(index, seat.descriptor);
         self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {
@@ -120,9 +121,11 @@ impl Udp {
 }
 
 /// What is done with one datagram; knows no socket.
-struct DatagramServer<E> {
-    service: E,
+struct DatagramServer {
+    context: WorkerContext,
     limits: Limits,
+    /// How far the update log has been waited for.
+    settled: Position,
     /// All replies to a datagram together, in bytes.
     reply_max: usize,
     output: Output,
@@ -130,10 +133,10 @@ struct DatagramServer<E> {
     scratch: Vec<u8>,
 }
 
-impl<E: Execute> DatagramServer<E> {
-    fn new(service: E, limits: Limits, reply_max: usize) -> Self {
-        let (output, message, scratch) = Default::default();
-        DatagramServer { service, limits, reply_max, output, message, scratch }
+impl DatagramServer {
+    fn new(context: WorkerContext, limits: Limits, reply_max: usize) -> Self {
+        let (output, message, scratch, settled) = Default::default();
+        DatagramServer { context, limits, settled, reply_max, output, message, scratch }
     }
 
     /// Answers the requests in a datagram, each by a message in as many datagrams as it takes.
@@ -143,20 +146,19 @@ impl<E: Execute> DatagramServer<E> {
             return;
         }
         let is_binary = self.limits.choice != Choice::Text && payload.first() == Some(&0x80);
-        let mut dialect = Dialect::default();
-        let mut login = Login::default();
+        let mut session = MemcachedSession::new(self.limits.choice);
         let mut room = self.reply_max;
         let mut at = 0;
         self.output.clear(0);
         // What is not whole will never be.
-        let mut before = (at, dialect);
+        let mut before = (at, session.dialect);
         while let Step::Request { consumed, request } =
-            dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
+            session.dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
         {
             at += consumed;
             // Of a line that has become too long the other keys need not be looked for.
-            let flow = if self.output.len() > room {
-                Flow::Continue
+            let next = if self.output.len() > room {
+                Next::Continue
             } else {
                 match request.command {
                     // A list, a watch or an export has no end; nobody stays logged in, or at a database.
@@ -167,27 +169,24 @@ impl<E: Execute> DatagramServer<E> {
                         answer(&request, &Reply::Refused(Refusal::NotAuthenticated), out);
                     }),
                     _ => {
-                        let flow = if self.service.is_aloud() {
+                        let next = if self.context.logs_requests {
                             let (from, dialect) = before;
                             let head = dialect.head(&self.limits, &payload[from..]);
-                            self.service.execute_aloud(head, &request, &mut login, &mut self.output)
+                            session.execute_logged(&mut self.context, head, &request, &mut self.output)
                         } else {
-                            self.service.execute(&request, &mut login, &mut self.output)
+                            session.execute(&mut self.context, &request, &mut self.output)
                         };
-                        if !self.service.settle() {
+                        if !settle(&self.context, &mut self.settled) {
                             // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
                             self.output.clear(0);
                         }
-                        flow
+                        next
                     }
                 }
             };
-            if flow == Flow::List {
-                // Statistics that walk over all records.
-                let mut listing = self.service.list(None, &mut self.output);
-                while self.output.len() <= room && listing.is_some() {
-                    listing = self.service.list(listing, &mut self.output);
-                }
+            // Statistics that walk over all records.
+            if let Some(mut listing) = session.listing.take() {
+                while !listing.step(&mut self.output) && self.output.len() <= room {}
             }
             if request.form.is_last_of_line() {
                 if self.output.len() > room {
@@ -200,10 +199,10 @@ impl<E: Execute> DatagramServer<E> {
                 }
                 room = room.saturating_sub(self.finish(id, room, &mut send));
             }
-            if flow == Flow::Close {
+            if next.is_last() {
                 break;
             }
-            before = (at, dialect);
+            before = (at, session.dialect);
         }
         // Keys of a line whose last one was never answered; there are none, but nothing may stay behind.
         self.output.clear(0);
@@ -222,9 +221,26 @@ impl<E: Execute> DatagramServer<E> {
     }
 }
 
-fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Flow {
+/// Waits until what has been executed is settled, as far as it has not been before; returns false if that cannot be known.
+fn settle(context: &WorkerContext, settled: &mut Position) -> bool {
+    let (shared, mut lanes) = (&context.shared, context.executor.lanes());
+    let Some(end) = lanes.next().map(|lane| lane.logged()) else { return true };
+    // Nothing has changed since: what is only read waits for nothing.
+    if *settled != end {
+        let Some(log) = shared.databases.primary().ledger() else { return true };
+        // A stop does not wait for a disk that does not answer.
+        let goes_on = || shared.lifecycle.stopping() == Stopping::No;
+        if !log.wait_while(log.position(end), &goes_on) {
+            return false;
+        }
+        *settled = end;
+    }
+    true
+}
+
+fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Next {
     write(output);
-    Flow::Continue
+    Next::Continue
 }
 
 /// Whether it looks like what a server says to a line that it does not understand. An answer to that would be answered

@@ -1,0 +1,238 @@
+//! Background jobs: long work on threads of its own, while the connection that waits for it holds up no other.
+//!
+//! ```text
+//! a session     -> submits a job with the handle that wakes it, and waits
+//! a thread      -> performs the job, writes its answer, and wakes the session
+//! the session   -> takes the answer and sends it
+//! ```
+//!
+//! Invariants: no more jobs run or wait than [`JobLimits`] allows, and those that wait hold no more bytes than it allows unless one
+//! is alone; a job that is called off ends soon. Threads live as long as there is work, and a second longer.
+//! Not here: what a job does, which its dialect knows.
+
+use crate::databases::awaits::Changes;
+use crate::session::wake::WakeHandle;
+use crate::transport::output::Output;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a thread waits for another job.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often it is asked whether the end has been waited for long enough.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+
+/// An answer, and the changes that must be settled before it may be sent.
+pub(crate) type JobAnswer = (Output, Changes);
+
+/// What a job does.
+pub(crate) trait BackgroundWork: Send + Sync {
+    /// Returns the bytes that it holds.
+    fn len_bytes(&self) -> usize;
+    /// Does it, and writes the answer; `None` if it was called off.
+    fn perform(&self, is_called_off: &Arc<AtomicBool>) -> Option<JobAnswer>;
+    /// Writes the answer of a job that has not been done.
+    fn not_done(&self, why: NotDone) -> Output;
+}
+
+/// Why a job has not been done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotDone {
+    /// It has panicked.
+    Failed,
+    /// It was called off.
+    CalledOff,
+}
+
+/// A job that has been submitted.
+pub(crate) struct BackgroundJob {
+    work: Box<dyn BackgroundWork>,
+    handle: WakeHandle,
+    is_called_off: Arc<AtomicBool>,
+    answer: Mutex<Option<JobAnswer>>,
+}
+
+impl BackgroundJob {
+    fn is_called_off(&self) -> bool {
+        self.is_called_off.load(Ordering::Relaxed)
+    }
+
+    /// Has it end soon.
+    pub(crate) fn call_off(&self) {
+        self.is_called_off.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the answer, once.
+    pub(crate) fn take_answer(&self) -> JobAnswer {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        answer.unwrap_or_else(|| (self.work.not_done(NotDone::CalledOff), Changes::default()))
+    }
+}
+
+/// How much runs at once, and waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobLimits {
+    /// Jobs that run at once.
+    pub(crate) threads: usize,
+    /// Jobs that may wait for a thread ...
+    pub(crate) waiting: usize,
+    /// ... and the bytes that they may hold together.
+    pub(crate) bytes: usize,
+    /// The stack of a thread, if not the usual one.
+    pub(crate) stack_bytes: Option<usize>,
+}
+
+/// Why a job is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobRefused {
+    /// Too many wait already.
+    TooMany,
+    /// The server stops.
+    Closed,
+}
+
+/// A queue of jobs, and its threads.
+pub(crate) struct BackgroundJobs {
+    name: &'static str,
+    limits: JobLimits,
+    queue: Mutex<JobQueue>,
+    /// There is another job, or there will be no more.
+    changed: Condvar,
+    done: AtomicU64,
+}
+
+#[derive(Default)]
+struct JobQueue {
+    waiting: VecDeque<Arc<BackgroundJob>>,
+    running: Vec<Arc<BackgroundJob>>,
+    bytes: usize,
+    threads: usize,
+    /// Threads that wait for a job.
+    idle: usize,
+    is_closed: bool,
+}
+
+impl BackgroundJobs {
+    /// Creates a queue whose threads have this name.
+    pub(crate) fn new(name: &'static str, limits: JobLimits) -> Arc<BackgroundJobs> {
+        let (queue, changed, done) = Default::default();
+        Arc::new(BackgroundJobs { name, limits, queue, changed, done })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has work done; `handle` wakes its session afterwards.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        work: Box<dyn BackgroundWork>,
+        handle: WakeHandle,
+    ) -> Result<Arc<BackgroundJob>, JobRefused> {
+        let bytes = work.len_bytes();
+        let mut queue = self.queue();
+        if queue.is_closed {
+            return Err(JobRefused::Closed);
+        }
+        let is_alone = queue.waiting.is_empty();
+        if queue.waiting.len() >= self.limits.waiting
+            || (queue.bytes + bytes > self.limits.bytes && !is_alone)
+        {
+            return Err(JobRefused::TooMany);
+        }
+        if queue.idle <= queue.waiting.len() && queue.threads < self.limits.threads {
+            let mut thread = std::thread::Builder::new().name(self.name.into());
+            if let Some(bytes) = self.limits.stack_bytes {
+                thread = thread.stack_size(bytes);
+            }
+            let jobs = Arc::clone(self);
+            match thread.spawn(move || jobs.run()) {
+                Ok(_) => queue.threads += 1,
+                // A thread that is running comes to it.
+                Err(_) if queue.threads > 0 => {}
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for a background job");
+                    return Err(JobRefused::TooMany);
+                }
+            }
+        }
+        let (is_called_off, answer) = Default::default();
+        let job = Arc::new(BackgroundJob { work, handle, is_called_off, answer });
+        queue.bytes += bytes;
+        queue.waiting.push_back(Arc::clone(&job));
+        drop(queue);
+        self.changed.notify_one();
+        Ok(job)
+    }
+
+    /// Returns how many wait or run.
+    pub(crate) fn pending(&self) -> usize {
+        let queue = self.queue();
+        queue.waiting.len() + queue.running.len()
+    }
+
+    /// Returns how many have been done since the start.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more jobs, calls off all there are, and waits for their threads unless `gives_up`, which is asked now and then,
+    /// says so. Returns false then.
+    pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) -> bool {
+        let mut queue = self.queue();
+        queue.is_closed = true;
+        queue.waiting.clear();
+        queue.running.iter().for_each(|job| job.call_off());
+        drop(queue);
+        self.changed.notify_all();
+        while self.queue().threads > 0 {
+            if gives_up() {
+                return false;
+            }
+            // Unparked by nobody: there is no hurry at the end of a server.
+            std::thread::park_timeout(ASK_EVERY);
+        }
+        true
+    }
+
+    /// Returns the next job; `None` if there are no more for now, and the thread counts no longer.
+    fn next(&self) -> Option<Arc<BackgroundJob>> {
+        let mut queue = self.queue();
+        let until = Instant::now() + LINGER;
+        loop {
+            let Some(job) = queue.waiting.pop_front() else {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || queue.is_closed {
+                    queue.threads -= 1;
+                    return None;
+                }
+                queue.idle += 1;
+                queue = self.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+                queue.idle -= 1;
+                continue;
+            };
+            queue.bytes -= job.work.len_bytes();
+            if !job.is_called_off() {
+                queue.running.push(Arc::clone(&job));
+                return Some(job);
+            }
+            // A session that waits all the same learns that it will not be done.
+            job.handle.wake();
+        }
+    }
+
+    fn run(&self) {
+        while let Some(job) = self.next() {
+            let perform = || job.work.perform(&job.is_called_off);
+            // The panic has been reported already.
+            let answer = catch_unwind(AssertUnwindSafe(perform))
+                .unwrap_or_else(|_| Some((job.work.not_done(NotDone::Failed), Changes::default())));
+            *job.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            self.queue().running.retain(|other| !Arc::ptr_eq(other, &job));
+            self.done.fetch_add(1, Ordering::Relaxed);
+            job.handle.wake();
+        }
+    }
+}

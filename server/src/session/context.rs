@@ -1,0 +1,40 @@
+//! What the sessions of one worker share, of any dialect.
+
+use super::wake::Waits;
+use crate::execution::LocalExecutor;
+use crate::shared::Shared;
+use std::sync::Arc;
+
+/// What the sessions of one worker share.
+pub(crate) struct WorkerContext {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) worker: usize,
+    pub(crate) executor: LocalExecutor,
+    /// The connections that wait.
+    pub(crate) waits: Waits,
+    /// The descriptor of the connection that is being served.
+    pub(crate) descriptor: i32,
+    /// Requests are logged; read at each turn.
+    pub(crate) logs_requests: bool,
+}
+
+impl WorkerContext {
+    pub(crate) fn new(shared: &Arc<Shared>, worker: usize) -> WorkerContext {
+        WorkerContext {
+            executor: LocalExecutor::new(shared),
+            waits: Waits::new(Arc::clone(&shared.wake_queues), worker),
+            shared: Arc::clone(shared),
+            worker,
+            descriptor: -1,
+            logs_requests: false,
+        }
+    }
+
+    /// Begins the turn of a connection.
+    pub(crate) fn serve(&mut self, connection: usize, descriptor: i32) {
+        self.waits.connection = connection;
+        self.descriptor = descriptor;
+        self.executor.descriptor = descriptor;
+        self.logs_requests = self.shared.observation.is_aloud();
+    }
+}

@@ -1,0 +1,21 @@
+//! Which dialect a connection speaks, by its first bytes.
+
+use todana_protocol::kyoto::{self, Beginning};
+
+/// A dialect that is known by its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detected {
+    Memcached,
+    Kyoto,
+    /// More bytes have to come.
+    Unsure,
+}
+
+/// Returns whose a request is that begins so.
+pub(super) fn detect(input: &[u8]) -> Detected {
+    match kyoto::begins(input) {
+        Beginning::Kyoto => Detected::Kyoto,
+        Beginning::Unsure => Detected::Unsure,
+        Beginning::Other => Detected::Memcached,
+    }
+}

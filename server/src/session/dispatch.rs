@@ -1,0 +1,185 @@
+//! Calls of the session of a connection, whichever it is: an enum, so that the hot path makes no dynamic call.
+
+use super::context::WorkerContext;
+use super::detect::{Detected, detect};
+use super::kyoto::{KyotoWorker, PluginSession};
+use super::memcached::session::{MemcachedSession, MemcachedWorker};
+use super::memcached::upload::Upload;
+use super::wake::Wake;
+use super::{AnySession, Next, Retained, Session, Step, Turn};
+use crate::databases::awaits::Changes;
+use crate::observation::roster::State;
+use crate::options::Kyoto;
+use crate::shared::Shared;
+use crate::transport::output::Output;
+use todana_core::Refusal;
+use todana_protocol::kyoto::binary::Hello;
+use todana_protocol::memcached::Choice;
+
+/// What a worker keeps for the sessions of each dialect.
+pub(crate) struct DialectWorkers {
+    memcached: MemcachedWorker,
+    kyoto: KyotoWorker,
+    none: (),
+}
+
+impl DialectWorkers {
+    pub(crate) fn new(context: &WorkerContext) -> DialectWorkers {
+        DialectWorkers {
+            memcached: MemcachedWorker::new(&context.shared),
+            kyoto: KyotoWorker::new(context),
+            none: (),
+        }
+    }
+}
+
+/// Calls a method of the session at hand, with what its worker keeps for its dialect where that is asked for.
+macro_rules! dispatch {
+    ($any:expr, $session:ident => $call:expr) => {
+        match $any {
+            AnySession::Undetected($session) | AnySession::Memcached($session) => $call,
+            AnySession::Watcher($session) => $call,
+            AnySession::Export($session) => $call,
+            AnySession::Kyoto($session) => $call,
+            AnySession::Plugin($session) => $call,
+        }
+    };
+    ($any:expr, $workers:ident, $session:ident, $worker:ident => $call:expr) => {{
+        let DialectWorkers { memcached, kyoto, none } = $workers;
+        match $any {
+            AnySession::Undetected($session) | AnySession::Memcached($session) => {
+                let $worker = memcached;
+                $call
+            }
+            AnySession::Watcher($session) => {
+                let $worker = none;
+                $call
+            }
+            AnySession::Export($session) => {
+                let $worker = none;
+                $call
+            }
+            AnySession::Kyoto($session) => {
+                let $worker = kyoto;
+                $call
+            }
+            AnySession::Plugin($session) => {
+                let $worker = kyoto;
+                $call
+            }
+        }
+    }};
+}
+
+impl AnySession {
+    /// Creates the session of a connection that has come where this dialect is spoken; `None`: any.
+    pub(crate) fn new(shared: &Shared, of_listener: Option<Choice>) -> AnySession {
+        let memcached = || MemcachedSession::new(shared.choice(of_listener));
+        match shared.options.protocols.kyoto.spoken {
+            Kyoto::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
+            Kyoto::Only => AnySession::Kyoto(Box::default()),
+            _ if shared.speaks_kyoto(of_listener) => AnySession::Undetected(memcached()),
+            _ => AnySession::Memcached(memcached()),
+        }
+    }
+
+    /// Chooses the dialect, if that has not been done; returns false if more bytes have to come first.
+    fn is_detected(&mut self, input: &[u8]) -> bool {
+        if let AnySession::Undetected(session) = self {
+            match detect(input) {
+                Detected::Unsure => return false,
+                Detected::Kyoto => *self = AnySession::Kyoto(Box::default()),
+                Detected::Memcached => *self = AnySession::Memcached(session.take()),
+            }
+        }
+        true
+    }
+
+    /// Goes on with what is under way, and serves `input`.
+    #[inline]
+    pub(crate) fn advance(
+        &mut self,
+        workers: &mut DialectWorkers,
+        turn: &mut Turn<'_>,
+        input: &[u8],
+    ) -> Step {
+        if !self.is_detected(input) {
+            return Step { consumed: 0, next: Next::READ };
+        }
+        let mut step = dispatch!(self, workers, session, worker => session.advance(worker, turn, input));
+        if let Next::Become(session) = step.next {
+            *self = *session;
+            step.next = Next::Flush;
+        }
+        step
+    }
+
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        dispatch!(self, session => session.begin_turn());
+    }
+
+    pub(crate) fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        dispatch!(self, session => session.wake(wake, context))
+    }
+
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        dispatch!(self, session => session.is_waiting())
+    }
+
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        dispatch!(self, session => session.has_work())
+    }
+
+    pub(crate) fn ends_with_peer(&self) -> bool {
+        dispatch!(self, session => session.ends_with_peer())
+    }
+
+    pub(crate) fn waits_for_message(&self) -> bool {
+        dispatch!(self, session => session.waits_for_message())
+    }
+
+    #[inline]
+    pub(crate) fn shown_as(&self) -> Option<State> {
+        dispatch!(self, session => session.shown_as())
+    }
+
+    #[inline]
+    pub(crate) fn is_receiving(&self) -> bool {
+        dispatch!(self, session => session.is_receiving())
+    }
+
+    #[inline]
+    pub(crate) fn upload(&mut self) -> Option<(&mut Upload, usize)> {
+        dispatch!(self, session => session.upload())
+    }
+
+    #[inline]
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        dispatch!(self, session => session.take_changes())
+    }
+
+    pub(crate) fn refuse(&self, refusal: Refusal, output: &mut Output) {
+        dispatch!(self, session => session.refuse(refusal, output));
+    }
+
+    pub(crate) fn cut_short(&self, workers: &mut DialectWorkers, output: &mut Output) {
+        dispatch!(self, workers, session, worker => session.cut_short(worker, output));
+    }
+
+    #[inline]
+    pub(crate) fn retained(&self) -> Retained {
+        dispatch!(self, session => session.retained())
+    }
+
+    /// Gives back what others can have again; returns the greeting of a replica, whose connection lives on elsewhere.
+    pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<Hello> {
+        dispatch!(&mut self, session => session.leave(context));
+        match &self {
+            AnySession::Kyoto(session) => session.replica(),
+            _ => None,
+        }
+    }
+}

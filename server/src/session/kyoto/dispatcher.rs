@@ -1,0 +1,447 @@
+//! Decodes the requests of a connection and gives each to its procedure.
+
+use super::answers::Answer;
+use super::background_call::{AnswerForm, BackgroundCall};
+use super::scope::{ANSWER_MAX, Scope};
+use super::session::{KyotoSession, Wait, WaitingCall};
+use super::signals::Purpose;
+use super::work;
+use crate::databases::awaits::Changes;
+use crate::execution::Completion;
+use crate::handle::Stopping;
+use crate::session::background::JobRefused;
+use crate::session::context::WorkerContext;
+use crate::session::login::Passage;
+use crate::session::wake::{Waits, Wake};
+use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
+use crate::transport::output::{OUTPUT_MAX, Output};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana::Clock;
+use todana_protocol::kyoto::{
+    self, Banner, Bulk, BulkOperation, Call, Failure, Limits, Request, Scratch, Script, Signal,
+    Step as Decoded, answer_failure, answer_refusal, answer_stranger, binary,
+};
+
+/// What is kept of waiting: as good as for ever.
+const WAIT_MAX_S: f64 = 1e9;
+/// The longest name of a signal that somebody may wait for.
+const SIGNAL_LEN_MAX: usize = 64 << 10;
+
+/// What a worker keeps for the sessions of Kyoto's protocols.
+pub(crate) struct KyotoWorker {
+    pub(super) scope: Scope,
+    banner: Banner,
+    /// But for the hosts.
+    limits: Limits<'static>,
+    /// Names by which browsers may ask.
+    hosts: Vec<String>,
+    scratch: Scratch,
+    pairs: kyoto::Output,
+}
+
+/// How far the records of a bulk request have been fetched into the cache before it is their turn.
+#[derive(Default)]
+struct Ahead {
+    /// Where the first one stands that has not been ...
+    at: usize,
+    /// ... and how many have been.
+    count: usize,
+}
+
+impl Ahead {
+    /// Goes on; `next`: where the one stands whose turn comes next, which the one at hand comes before.
+    #[inline]
+    fn look(&mut self, scope: &Scope, operation: BulkOperation, left: u32, data: &[u8], next: usize) {
+        self.count = self.count.saturating_sub(1);
+        if self.at <= next {
+            (self.at, self.count) = (next, 0);
+        }
+        while self.count < BATCH.min(left as usize) {
+            let rest = data.get(self.at..).unwrap_or_default();
+            let Some((database, key, len)) = binary::peek_record(operation, rest) else { break };
+            if let Some(reach) = scope.reaches().get(usize::from(database)) {
+                reach.served().database.engine().prefetch(key);
+            }
+            (self.at, self.count) = (self.at + len, self.count + 1);
+        }
+    }
+}
+
+impl KyotoWorker {
+    pub(crate) fn new(context: &WorkerContext) -> KyotoWorker {
+        let shared = &context.shared;
+        KyotoWorker {
+            scope: Scope::new(context),
+            banner: Banner::new(super::VERSION, shared.clock.now().0),
+            limits: Limits {
+                pages_allowed: shared.options.protocols.kyoto.pages_allowed,
+                login_wanted: shared.logins.are_wanted(),
+                ..Limits::default()
+            },
+            hosts: shared.options.protocols.http_hosts.clone(),
+            scratch: Scratch::default(),
+            pairs: kyoto::Output::default(),
+        }
+    }
+
+    /// Serves requests as far as there are some, and as the connection's share allows.
+    fn serve_all(
+        &mut self,
+        session: &mut KyotoSession,
+        turn: &mut Turn<'_>,
+        limits: &Limits<'_>,
+        scratch: &mut Scratch,
+        data: &[u8],
+        at: &mut usize,
+    ) -> Next {
+        let mut ahead = Ahead::default();
+        loop {
+            if *turn.budget == 0 {
+                return if *at == data.len() { Next::READ } else { Next::Yield };
+            }
+            if turn.output.len() > OUTPUT_MAX {
+                return Next::Flush;
+            }
+            let before = session.dialect;
+            match session.dialect.decode(limits, &data[*at..], scratch) {
+                Decoded::Request { consumed, request } => {
+                    if let Request::Bulk(Bulk { operation, remaining: remaining @ 1.., .. }) = request {
+                        ahead.look(&self.scope, operation, remaining, data, *at + consumed);
+                    }
+                    let next = self.execute(session, &mut turn.context.waits, &request, turn.output);
+                    if session.waits_for().is_some() {
+                        // Decoded again, and executed, once its signal has come.
+                        session.dialect = before;
+                        return next;
+                    }
+                    *at += consumed;
+                    if !matches!(next, Next::Continue) {
+                        return next;
+                    }
+                    // The records of a bulk request share its turn, as far as the reader takes what it brings.
+                    if !matches!(request, Request::Bulk(piece) if piece.remaining > 0) {
+                        *turn.budget -= 1;
+                        continue;
+                    }
+                    match self.records(session, data, at, &mut ahead, turn.output) {
+                        (Next::Continue, is_done) => *turn.budget -= u32::from(is_done),
+                        (next, _) => return next,
+                    }
+                }
+                Decoded::Login { consumed, authorization } => {
+                    *at += consumed;
+                    match self.login(session, &mut turn.context.waits, authorization) {
+                        Passage::Known | Passage::Admitted => session.dialect.admit(),
+                        Passage::Pending(_) => return Next::Wait,
+                        Passage::Refused | Passage::Nameless => {
+                            *turn.budget -= 1;
+                            self.scope.counters().refused.add(1);
+                            let form = session.dialect.turn_away(&self.limits);
+                            answer_stranger(&form, &self.banner, turn.output);
+                            if !form.keeps_alive {
+                                return Next::Close;
+                            }
+                        }
+                    }
+                }
+                Decoded::NeedMore { consumed, at_least } => {
+                    *at += consumed;
+                    return Next::Read { at_least };
+                }
+                Decoded::Close => return Next::Close,
+            }
+        }
+    }
+
+    /// Goes through what has come of the records of a bulk request; tells too whether that were all of them.
+    fn records(
+        &self,
+        session: &mut KyotoSession,
+        data: &[u8],
+        at: &mut usize,
+        ahead: &mut Ahead,
+        output: &mut Output,
+    ) -> (Next, bool) {
+        while let Some((consumed, piece)) = session.dialect.decode_record(&self.limits, &data[*at..]) {
+            *at += consumed;
+            let is_last = piece.remaining == 0;
+            if is_last {
+                self.scope.counters().binary.add(1);
+            } else {
+                ahead.look(&self.scope, piece.operation, piece.remaining, data, *at);
+            }
+            let next = self.scope.bulk_piece(&mut session.bulk, &piece, output);
+            if is_last || !matches!(next, Next::Continue) {
+                return (next, is_last);
+            }
+        }
+        (Next::Continue, false)
+    }
+
+    /// Finds out who has sent a request, whose head has come.
+    fn login(&self, session: &mut KyotoSession, waits: &mut Waits, authorization: Option<&[u8]>) -> Passage {
+        let shared = &self.scope.shared;
+        let passage = shared.logins.pass(authorization, &mut session.basic, waits);
+        let counters = &shared.observation.workers[self.scope.worker];
+        counters.logins.add(u64::from(matches!(passage, Passage::Admitted | Passage::Refused)));
+        counters.logins_refused.add(u64::from(passage == Passage::Refused));
+        passage
+    }
+
+    fn execute(
+        &mut self,
+        session: &mut KyotoSession,
+        waits: &mut Waits,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        match request {
+            Request::Call(call) => {
+                let next = self.call(session, waits, call, output);
+                // It is decoded again if it waits for a signal.
+                self.scope.counters().calls.add(u64::from(session.waits_for().is_none()));
+                next
+            }
+            Request::Rest(rest) => {
+                self.scope.counters().resources.add(1);
+                self.scope.resource(rest, &self.banner, output);
+                if rest.form.keeps_alive { Next::Continue } else { Next::Close }
+            }
+            Request::Bulk(piece) => {
+                self.scope.counters().binary.add(u64::from(piece.remaining == 0));
+                self.scope.bulk_piece(&mut session.bulk, piece, output)
+            }
+            Request::Script(script) => {
+                self.scope.counters().binary.add(1);
+                self.script(session, waits, script, output)
+            }
+            Request::Replicate(hello) => {
+                session.follows = Some(*hello);
+                Next::Close
+            }
+            Request::Acknowledged => {
+                binary::put_error(output);
+                Next::Close
+            }
+            Request::Refused(refusal) => {
+                self.scope.counters().refused.add(1);
+                answer_refusal(&self.banner, *refusal, output);
+                Next::Close
+            }
+        }
+    }
+
+    /// Starts a script of the binary protocol.
+    fn script(
+        &mut self,
+        session: &mut KyotoSession,
+        waits: &mut Waits,
+        script: &Script<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let form = AnswerForm::Binary { is_silent: script.is_silent };
+        let outcome = self.scope.binary_script(script);
+        match outcome.and_then(|work| self.submit(session, waits, work, form, true)) {
+            Ok(_) => return Next::Wait,
+            Err(_) if script.is_silent => {}
+            Err(_) => binary::put_error(output),
+        }
+        Next::Continue
+    }
+
+    /// Has a call done on another thread, while the connection waits.
+    fn submit(
+        &mut self,
+        session: &mut KyotoSession,
+        waits: &mut Waits,
+        work: work::Work,
+        form: AnswerForm,
+        keeps_alive: bool,
+    ) -> Result<Completion, Failure<'static>> {
+        let shared = &self.scope.shared;
+        if shared.lifecycle.stopping() != Stopping::No {
+            return Err(JobRefused::Closed.into());
+        }
+        let (only_looks, is_script) = (work.only_looks(), work.is_script());
+        let jobs = if is_script { &shared.kyoto.script_calls } else { &shared.kyoto.calls };
+        let call = BackgroundCall { shared: Arc::clone(shared), work, form };
+        let handle = waits.enter_new();
+        let ticket = handle.ticket;
+        let job = jobs.submit(Box::new(call), handle).inspect_err(|_| waits.leave(ticket))?;
+        session.wait = Wait::Job { call: WaitingCall { job, keeps_alive, only_looks, is_script }, ticket };
+        Ok(Completion::Pending(ticket))
+    }
+
+    fn call(
+        &mut self,
+        session: &mut KyotoSession,
+        waits: &mut Waits,
+        call: &Call<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let goes_on = if call.form.keeps_alive { Next::Continue } else { Next::Close };
+        let mut done = None;
+        let signal = if call.has_signals() { call.signal() } else { None };
+        match std::mem::take(&mut session.wait) {
+            Wait::Signalled => {}
+            Wait::TimedOut => {
+                // Neither the procedure nor its signal happens.
+                answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                return goes_on;
+            }
+            _ => {
+                if let Some(wait) = call.wait() {
+                    if self.scope.shared.lifecycle.stopping() != Stopping::No {
+                        answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                        return goes_on;
+                    }
+                    if wait.name.len() > SIGNAL_LEN_MAX {
+                        answer_failure(&call.form, &self.banner, &Failure::InvalidParameters, output);
+                        return goes_on;
+                    }
+                    let ticket = waits.ticket();
+                    let deadline = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
+                    waits.enter(ticket, Some(deadline));
+                    self.scope.shared.kyoto.signals.wait(Purpose::Signal, wait.name, ticket);
+                    session.wait = Wait::For { name: wait.name.to_vec(), ticket };
+                    return Next::Wait;
+                }
+            }
+        }
+        if work::may_take_long(call.procedure) {
+            let shared = &self.scope.shared;
+            done = Some(match self.scope.work(call) {
+                Ok(work) if work.is_brief(shared) => {
+                    work.perform(shared, &Arc::default(), false, &mut Vec::new())
+                }
+                Ok(work) => {
+                    let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);
+                    let signal = signal.as_ref().map(own);
+                    let form = AnswerForm::Call { form: call.form, banner: self.banner.clone(), signal };
+                    match self.submit(session, waits, work, form, call.form.keeps_alive) {
+                        Ok(_) => return Next::Wait,
+                        Err(failure) => Err(failure),
+                    }
+                }
+                Err(failure) => Err(failure),
+            });
+        }
+        let KyotoWorker { scope, banner, pairs, .. } = self;
+        let signals = &scope.shared.kyoto.signals;
+        let mut answer = Answer { form: call.form, banner, signal, signals, output };
+        match done {
+            Some(done) => work::tell(done, pairs, &mut answer),
+            None => scope.procedure(session, call, pairs, &mut answer),
+        }
+        goes_on
+    }
+}
+
+impl Session for KyotoSession {
+    type Worker = KyotoWorker;
+
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+        let output_before = turn.output.len();
+        let mut consumed = 0;
+        let mut closes = false;
+        if let Wait::JobDone(_) = self.wait
+            && let Wait::JobDone(call) = std::mem::take(&mut self.wait)
+        {
+            let (answer, changes) = call.job.take_answer();
+            self.changes.extend(changes);
+            answer.give_to(turn.output);
+            closes = !call.keeps_alive;
+        }
+        let next = if closes {
+            Next::Close
+        } else {
+            worker.banner.set_time(worker.scope.now());
+            worker.limits.unfinished_len_max = turn.room;
+            worker.scope.answer_max = turn.room.min(ANSWER_MAX);
+            let mut scratch = std::mem::take(&mut worker.scratch);
+            let hosts = std::mem::take(&mut worker.hosts);
+            let limits = Limits { hosts: &hosts, ..worker.limits };
+            let next = worker.serve_all(self, turn, &limits, &mut scratch, input, &mut consumed);
+            (worker.scratch, worker.hosts) = (scratch, hosts);
+            next
+        };
+        let counters = worker.scope.counters();
+        counters.bytes_read.add(consumed as u64);
+        counters.bytes_written.add((turn.output.len() - output_before) as u64);
+        Step { consumed, next }
+    }
+
+    fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        let Some(waiting) = self.ticket() else {
+            // A password has been checked, perhaps.
+            let ticket = self.basic.ticket().filter(|&ticket| wake == Wake::Ready(ticket));
+            ticket.into_iter().for_each(|ticket| context.waits.leave(ticket));
+            return ticket.is_some();
+        };
+        let has_come = match wake {
+            Wake::Ready(ticket) if ticket == waiting => true,
+            Wake::TimedOut(ticket) if ticket != waiting => return false,
+            Wake::Ready(_) => return false,
+            Wake::TimedOut(_) | Wake::Cancelled => {
+                if let Wait::Job { call, .. } = &self.wait
+                    && call.is_script
+                {
+                    // It ends soon, and answers.
+                    call.job.call_off();
+                    return false;
+                }
+                // It may have been signalled in the last moment.
+                let signals = &context.shared.kyoto.signals;
+                let is_signalled = |(name, ticket)| !signals.forget(Purpose::Signal, name, ticket);
+                self.waits_for().is_some_and(is_signalled)
+            }
+        };
+        context.waits.leave(waiting);
+        self.end_wait(has_come);
+        true
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.ticket().is_some() || self.basic.is_waiting()
+    }
+
+    fn has_work(&self) -> bool {
+        matches!(self.wait, Wait::JobDone(_))
+    }
+
+    fn ends_with_peer(&self) -> bool {
+        match &self.wait {
+            Wait::For { .. } => true,
+            Wait::Job { call, .. } => call.only_looks,
+            _ => false,
+        }
+    }
+
+    fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn cut_short(&self, worker: &mut KyotoWorker, output: &mut Output) {
+        if let Some(refusal) = self.dialect.interrupted() {
+            worker.banner.set_time(worker.scope.now());
+            worker.scope.counters().refused.add(1);
+            answer_refusal(&worker.banner, refusal, output);
+        }
+    }
+
+    fn retained(&self) -> Retained {
+        let name_len = self.waits_for().map_or(0, |(name, _)| name.len());
+        let own = self.bulk.found.capacity() + self.basic.kept_len() + name_len + self.cursors.len_bytes();
+        Retained { own, of_engine: 0 }
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        if let Some((name, ticket)) = self.waits_for() {
+            context.shared.kyoto.signals.forget(Purpose::Signal, name, ticket);
+        }
+        for ticket in [self.ticket(), self.basic.ticket()].into_iter().flatten() {
+            context.waits.leave(ticket);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Flags of memcached's clients, which stand after the value where the plug-in keeps them (`opts=f`).
+
+use crate::options::CompatiblePort;
+
+/// Returns a stored value and its flags.
+pub(super) fn parts(port: CompatiblePort, stored: &[u8]) -> (&[u8], u32) {
+    match stored.split_last_chunk() {
+        Some((value, flags)) if port.keeps_flags => (value, u32::from_be_bytes(*flags)),
+        _ => (stored, 0),
+    }
+}

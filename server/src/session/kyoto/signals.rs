@@ -1,0 +1,124 @@
+//! Signals: connections that wait for a name, in the order in which they came.
+//!
+//! ```text
+//! a request with WAIT   -> its ticket joins those that wait for the same name
+//! SIGNAL from any other -> the first ticket, or all of them, become ready
+//! a message             -> signals the name of its queue, to consumers only
+//! ```
+//!
+//! Invariant: a ticket waits here, or has been made ready, or is gone.
+
+use crate::session::wake::{Ticket, WakeQueues};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What is waited for: clients' signals and messages of queues are apart, whatever their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Signal,
+    Message,
+}
+
+/// By purpose, and by name: tickets in the order in which they were created.
+type Waiting = [HashMap<Vec<u8>, BTreeSet<Ticket>>; 2];
+
+/// The connections that wait for signals, of all workers.
+pub(crate) struct Signals {
+    queues: Arc<WakeQueues>,
+    waiting: Mutex<Waiting>,
+}
+
+impl Signals {
+    pub(crate) fn new(queues: Arc<WakeQueues>) -> Signals {
+        Signals { queues, waiting: Mutex::default() }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a ticket wait for a name.
+    pub(crate) fn wait(&self, purpose: Purpose, name: &[u8], ticket: Ticket) {
+        self.waiting()[purpose as usize].entry(name.to_vec()).or_default().insert(ticket);
+    }
+
+    /// Returns how many wait.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting().iter().flat_map(HashMap::values).map(BTreeSet::len).sum()
+    }
+
+    /// Has a ticket wait no longer; returns false if it has been signalled.
+    pub(crate) fn forget(&self, purpose: Purpose, name: &[u8], ticket: Ticket) -> bool {
+        let waiting = &mut self.waiting()[purpose as usize];
+        let Some(tickets) = waiting.get_mut(name) else { return false };
+        let was_there = tickets.remove(&ticket);
+        if tickets.is_empty() {
+            waiting.remove(name);
+        }
+        was_there
+    }
+
+    /// Wakes the first that waits for a name, or all; returns how many were waiting.
+    pub(crate) fn signal(&self, purpose: Purpose, name: &[u8], is_broadcast: bool) -> usize {
+        let (count, ready) = {
+            let waiting = &mut self.waiting()[purpose as usize];
+            let Some(tickets) = waiting.get_mut(name) else { return 0 };
+            let count = tickets.len();
+            let ready = match is_broadcast {
+                true => std::mem::take(tickets),
+                false => tickets.pop_first().into_iter().collect(),
+            };
+            if tickets.is_empty() {
+                waiting.remove(name);
+            }
+            (count, ready)
+        };
+        ready.into_iter().for_each(|ticket| self.queues.ready(ticket));
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::wake::Waits;
+
+    /// Creates signals, and the waits of one worker with `count` tickets.
+    fn signals(count: usize) -> (Signals, Waits, Vec<Ticket>) {
+        let queues = Arc::new(WakeQueues::new(1));
+        let mut waits = Waits::new(Arc::clone(&queues), 0);
+        let tickets = (0..count).map(|_| waits.enter_new().ticket).collect();
+        (Signals::new(queues), waits, tickets)
+    }
+
+    fn ready(waits: &Waits) -> Vec<Ticket> {
+        waits.take_ready().into_iter().map(|(ticket, _)| ticket).collect()
+    }
+
+    #[test]
+    fn a_signal_wakes_the_first_and_a_broadcast_all() {
+        let (signals, waits, tickets) = signals(5);
+        tickets[..4].iter().rev().for_each(|&ticket| signals.wait(Purpose::Signal, b"go", ticket));
+        signals.wait(Purpose::Signal, b"", tickets[4]);
+        assert_eq!(signals.signal(Purpose::Signal, b"go", false), 4);
+        assert_eq!(ready(&waits), [tickets[0]]);
+        assert!(!signals.forget(Purpose::Signal, b"go", tickets[0]));
+        assert!(signals.forget(Purpose::Signal, b"go", tickets[2]));
+        assert_eq!(signals.signal(Purpose::Signal, b"go", true), 2);
+        assert_eq!(ready(&waits), [tickets[1], tickets[3]]);
+        assert_eq!(signals.signal(Purpose::Signal, b"go", true), 0);
+        assert_eq!(signals.signal(Purpose::Signal, b"", true), 1);
+        assert_eq!((ready(&waits), signals.count()), (vec![tickets[4]], 0));
+        assert!(signals.waiting().iter().all(HashMap::is_empty));
+    }
+
+    #[test]
+    fn consumer_of_messages_hears_no_signal_of_that_name() {
+        let (signals, waits, tickets) = signals(1);
+        signals.wait(Purpose::Message, b"go", tickets[0]);
+        assert_eq!((signals.signal(Purpose::Signal, b"go", true), signals.count()), (0, 1));
+        assert!(!signals.forget(Purpose::Signal, b"go", tickets[0]));
+        assert_eq!(signals.signal(Purpose::Message, b"go", false), 1);
+        assert_eq!(ready(&waits), tickets);
+    }
+}

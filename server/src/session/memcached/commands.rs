@@ -1,0 +1,307 @@
+//! memcached's commands: those about records go to the executor, the server's own are answered here.
+
+use super::crawler::DISABLED;
+use super::export::ExportSession;
+use super::listing::{Listing, Walk};
+use super::session::MemcachedSession;
+use super::watcher::Watcher;
+use crate::databases::exports::NO_DATABASE;
+use crate::execution::{Completion, Executor};
+use crate::observation::logging::set_verbosity;
+use crate::observation::statistics;
+use crate::session::context::WorkerContext;
+use crate::session::login::Outcome;
+use crate::session::{AnySession, Next};
+use crate::shared::Shared;
+use crate::transport::output::Output;
+use crate::transport::tls::Tls;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use todana::Database;
+use todana_core::{Authenticate, ClockShift, Command, Export, Exported, List, Refusal, Reply, Streams};
+use todana_protocol::memcached::{Form, Head, Request, encode};
+
+/// The version that clients are told: they choose their features by memcached's.
+pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
+
+/// memcached's bounds for `cache_memlimit`, in MiB.
+const CACHE_MEMLIMIT_MIN_MIB: u64 = 8;
+const CACHE_MEMLIMIT_MAX_MIB: u64 = 1_000_000_000;
+
+/// Writes a reply in the form of its request.
+#[inline]
+pub(crate) fn answer(request: &Request<'_>, reply: &Reply<'_>, output: &mut Output) {
+    encode(&request.form, reply, output);
+}
+
+impl MemcachedSession {
+    /// Executes a request, and answers it.
+    #[inline]
+    pub(crate) fn execute(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        // They end with the client's login or database changed, or with the connection in other hands.
+        match &request.command {
+            Command::List(list) => return self.list_records(context, request, list, output),
+            Command::Watch(streams) => return watch(context, request, *streams, output),
+            Command::Export(export) => return self.export(context, request, *export, output),
+            Command::UseDatabase(number) => {
+                let number = *number as usize;
+                if number >= context.shared.databases.len() {
+                    answer(request, &Reply::Faulty(NO_DATABASE), output);
+                    return Next::Continue;
+                }
+                self.database = number;
+                answer(request, &Reply::Done, output);
+                // The next turn begins with its limits.
+                return Next::Yield;
+            }
+            _ => {}
+        }
+        let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
+        let shared = &context.shared;
+        match &request.command {
+            Command::Quit => return Next::Close,
+            Command::Crawler(order) => {
+                let wake = || shared.databases.each(Database::want_sweep);
+                match shared.observation.crawler.obey(*order, &wake) {
+                    Ok(()) => reply(Reply::Done),
+                    Err(message) => reply(Reply::Faulty(message)),
+                }
+            }
+            Command::Stats { group } => {
+                let form = match statistics::answer(shared, group, context.descriptor, &mut reply) {
+                    Some(walk @ Walk::Items { .. }) => Some((Form::ITEMS, walk)),
+                    walk => walk.map(|walk| (request.form.detached(), walk)),
+                };
+                // Statistics are those of the first database.
+                if let Some((form, walk)) = form {
+                    self.begin(shared, 0, form, walk);
+                    return Next::Continue;
+                }
+            }
+            Command::Mechanisms => {
+                reply(shared.logins.mechanisms().map_or(Reply::Unknown, Reply::Mechanisms));
+            }
+            Command::Authenticate(message) => {
+                return self.authenticate(context, message, request.form, &mut reply);
+            }
+            Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
+            Command::Verbosity(verbosity) => {
+                shared.observation.verbosity.store(*verbosity, Ordering::Relaxed);
+                set_verbosity(shared.observation.log_verbosity());
+                context.logs_requests = shared.observation.is_aloud();
+                reply(Reply::Done);
+            }
+            Command::MemoryLimit { mebibytes } => reply(set_memory_limit(shared, *mebibytes)),
+            Command::RefreshCertificates => refresh_certificates(shared, &mut reply),
+            Command::ShiftClock(shift) => {
+                match *shift {
+                    ClockShift::Pause => shared.clock.pause(),
+                    ClockShift::Resume => shared.clock.resume(),
+                    ClockShift::Forward { seconds } => shared.clock.advance(seconds),
+                }
+                shared.databases.each(Database::tell_time);
+                reply(Reply::Done);
+            }
+            Command::Shutdown { graceful } => {
+                if !shared.options.limits.shutdown_allowed {
+                    reply(Reply::Refused(Refusal::NotEnabled));
+                    return Next::Continue;
+                }
+                tracing::info!(graceful, "stopping: a client asked for it");
+                shared.lifecycle.handle.stop();
+                return Next::Close;
+            }
+            operation => {
+                let completion = context.executor.execute(self.database, operation, &mut reply);
+                debug_assert_eq!(completion, Completion::Done, "local databases never wait");
+            }
+        }
+        if request.form.closes() { Next::Close } else { Next::Continue }
+    }
+
+    /// Executes a request, and logs it and its reply.
+    #[cold]
+    pub(crate) fn execute_logged(
+        &mut self,
+        context: &mut WorkerContext,
+        head: Head<'_>,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let descriptor = context.descriptor;
+        if request.form.is_silent() {
+            // The outcome is logged all the same, as in memcached.
+            let mut unsaid = Output::default();
+            let next = self.execute(context, &Request { form: Form::LINE, ..*request }, &mut unsaid);
+            context.shared.observation.tell(|entry| {
+                entry.request(descriptor, head);
+                entry.unsaid(descriptor, unsaid.copied_from(0));
+            });
+            return next;
+        }
+        let at = output.end();
+        let next = self.execute(context, request, output);
+        let (reply, is_binary) = (output.copied_from(at), self.dialect.is_binary());
+        // Statistics are not logged, nor that there are none, and a login is answered later.
+        let is_statistics = matches!(request.command, Command::Stats { .. });
+        let is_logged = !matches!(next, Next::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
+        context.shared.observation.tell(|entry| {
+            entry.request(descriptor, head);
+            if is_logged {
+                entry.answer(descriptor, is_binary, request.form.is_last_of_line(), reply);
+            }
+        });
+        next
+    }
+
+    /// Begins to check a name and a password; what is known at once is answered at once.
+    #[cold]
+    fn authenticate(
+        &mut self,
+        context: &mut WorkerContext,
+        message: &Authenticate<'_>,
+        form: Form<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Next {
+        let shared = &context.shared;
+        match shared.logins.authenticate(message, &mut self.login, &mut context.waits) {
+            Outcome::Pending(ticket) => {
+                self.pending_login = Some((ticket, form.detached()));
+                Next::Wait
+            }
+            outcome => {
+                self.logged_in(outcome, context, reply);
+                Next::Continue
+            }
+        }
+    }
+
+    /// Answers a login.
+    #[cold]
+    pub(super) fn logged_in(
+        &mut self,
+        outcome: Outcome,
+        context: &WorkerContext,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
+        let counters = &context.shared.observation.workers[context.worker];
+        counters.logins.add(u64::from(outcome != Outcome::Challenge));
+        counters.logins_refused.add(u64::from(outcome == Outcome::Refused));
+        if outcome == Outcome::Admitted {
+            reply(Reply::Authenticated);
+            return self.dialect.admit();
+        }
+        self.dialect.expel();
+        match outcome {
+            Outcome::Challenge => reply(Reply::Challenge(b"")),
+            _ => reply(Reply::Refused(Refusal::NotAuthenticated)),
+        }
+    }
+
+    /// Begins a walk over all records of a database.
+    fn begin(&mut self, shared: &Shared, database: usize, form: Form<'static>, walk: Walk) {
+        let database = Arc::clone(&shared.databases[database].database);
+        let crawler = Arc::clone(&shared.observation.crawler);
+        self.listing = Some(Box::new(Listing::new(crawler, database, form, walk)));
+    }
+
+    fn list_records(
+        &mut self,
+        context: &WorkerContext,
+        request: &Request<'_>,
+        list: &List,
+        output: &mut Output,
+    ) -> Next {
+        if let Some(refusal) = list_refusal(&context.shared, list, output) {
+            answer(request, &Reply::Faulty(refusal), output);
+        } else {
+            answer(request, &Reply::Done, output);
+            let walk = Walk::Records(list.classes);
+            self.begin(&context.shared, self.database, request.form.detached(), walk);
+        }
+        Next::Continue
+    }
+
+    #[cold]
+    fn export(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &Request<'_>,
+        export: Export,
+        output: &mut Output,
+    ) -> Next {
+        let is_allowed = context.shared.options.limits.dump_allowed;
+        let refusal = match export.what {
+            Exported::Backup { .. } if !is_allowed => "ERROR backup not allowed",
+            Exported::Log { .. } if !is_allowed => "ERROR log not allowed",
+            _ => match ExportSession::start(context, export, self) {
+                Ok(session) => return Next::Become(Box::new(AnySession::Export(Box::new(session)))),
+                Err(refusal) => refusal,
+            },
+        };
+        answer(request, &Reply::Faulty(refusal), output);
+        Next::Continue
+    }
+}
+
+fn watch(context: &mut WorkerContext, request: &Request<'_>, streams: Streams, output: &mut Output) -> Next {
+    let refusal = if !context.shared.options.limits.watch_allowed {
+        "CLIENT_ERROR watch commands not allowed"
+    } else if !output.is_empty() {
+        "ERROR cannot pipeline other commands before watch"
+    } else if let Some(watcher) = Watcher::start(context, streams) {
+        answer(request, &Reply::Done, output);
+        return Next::Become(Box::new(AnySession::Watcher(watcher)));
+    } else {
+        "WATCHER_TOO_MANY log watcher limit reached"
+    };
+    answer(request, &Reply::Faulty(refusal), output);
+    Next::Continue
+}
+
+/// Returns why records are not listed.
+fn list_refusal(shared: &Shared, list: &List, output: &Output) -> Option<&'static str> {
+    if !shared.observation.crawler.is_enabled() {
+        Some(DISABLED)
+    } else if !shared.options.limits.dump_allowed {
+        Some(if list.keys_only { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" })
+    } else if !output.is_empty() {
+        Some("ERROR cannot pipeline other commands before metadump")
+    } else {
+        None
+    }
+}
+
+#[cold]
+fn refresh_certificates(shared: &Shared, reply: &mut dyn FnMut(Reply<'_>)) {
+    match shared.listening.tls.as_deref().map(Tls::refresh) {
+        None => reply(Reply::Faulty("Error TLS not enabled")),
+        Some(Ok(())) => reply(Reply::Done),
+        Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
+    }
+}
+
+fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
+    if mebibytes < CACHE_MEMLIMIT_MIN_MIB {
+        return Reply::Refused(Refusal::LimitTooSmall);
+    }
+    if mebibytes > CACHE_MEMLIMIT_MAX_MIB {
+        return Reply::Refused(Refusal::LimitInBytes);
+    }
+    // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.
+    let reach_mib = shared.memory.reach_mib();
+    if mebibytes > reach_mib {
+        tracing::warn!("{mebibytes} MiB cannot be reached from here, only {reach_mib}: restart with -m");
+        return Reply::Refused(Refusal::LimitNotAdjustable);
+    }
+    shared.memory.set_limit_mib(mebibytes, &shared.databases);
+    shared.observation.observers.tell(Streams::SYSTEM, |line| {
+        line.extend_from_slice(format!("memory_limit mib={mebibytes}").as_bytes());
+    });
+    Reply::Done
+}

@@ -1,0 +1,91 @@
+//! An export: a checkpoint, a backup or the update log, sent as it is made; its client's further requests come after it.
+
+use super::session::MemcachedSession;
+use crate::databases::exports::Receiving;
+use crate::observation::roster::State;
+use crate::session::context::WorkerContext;
+use crate::session::wake::{Ticket, Wake};
+use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
+use crate::transport::output::OUTPUT_MAX;
+use todana_core::{Export, Reply};
+use todana_protocol::memcached::{Form, encode};
+
+/// The end of an export when the server ends before it.
+const STOPPING: &str = "SERVER_ERROR the server is stopping";
+
+/// A connection that receives an export.
+pub(crate) struct ExportSession {
+    receiving: Receiving,
+    /// Ready whenever there is more to send.
+    ticket: Ticket,
+    /// The session that goes on after it.
+    after: MemcachedSession,
+    is_cancelled: bool,
+}
+
+impl ExportSession {
+    /// Starts an export to the connection of this session, or returns why it cannot start.
+    pub(super) fn start(
+        context: &mut WorkerContext,
+        export: Export,
+        session: &mut MemcachedSession,
+    ) -> Result<ExportSession, &'static str> {
+        let handle = context.waits.enter_new();
+        let ticket = handle.ticket;
+        let shared = &context.shared;
+        let started = shared.persistence.exports.start(export, handle, &shared.databases.catalog);
+        let receiving = started.inspect_err(|_| context.waits.leave(ticket))?;
+        Ok(ExportSession { receiving, ticket, after: session.take(), is_cancelled: false })
+    }
+}
+
+impl Session for ExportSession {
+    type Worker = ();
+
+    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, _input: &[u8]) -> Step {
+        let step = |next| Step { consumed: 0, next };
+        if self.is_cancelled {
+            encode(&Form::LINE, &Reply::Faulty(STOPPING), turn.output);
+            return step(Next::Close);
+        }
+        if self.receiving.is_cut_off() {
+            return step(Next::Close);
+        }
+        let at = turn.output.end();
+        if self.receiving.take(turn.output, OUTPUT_MAX) {
+            let context = &mut *turn.context;
+            if context.logs_requests {
+                let sent = turn.output.copied_from(at);
+                context.shared.observation.tell(|entry| entry.end_of_export(context.descriptor, sent));
+            }
+            context.waits.leave(self.ticket);
+            return step(Next::Become(Box::new(AnySession::Memcached(self.after.take()))));
+        }
+        step(if turn.output.is_empty() { Next::Wait } else { Next::Flush })
+    }
+
+    fn wake(&mut self, wake: Wake, _context: &mut WorkerContext) -> bool {
+        let is_new = wake == Wake::Cancelled && !std::mem::replace(&mut self.is_cancelled, true);
+        is_new || wake == Wake::Ready(self.ticket)
+    }
+
+    fn has_work(&self) -> bool {
+        true
+    }
+
+    fn ends_with_peer(&self) -> bool {
+        true
+    }
+
+    fn shown_as(&self) -> Option<State> {
+        Some(State::Sending)
+    }
+
+    fn retained(&self) -> Retained {
+        self.after.retained()
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        context.waits.leave(self.ticket);
+    }
+}

@@ -1,0 +1,53 @@
+//! A watcher: a connection that is sent events, and serves no more requests (`watch`).
+
+use crate::observation::roster::State;
+use crate::session::context::WorkerContext;
+use crate::session::wake::{Ticket, Wake};
+use crate::session::{Next, Session, Step, Turn};
+use todana_core::Streams;
+
+/// A connection that watches events. Its input is read and dropped.
+pub(crate) struct Watcher {
+    descriptor: i32,
+    /// Ready whenever there are events to send.
+    ticket: Ticket,
+}
+
+impl Watcher {
+    /// Has the connection that is being served watch these events; `None` if too many watch already.
+    pub(super) fn start(context: &mut WorkerContext, streams: Streams) -> Option<Watcher> {
+        let handle = context.waits.enter_new();
+        let watcher = Watcher { descriptor: context.descriptor, ticket: handle.ticket };
+        if context.shared.observation.observers.watch(watcher.descriptor, handle, streams) {
+            return Some(watcher);
+        }
+        context.waits.leave(watcher.ticket);
+        None
+    }
+}
+
+impl Session for Watcher {
+    type Worker = ();
+
+    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, input: &[u8]) -> Step {
+        turn.context.shared.observation.observers.watchers.take(self.descriptor, turn.output);
+        Step { consumed: input.len(), next: Next::READ }
+    }
+
+    fn wake(&mut self, wake: Wake, _context: &mut WorkerContext) -> bool {
+        wake == Wake::Ready(self.ticket)
+    }
+
+    fn has_work(&self) -> bool {
+        true
+    }
+
+    fn shown_as(&self) -> Option<State> {
+        Some(State::Watching)
+    }
+
+    fn leave(&mut self, context: &mut WorkerContext) {
+        context.waits.leave(self.ticket);
+        context.shared.observation.observers.unwatch(self.descriptor);
+    }
+}

@@ -1,0 +1,245 @@
+//! Wake-ups: how other threads, and time, reach a session that waits.
+//!
+//! ```text
+//! a session that waits -> a ticket in its worker's `Waits`, with a deadline or without
+//! any thread           -> `WakeQueues::ready`: the ticket goes into its worker's queue, and the worker is woken
+//! the worker           -> `Wake::Ready` to the session, `Wake::TimedOut` at the deadline, `Wake::Cancelled` at a stop
+//! the update log       -> `WakeQueues::log_advanced`: the workers that hold replies back look again
+//! ```
+//!
+//! Invariants: a ticket belongs to one connection of one worker; a ready ticket that no connection waits with is dropped; tickets are
+//! ordered by age.
+//! Not here: what is waited for (passwords: `login`; signals and messages: `kyoto`; long work: `background`; events: `watchers`).
+
+use mio::Waker;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// Names what one connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket {
+    number: u64,
+    worker: u32,
+}
+
+/// Why a session that waits is served again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// What it waits for has come.
+    Ready(Ticket),
+    /// It has waited until its deadline.
+    TimedOut(Ticket),
+    /// The server stops.
+    Cancelled,
+}
+
+/// The queues of wake-ups, one for each worker.
+#[derive(Debug, Default)]
+pub(crate) struct WakeQueues {
+    last: AtomicU64,
+    workers: Vec<WakeQueue>,
+}
+
+#[derive(Debug, Default)]
+struct WakeQueue {
+    ready: Mutex<Vec<Ticket>>,
+    /// It holds replies back until the update log has advanced.
+    awaits_log: AtomicBool,
+    waker: OnceLock<Arc<Waker>>,
+}
+
+impl WakeQueue {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            // A loop that is gone needs no waking.
+            let _ = waker.wake();
+        }
+    }
+}
+
+impl WakeQueues {
+    pub(crate) fn new(workers: usize) -> WakeQueues {
+        let queues = std::iter::repeat_with(WakeQueue::default);
+        WakeQueues { last: AtomicU64::new(0), workers: queues.take(workers).collect() }
+    }
+
+    /// Sets how a worker is woken, once.
+    pub(crate) fn set_waker(&self, worker: usize, waker: Arc<Waker>) {
+        if let Some(queue) = self.workers.get(worker) {
+            let _ = queue.waker.set(waker);
+        }
+    }
+
+    /// Wakes the connection that waits with this ticket.
+    pub(crate) fn ready(&self, ticket: Ticket) {
+        let Some(queue) = self.workers.get(ticket.worker as usize) else { return };
+        queue.ready.lock().unwrap_or_else(PoisonError::into_inner).push(ticket);
+        queue.wake();
+    }
+
+    /// Notes that a worker holds replies back. It must look once more after this: earlier progress does not wake it.
+    pub(crate) fn awaits_log(&self, worker: usize) {
+        self.workers[worker].awaits_log.store(true, Ordering::Relaxed);
+        // Against the one in `log_advanced`: either the worker sees how far the log is, or it is seen to wait.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Wakes the workers that hold replies back, as the update log has advanced.
+    pub(crate) fn log_advanced(&self) {
+        fence(Ordering::SeqCst);
+        for queue in &self.workers {
+            if queue.awaits_log.load(Ordering::Relaxed) && queue.awaits_log.swap(false, Ordering::Relaxed) {
+                queue.wake();
+            }
+        }
+    }
+
+    /// Wakes all workers.
+    pub(crate) fn wake_all(&self) {
+        self.workers.iter().for_each(WakeQueue::wake);
+    }
+
+    /// Takes out the tickets of a worker that have become ready.
+    fn take(&self, worker: u32) -> Vec<Ticket> {
+        let queue = self.workers.get(worker as usize);
+        queue
+            .map(|queue| std::mem::take(&mut *queue.ready.lock().unwrap_or_else(PoisonError::into_inner)))
+            .unwrap_or_default()
+    }
+}
+
+/// Wakes one connection, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct WakeHandle {
+    queues: Arc<WakeQueues>,
+    pub(crate) ticket: Ticket,
+}
+
+impl WakeHandle {
+    pub(crate) fn wake(&self) {
+        self.queues.ready(self.ticket);
+    }
+}
+
+/// The connections of one worker that wait, by ticket, and their deadlines.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    queues: Arc<WakeQueues>,
+    worker: u32,
+    /// The index of the connection that is being served.
+    pub(crate) connection: usize,
+    connections: HashMap<Ticket, (usize, Option<Instant>)>,
+    deadlines: BTreeSet<(Instant, Ticket)>,
+}
+
+impl Waits {
+    pub(crate) fn new(queues: Arc<WakeQueues>, worker: usize) -> Waits {
+        Waits {
+            queues,
+            worker: worker as u32,
+            connection: 0,
+            connections: HashMap::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// Creates a ticket, which no connection waits with yet.
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket { number: self.queues.last.fetch_add(1, Ordering::Relaxed), worker: self.worker }
+    }
+
+    /// Returns what wakes the connection that waits with a ticket.
+    pub(crate) fn handle(&self, ticket: Ticket) -> WakeHandle {
+        WakeHandle { queues: Arc::clone(&self.queues), ticket }
+    }
+
+    /// Has the connection that is being served wait, until `deadline` at most.
+    pub(crate) fn enter(&mut self, ticket: Ticket, deadline: Option<Instant>) {
+        self.connections.insert(ticket, (self.connection, deadline));
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, ticket));
+        }
+    }
+
+    /// Has the connection that is being served wait without a deadline; returns what wakes it.
+    pub(crate) fn enter_new(&mut self) -> WakeHandle {
+        let ticket = self.ticket();
+        self.enter(ticket, None);
+        self.handle(ticket)
+    }
+
+    /// Ends a wait.
+    pub(crate) fn leave(&mut self, ticket: Ticket) {
+        if let Some((_, Some(deadline))) = self.connections.remove(&ticket) {
+            self.deadlines.remove(&(deadline, ticket));
+        }
+    }
+
+    /// Returns the first deadline.
+    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// Returns the tickets that have become ready, with their connections. They wait until they leave.
+    pub(crate) fn take_ready(&self) -> Vec<(Ticket, usize)> {
+        let ready = self.queues.take(self.worker).into_iter();
+        ready.filter_map(|ticket| Some((ticket, self.connections.get(&ticket)?.0))).collect()
+    }
+
+    /// Ends the waits whose deadlines have come, and returns them with their connections. What they wait for may have come in the
+    /// last moment.
+    pub(crate) fn take_timed_out(&mut self, now: Instant) -> Vec<(Ticket, usize)> {
+        let mut timed_out = Vec::new();
+        while let Some(&(deadline, ticket)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            if let Some((connection, _)) = self.connections.remove(&ticket) {
+                timed_out.push((ticket, connection));
+            }
+        }
+        timed_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn ready_tickets_reach_their_own_worker_once() {
+        let queues = Arc::new(WakeQueues::new(2));
+        let mut workers = [Waits::new(Arc::clone(&queues), 0), Waits::new(Arc::clone(&queues), 1)];
+        workers[0].connection = 7;
+        let (here, there) = (workers[0].enter_new(), workers[1].enter_new());
+        let unknown = workers[0].ticket();
+        here.wake();
+        there.wake();
+        queues.ready(unknown);
+        assert_eq!(workers[0].take_ready(), [(here.ticket, 7)]);
+        assert_eq!(workers[0].take_ready(), []);
+        workers[1].leave(there.ticket);
+        assert_eq!(workers[1].take_ready(), []);
+    }
+
+    #[test]
+    fn deadlines_come_in_order() {
+        let now = Instant::now();
+        let mut waits = Waits::new(Arc::new(WakeQueues::new(1)), 0);
+        let tickets: Vec<Ticket> = (0..3).map(|_| waits.ticket()).collect();
+        for (index, seconds) in [30, 10, 20].into_iter().enumerate() {
+            waits.connection = index;
+            waits.enter(tickets[index], Some(now + Duration::from_secs(seconds)));
+        }
+        assert_eq!(waits.first_deadline(), Some(now + Duration::from_secs(10)));
+        let timed_out = waits.take_timed_out(now + Duration::from_secs(20));
+        assert_eq!(timed_out, [(tickets[1], 1), (tickets[2], 2)]);
+        waits.handle(tickets[0]).wake();
+        assert_eq!(waits.take_ready(), [(tickets[0], 0)]);
+        waits.leave(tickets[0]);
+        assert_eq!(waits.first_deadline(), None);
+    }
+}
