@@ -17,3 +17,8 @@ pub(crate) fn progress(len: Option<u64>, template: &str) -> ProgressBar {
 pub(crate) fn bytes_read(len: Option<u64>) -> ProgressBar {
     progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
 }
+
+/// Creates a bar that counts records.
+pub(crate) fn records(total: u64) -> ProgressBar {
+    progress(Some(total), "{wide_bar} {pos}/{len} records {per_sec} eta {eta}")
+}

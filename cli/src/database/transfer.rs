@@ -2,15 +2,15 @@
 
 use super::open;
 use super::walk::{Range, walk};
-use super::whole::{Put, records_bar};
 use crate::Failure;
 use crate::amount::amount;
 use crate::formats::{Change, DumpOptions, LoadOptions, Objection, Tally, Writer, read};
 use crate::place::Local;
+use crate::progress::records as records_bar;
 use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana::{Action, Db, Expiry, Record, Records, UnixSeconds};
+use todana::{Action, Db, Expiry, Record, Records, UnixSeconds, Visitor};
 use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
@@ -83,4 +83,17 @@ fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Stores a record as it is.
+pub(super) struct Put<'r> {
+    pub(super) put: Action<'r>,
+    /// One that is there stays.
+    pub(super) keeps: bool,
+}
+
+impl Visitor for Put<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        if self.keeps && old.is_some() { Action::Keep } else { self.put }
+    }
 }

@@ -1,6 +1,6 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
-use super::transfer::{export, import};
+use super::transfer::{Put, export, import};
 use super::walk::{Range, walk};
 use super::{expect, expect_kept, open};
 use crate::amount::amount;
@@ -9,11 +9,10 @@ use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption::Interruption;
 use crate::load::load;
 use crate::place::{Local, Place, names_database};
-use crate::progress::progress;
+use crate::progress::{progress, records as records_bar};
 use crate::server_options::{Server, ServerOptions};
 use crate::{Failure, salvage, statistics, tsv, verify};
 use clap::{Args, Subcommand};
-use indicatif::ProgressBar;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -21,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, Visitor};
+use todana::{Action, Db, DbOptions, Name, Record, Records, Storage};
 use todana_core::Attributes;
 
 /// A server or a database, and how to reach the server.
@@ -249,11 +248,6 @@ fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
 /// What there is for a server instead.
 const COPIES: &str = "`todana backup` and `todana dump` copy a server's";
 
-/// A bar over so many records; none unless somebody looks.
-pub(super) fn records_bar(total: u64) -> ProgressBar {
-    progress(Some(total), "{wide_bar} {pos}/{len} records {per_sec} eta {eta}")
-}
-
 pub(super) fn inform(local: &Local, json: bool) -> Result<(), Failure> {
     let db = open(local, false)?;
     let status = db.status();
@@ -351,19 +345,6 @@ fn list_of_server(server: &Server<'_>, range: &Range, limit: u64, values: bool) 
     })?;
     out.flush()?;
     left_out.told()
-}
-
-/// Stores a record as it is.
-pub(super) struct Put<'r> {
-    pub(super) put: Action<'r>,
-    /// One that is there stays.
-    pub(super) keeps: bool,
-}
-
-impl Visitor for Put<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        if self.keeps && old.is_some() { Action::Keep } else { self.put }
-    }
 }
 
 /// Stores all records of one database in another one; returns how many it has met.
