@@ -92,10 +92,22 @@ pub struct Status {
     pub evictions: u64,
     /// Of those, the ones that carried an expiry.
     pub evictions_with_expiry: u64,
+    /// Of those, the ones that made room for a write, rather than for housekeeping.
+    pub evictions_by_writes: u64,
+    /// Of those, the ones that had never been read. Exact as long as all records are in the engine's sample
+    /// ([`Survey`]); else those in the sample are counted, and for each other one the share among them.
+    pub evicted_unfetched: u64,
     /// Records that had expired when room was wanted, and went first.
     pub reclaimed: u64,
-    /// Per size class (the bounds given at construction, then one for all above): how many records there are, and what
-    /// became of others.
+    /// Expired records, removed in whatever way, that had never been read; counted as `evicted_unfetched` is.
+    pub expired_unfetched: u64,
+    /// Records that were there when the engine was cleared. Kinds on disk do not count them.
+    pub cleared: u64,
+    /// Records that were passed over when their turn came to go, as they had been used: for the first time ...
+    pub promotions: u64,
+    /// ... or once more.
+    pub second_chances: u64,
+    /// How many records there are by their plain sizes: one count for each bound given at construction, and one for all above.
     pub classes: Vec<SizeClass>,
     /// The index by which records are found.
     pub index: Index,
@@ -118,88 +130,39 @@ pub struct Index {
     pub is_growing: bool,
 }
 
-/// The records of one size class, and what has become of others since the start.
+/// The records of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass {
     /// How many.
     pub records: u64,
     /// The sum of their plain sizes: key + value + 4 if they carry flags.
     pub plain_bytes: u64,
-    /// How many were evicted.
-    pub evictions: u64,
-    /// Of those, the ones that carried an expiry.
-    pub evictions_with_expiry: u64,
-    /// Of those, the ones that a write had to let go itself, rather than housekeeping.
-    pub evictions_by_writes: u64,
-    /// Of those, the ones that had never been read. Exact as long as all records are in the engine's sample
-    /// ([`Survey`]); else those in the sample are counted, and for each other one the share among them.
-    pub evicted_unfetched: u64,
-    /// Seconds between the last use and the eviction of the last evicted record that was in the sample.
-    pub evicted_idle_s: u64,
-    /// Records that had expired when room was wanted, and went first.
-    pub reclaimed: u64,
-    /// Records that were there when the engine was cleared. Kinds on disk do not count them.
-    pub cleared: u64,
-    /// Expired records that sweeps removed.
-    pub swept: u64,
-    /// Records that sweeps have looked at, by whole rounds.
-    pub swept_over: u64,
-    /// Expired records, removed in whatever way, that had never been read; counted as `evicted_unfetched` is.
-    pub expired_unfetched: u64,
-    /// Records that were passed over when their turn came to go, as they had been used: for the first time ...
-    pub promotions: u64,
-    /// ... or once more.
-    pub second_chances: u64,
 }
 
 impl AddAssign for SizeClass {
     fn add_assign(&mut self, other: SizeClass) {
         self.records += other.records;
         self.plain_bytes += other.plain_bytes;
-        self.evictions += other.evictions;
-        self.evictions_with_expiry += other.evictions_with_expiry;
-        self.evictions_by_writes += other.evictions_by_writes;
-        self.evicted_unfetched += other.evicted_unfetched;
-        // Of the last ones of several parts, the one that was left alone for longest.
-        self.evicted_idle_s = self.evicted_idle_s.max(other.evicted_idle_s);
-        self.reclaimed += other.reclaimed;
-        self.cleared += other.cleared;
-        self.swept += other.swept;
-        self.swept_over += other.swept_over;
-        self.expired_unfetched += other.expired_unfetched;
-        self.promotions += other.promotions;
-        self.second_chances += other.second_chances;
     }
 }
 
-/// What an engine estimates of its records by class, from a sample of them chosen by the hash of their keys. It is as
-/// large as some thousand records at most, and exact as long as there are no more.
+/// A sample of an engine's records, chosen by the hash of their keys. It has some thousand records at most, and all that there
+/// are as long as there are no more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// By size class, as in [`Status::classes`].
-    pub classes: Vec<SurveyedClass>,
+    /// In no order.
+    pub records: Vec<Surveyed>,
 }
 
-/// The records of one class in a sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SurveyedClass {
-    /// How many there are in the sample.
-    pub records: u64,
-    /// Of those, the ones that have earned a longer stay by being used.
-    pub kept: u64,
-    /// Seconds since the last use of the one that has been left alone for longest, of those that have not earned it ...
-    pub age_s: u64,
-    /// ... and of those that have.
-    pub kept_age_s: u64,
-}
-
-impl AddAssign for SurveyedClass {
-    fn add_assign(&mut self, other: SurveyedClass) {
-        self.records += other.records;
-        self.kept += other.kept;
-        self.age_s = self.age_s.max(other.age_s);
-        self.kept_age_s = self.kept_age_s.max(other.kept_age_s);
-    }
+/// A record of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// Key + value + 4 if it carries flags.
+    pub plain_size: u64,
+    /// Seconds since its last use.
+    pub idle_s: u64,
+    /// It has earned a longer stay by being used.
+    pub is_kept: bool,
 }
 
 /// A store of records by key. All methods may be called from many threads at once.
@@ -394,9 +357,9 @@ pub trait Perishable: Send + Sync {
 /// What a sweep is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepAim {
-    /// To have nothing about that nobody will be shown: counted as [`SizeClass::swept`].
+    /// To have nothing about that nobody will be shown.
     Tidiness,
-    /// Room for a write that has found none: counted as [`SizeClass::reclaimed`], as by an eviction.
+    /// Room for a write that has found none: counted as [`Status::reclaimed`], as by an eviction.
     Room,
 }
 

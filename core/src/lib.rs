@@ -30,7 +30,7 @@ pub use command::{
 pub use durable::{ContentsToken, Durable, FrozenContent, FrozenFile, FrozenKind, Usage};
 pub use engine::{
     Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
-    SurveyedClass, SweepAim, Swept, Visitor, WhenFull,
+    Surveyed, SweepAim, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use ordered::Ordered;

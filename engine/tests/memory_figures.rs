@@ -2,22 +2,32 @@
 
 #[macro_use]
 mod in_memory;
+mod listener;
 #[allow(dead_code, reason = "each test file uses its part")]
 mod visitor;
 
+use listener::Listener;
+use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SizeClass, SweepAim, UnixSeconds, Visitor,
-    WhenFull,
+    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor, WhenFull,
 };
-use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{Cause, Departure, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::Remove;
 
-/// How an engine of so many parts is made.
-type Make = fn(usize) -> Box<dyn Engine>;
+/// Makes an engine of so many parts with this observer.
+type Make = fn(usize, &Arc<Listener>) -> Box<dyn Engine>;
 
 engines_in_memory! {
-    |parts| Box::new(new_hash(MemHashOptions { shards: Some(parts), ..Default::default() })),
-    |parts| Box::new(new_tree(MemTreeOptions { partitions: Some(parts), ..Default::default() })),
+    |parts, listener| Box::new(new_hash(MemHashOptions {
+        shards: Some(parts),
+        observer: listener.observer(),
+        ..Default::default()
+    })),
+    |parts, listener| Box::new(new_tree(MemTreeOptions {
+        partitions: Some(parts),
+        observer: listener.observer(),
+        ..Default::default()
+    })),
     the_age_of_a_class_is_that_of_the_record_left_alone_for_longest
     expired_records_count_as_unread_only_if_nobody_has_read_them_in_time
     a_large_engine_is_known_by_a_sample
@@ -70,8 +80,29 @@ fn sweep(engine: &dyn Engine, now: u64) {
 /// Among others, in a block, on a mapping.
 const LENGTHS: [usize; 3] = [10, 5_000, 150_000];
 
+/// Which of `LENGTHS` a record of this size has.
+fn class(plain_size: u64) -> usize {
+    LENGTHS.iter().rposition(|&len| len as u64 <= plain_size).unwrap()
+}
+
+/// Of each length, how many records there are in the sample, and the longest time without a use.
+fn surveyed(engine: &dyn Engine) -> [(u64, u64); 3] {
+    let mut classes = [(0, 0); 3];
+    for record in engine.survey().records {
+        let (records, idle_s) = &mut classes[class(record.plain_size)];
+        (*records, *idle_s) = (*records + 1, record.idle_s.max(*idle_s));
+    }
+    classes
+}
+
+/// How many of these departures are such.
+fn count(departures: &[Departure], is_such: impl Fn(&Departure) -> bool) -> u64 {
+    departures.iter().filter(|departure| is_such(departure)).count() as u64
+}
+
 fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
-    let engine = make(2);
+    let listener = Arc::default();
+    let engine = make(2, &listener);
     told(&*engine, 1000);
     for (class, len) in LENGTHS.into_iter().enumerate() {
         for n in 0..10 {
@@ -79,24 +110,24 @@ fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
         }
     }
     told(&*engine, 1060);
-    let survey = engine.survey();
-    assert_eq!(survey.classes.iter().map(|class| class.records).collect::<Vec<_>>(), [10, 10, 10]);
-    assert_eq!(survey.classes.iter().map(|class| class.age_s).collect::<Vec<_>>(), [60, 60, 60]);
+    assert_eq!(surveyed(&*engine), [(10, 60); 3]);
     // Read, looked at, overwritten, removed: only a look is no use.
     (1..10).for_each(|n| assert!(read(&*engine, &format!("0:{n}"))));
     assert!(engine.peek(b"0:0", &mut |_| {}).unwrap());
     (0..10).for_each(|n| set(&*engine, &format!("1:{n}"), 5_000, Expiry::Never));
     told(&*engine, 1070);
-    let ages = || engine.survey().classes.iter().map(|class| class.age_s).collect::<Vec<_>>();
+    let ages = || surveyed(&*engine).map(|(_, age_s)| age_s);
     assert_eq!(ages(), [70, 10, 70]);
     engine.visit(b"0:0", &mut Remove).unwrap();
     assert_eq!(ages(), [10, 10, 70]);
     engine.clear(&mut || {}).unwrap();
-    assert!(engine.survey().classes.iter().all(|class| class.records == 0));
+    assert_eq!(engine.survey().records, []);
+    assert_eq!((engine.status().cleared, listener.cleared()), (29, 29));
 }
 
 fn expired_records_count_as_unread_only_if_nobody_has_read_them_in_time(make: Make) {
-    let engine = make(2);
+    let listener = Arc::default();
+    let engine = make(2, &listener);
     told(&*engine, 1000);
     for (class, len) in LENGTHS.into_iter().enumerate() {
         for n in 0..20 {
@@ -112,18 +143,26 @@ fn expired_records_count_as_unread_only_if_nobody_has_read_them_in_time(make: Ma
         set(&*engine, &format!("{class}:6"), len, at(3000));
         engine.visit(format!("{class}:1").as_bytes(), &mut Remove).unwrap();
     }
-    let unread = || {
-        engine.status().classes.iter().map(|class| (class.expired_unfetched, class.swept)).collect::<Vec<_>>()
+    // Of each length: unread ones that had expired, and those that a sweep removed.
+    let unread = |departures: &[Departure]| {
+        [0, 1, 2].map(|number| {
+            let is_of = |departure: &Departure| class(departure.plain_size as u64) == number;
+            let unread = count(departures, |departure| is_of(departure) && departure.is_unread);
+            (unread, count(departures, |departure| is_of(departure) && departure.cause == Cause::Swept))
+        })
     };
-    assert_eq!(unread(), [(2, 0); 3]);
+    assert_eq!((unread(&listener.departures()), engine.status().expired_unfetched), ([(2, 0); 3], 3 * 2));
     sweep(&*engine, 1010);
     // Eight of the ten were left for the sweep, and one of those had been read.
-    assert_eq!(unread(), [(2 + 7, 8); 3]);
+    let departures = listener.departures();
+    assert_eq!((unread(&departures), engine.status().expired_unfetched), ([(7, 8); 3], 3 * (2 + 7)));
+    assert!(departures.iter().all(|departure| departure.expires && departure.idle_s.is_some()));
     assert_eq!(engine.status().classes.iter().map(|class| class.records).collect::<Vec<_>>(), [10; 3]);
 }
 
 fn a_large_engine_is_known_by_a_sample(make: Make) {
-    let engine = make(4);
+    let listener = Arc::default();
+    let engine = make(4, &listener);
     told(&*engine, 1000);
     let key = |n: u32| format!("key:{n}");
     for n in 0..50_000 {
@@ -134,33 +173,28 @@ fn a_large_engine_is_known_by_a_sample(make: Make) {
     (0..50_000).step_by(4).for_each(|n| assert!(read(&*engine, &key(n))));
     (5_000..50_000).filter(|n| n % 4 != 0).for_each(|n| set(&*engine, &key(n), 10, at(2000)));
     told(&*engine, 2000);
-    let survey = engine.survey().classes[0];
-    assert!((100..=8 * 112).contains(&survey.records), "{survey:?}");
-    assert_eq!(survey.age_s, 1000);
+    let (records, age_s) = surveyed(&*engine)[0];
+    assert!((100..=8 * 112).contains(&records), "{records}");
+    assert_eq!(age_s, 1000);
     sweep(&*engine, 2000);
-    let SizeClass { swept, expired_unfetched, records, .. } = engine.status().classes[0];
-    assert_eq!((swept, records), (50_000, 0));
-    assert!((33_000..42_000).contains(&expired_unfetched), "{expired_unfetched} of 37500");
+    assert_eq!((listener.departures().len(), engine.status().records), (50_000, 0));
+    let unread = engine.status().expired_unfetched;
+    assert!((33_000..42_000).contains(&unread), "{unread} of 37500");
     // Once it is empty, all that comes is known again.
     while engine.maintain() {}
     (0..100).for_each(|n| set(&*engine, &key(n), 10, Expiry::Never));
-    assert_eq!(engine.survey().classes[0].records, 100);
-}
-
-#[test]
-fn a_sweep_of_a_hash_tells_what_it_has_passed_over() {
-    let hash = new_hash(MemHashOptions { shards: Some(2), ..Default::default() });
-    for (class, len) in LENGTHS.into_iter().enumerate() {
-        (0..20).for_each(|n| set(&hash, &format!("{class}:{n}"), len, at(1010 + n % 2 * 10)));
-    }
-    sweep(&hash, 1010);
-    let over: Vec<u64> = hash.status().classes.iter().map(|class| class.swept_over).collect();
-    assert!(over.iter().all(|&seen| (10..=20).contains(&seen)), "{over:?}");
+    assert_eq!(engine.survey().records.len(), 100);
 }
 
 #[test]
 fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idle() {
-    let hash = new_hash(MemHashOptions { shards: Some(1), capacity_records: Some(50), ..Default::default() });
+    let listener: Arc<Listener> = Arc::default();
+    let hash = new_hash(MemHashOptions {
+        shards: Some(1),
+        capacity_records: Some(50),
+        observer: listener.observer(),
+        ..Default::default()
+    });
     told(&hash, 1000);
     for n in 0..50 {
         set(&hash, &format!("old:{n}"), 10, if n % 2 == 0 { at(9000) } else { Expiry::Never });
@@ -173,17 +207,19 @@ fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idl
         assert!(read(&hash, &format!("new:{n}")));
     }
     let status = hash.status();
-    let class = status.classes[0];
-    assert_eq!((class.evictions, class.evictions_by_writes), (200, 200));
-    assert_eq!(class.evictions, status.evictions);
-    assert_eq!(class.evictions_with_expiry, status.evictions_with_expiry);
-    assert!(class.evictions_with_expiry > 0 && class.evictions_with_expiry <= 25, "{class:?}");
-    assert!(class.evicted_unfetched > 0 && class.evicted_unfetched <= 10, "{class:?}");
-    assert!([0, 30].contains(&class.evicted_idle_s), "{class:?}");
-    assert!(class.promotions > 0, "what was read has been passed over: {class:?}");
-    let survey = hash.survey().classes[0];
-    assert_eq!(survey.records, 50);
-    assert!(survey.kept > 0 && survey.kept <= 50, "{survey:?}");
+    assert_eq!((status.evictions, status.evictions_by_writes), (200, 200));
+    assert!(status.evictions_with_expiry > 0 && status.evictions_with_expiry <= 25, "{status:?}");
+    assert!(status.evicted_unfetched > 0 && status.evicted_unfetched <= 10, "{status:?}");
+    assert!(status.promotions > 0, "what was read has been passed over: {status:?}");
+    assert_eq!(listener.passed(), [status.promotions, status.second_chances]);
+    let departures = listener.departures();
+    assert_eq!(count(&departures, |left| left.cause == Cause::Evicted { by_write: true }), 200);
+    assert_eq!(count(&departures, |left| left.expires), status.evictions_with_expiry);
+    assert_eq!(count(&departures, |left| left.is_unread), status.evicted_unfetched);
+    assert!(departures.iter().all(|left| [0, 30].contains(&left.idle_s.unwrap())), "{departures:?}");
+    let records = hash.survey().records;
+    assert_eq!(records.len(), 50);
+    assert!(records.iter().any(|record| record.is_kept));
 }
 
 #[test]
@@ -196,8 +232,7 @@ fn housekeeping_that_evicts_is_told_from_writes() {
     while hash.maintain() {}
     let status = hash.status();
     assert!(status.evictions > 10_000, "{status:?}");
-    assert_eq!(status.classes.iter().map(|class| class.evictions_by_writes).sum::<u64>(), 0);
-    assert_eq!(status.classes.iter().map(|class| class.evictions).sum::<u64>(), status.evictions);
+    assert_eq!(status.evictions_by_writes, 0);
     assert!(status.pages_emptied > 0 && status.blocks_moved > 0, "{status:?}");
 }
 
@@ -218,7 +253,11 @@ fn the_index_of_a_hash_tells_its_size_and_that_it_grows() {
 #[test]
 fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idle() {
     let limit = |bytes| MemoryLimit { bytes: Some(bytes), when_full: WhenFull::Evict };
-    let tree = new_tree(MemTreeOptions { partitions: Some(1), limit: limit(4 << 20), ..Default::default() });
+    let listener: Arc<Listener> = Arc::default();
+    let observer = listener.observer();
+    let options =
+        MemTreeOptions { partitions: Some(1), limit: limit(4 << 20), observer, ..Default::default() };
+    let tree = new_tree(options);
     told(&tree, 1000);
     (0..300).for_each(|n| set(&tree, &format!("old:{n}"), 5_000, Expiry::Never));
     told(&tree, 1030);
@@ -227,30 +266,36 @@ fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idl
         set(&tree, &format!("new:{n}"), 5_000, Expiry::Never);
     }
     let status = tree.status();
-    let class = status.classes[1];
-    assert!(class.evictions > 2000 && class.evictions == status.evictions, "{class:?}");
+    assert!(status.evictions > 2000, "{status:?}");
     // Nothing has ever been read.
-    let unread = class.evictions * 9 / 10..=class.evictions;
-    assert!(unread.contains(&class.evicted_unfetched), "{class:?}");
-    assert!([0, 30].contains(&class.evicted_idle_s), "{class:?}");
+    let unread = status.evictions * 9 / 10..=status.evictions;
+    assert!(unread.contains(&status.evicted_unfetched), "{status:?}");
+    let departures = listener.departures();
+    assert_eq!(departures.len() as u64, status.evictions);
+    assert_eq!(count(&departures, |left| left.is_unread), status.evicted_unfetched);
+    assert!(departures.iter().all(|left| [0, 30].contains(&left.idle_s.unwrap_or(0))), "{departures:?}");
 
     // Housekeeping that evicts, of records of which all have been read.
-    let tree = new_tree(MemTreeOptions { partitions: Some(1), limit: limit(8 << 20), ..Default::default() });
+    let observer = listener.observer();
+    let options =
+        MemTreeOptions { partitions: Some(1), limit: limit(8 << 20), observer, ..Default::default() };
+    let tree = new_tree(options);
     told(&tree, 2000);
     (0..500).for_each(|n| set(&tree, &format!("key:{n}"), 5_000, Expiry::Never));
     (0..500).for_each(|n| assert!(read(&tree, &format!("key:{n}"))));
     told(&tree, 2060);
     tree.bounded().unwrap().set_limit(limit(1 << 20));
     while tree.maintain() {}
-    let class = tree.status().classes[1];
-    assert!(class.evictions > 200, "{class:?}");
-    assert_eq!((class.evictions_by_writes, class.evicted_idle_s), (0, 60));
-    assert!(class.evicted_unfetched <= class.evictions / 50, "{class:?}");
+    let status = tree.status();
+    assert!(status.evictions > 200, "{status:?}");
+    assert_eq!(status.evictions_by_writes, 0);
+    assert!(listener.departures().iter().all(|left| left.idle_s.unwrap_or(60) == 60));
+    assert!(status.evicted_unfetched <= status.evictions / 50, "{status:?}");
 }
 
 #[test]
 fn who_gives_no_classes_is_told_nothing() {
     let tree = MemTree::new(MemTreeOptions::default()).unwrap();
     set(&tree, "key", 10, Expiry::Never);
-    assert_eq!(tree.survey().classes.iter().map(|class| class.records).sum::<u64>(), 0);
+    assert_eq!(tree.survey().records, []);
 }

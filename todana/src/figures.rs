@@ -25,24 +25,16 @@ impl Figures {
         let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
         less(&mut now.evictions, before.evictions);
         less(&mut now.evictions_with_expiry, before.evictions_with_expiry);
+        less(&mut now.evictions_by_writes, before.evictions_by_writes);
+        less(&mut now.evicted_unfetched, before.evicted_unfetched);
         less(&mut now.reclaimed, before.reclaimed);
+        less(&mut now.expired_unfetched, before.expired_unfetched);
+        less(&mut now.cleared, before.cleared);
+        less(&mut now.promotions, before.promotions);
+        less(&mut now.second_chances, before.second_chances);
         less(&mut now.uses_dropped, before.uses_dropped);
         less(&mut now.blocks_moved, before.blocks_moved);
         less(&mut now.pages_emptied, before.pages_emptied);
-        for (class, before) in now.classes.iter_mut().zip(&before.classes) {
-            // What there is stays, and so does how long the last one evicted had been idle.
-            less(&mut class.evictions, before.evictions);
-            less(&mut class.evictions_with_expiry, before.evictions_with_expiry);
-            less(&mut class.evictions_by_writes, before.evictions_by_writes);
-            less(&mut class.evicted_unfetched, before.evicted_unfetched);
-            less(&mut class.reclaimed, before.reclaimed);
-            less(&mut class.cleared, before.cleared);
-            less(&mut class.swept, before.swept);
-            less(&mut class.swept_over, before.swept_over);
-            less(&mut class.expired_unfetched, before.expired_unfetched);
-            less(&mut class.promotions, before.promotions);
-            less(&mut class.second_chances, before.second_chances);
-        }
         now
     }
 

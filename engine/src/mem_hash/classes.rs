@@ -1,6 +1,5 @@
 //! Counts of records by size, kept as they come and go, so that statistics need no scan.
 
-use super::sample::{Seen, Share};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, SizeClass};
 
@@ -37,21 +36,12 @@ impl ClassBounds {
 pub(crate) struct Classes {
     bounds: Arc<ClassBounds>,
     counts: Vec<SizeClass>,
-    shares: Vec<Shares>,
-}
-
-/// How many of the records of a class that went had never been read.
-#[derive(Clone, Copy, Default)]
-struct Shares {
-    evicted: Share,
-    expired: Share,
 }
 
 impl Classes {
     pub(crate) fn new(bounds: Arc<ClassBounds>) -> Classes {
         let counts = vec![SizeClass::default(); bounds.bounds.len() + 1];
-        let shares = vec![Shares::default(); counts.len()];
-        Classes { bounds, counts, shares }
+        Classes { bounds, counts }
     }
 
     #[inline]
@@ -72,47 +62,10 @@ impl Classes {
         Arc::clone(&self.bounds)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.counts.len()
-    }
-
-    /// The number of the class of this size.
-    pub(crate) fn of(&self, size: usize) -> u8 {
-        // There are at most 256.
-        self.bounds.of(size) as u8
-    }
-
-    pub(crate) fn class_of(&mut self, size: usize) -> &mut SizeClass {
-        &mut self.counts[self.bounds.of(size)]
-    }
-
-    /// Counts whether an evicted record had been read, and what was known of it.
-    pub(crate) fn count_evicted(&mut self, size: usize, seen: Option<Seen>, now: u32) {
-        let class = self.bounds.of(size);
-        let count = &mut self.counts[class];
-        count.evicted_unfetched += self.shares[class].evicted.one(seen.map(|seen| seen.fetched));
-        if let Some(seen) = seen {
-            count.evicted_idle_s = seen.idle_s(now);
-        }
-    }
-
-    /// Counts whether a record that has expired had been read.
-    pub(crate) fn count_expired(&mut self, size: usize, seen: Option<Seen>) {
-        let class = self.bounds.of(size);
-        self.counts[class].expired_unfetched += self.shares[class].expired.one(seen.map(|seen| seen.fetched));
-    }
-
-    /// A sweep has been over all records.
-    pub(crate) fn count_round(&mut self) {
-        self.counts.iter_mut().for_each(|class| class.swept_over += class.records);
-    }
-
-    /// All records are gone, and count as cleared; what has been evicted stays counted.
-    pub(crate) fn clear(&mut self) {
-        for class in &mut self.counts {
-            class.cleared += class.records;
-            (class.records, class.plain_bytes) = (0, 0);
-        }
+    /// Begins anew with no records; returns what there was.
+    pub(crate) fn clear(&mut self) -> Vec<SizeClass> {
+        let none = vec![SizeClass::default(); self.counts.len()];
+        std::mem::replace(&mut self.counts, none)
     }
 
     pub(crate) fn add_to(&self, sums: &mut Vec<SizeClass>) {

@@ -11,13 +11,14 @@
 //!
 //! Expired records go first, then those of the small queue that expire at all.
 
+use super::departures::Cause;
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
 use super::record::{self, Body, END, Elsewhere};
-use super::shard::{Cause, Shard, Spot, low_hash};
+use super::shard::{Shard, Spot, low_hash};
 use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
-use todana_core::{Expiry, Record};
+use todana_core::Expiry;
 
 /// The share of a bucket that the small queue may keep, at first and at the extremes.
 const SMALL_FIRST: f32 = 0.2;
@@ -25,16 +26,6 @@ const SMALL_LEAST: f32 = 0.1;
 const SMALL_MOST: f32 = 0.5;
 /// How far one ghost's return moves that share, times the records of the shard.
 const STEP: f32 = 30.0;
-
-/// Who is told of records that go to make room. Those that go because they have expired are not told.
-pub trait EvictionObserver: std::fmt::Debug + Send + Sync {
-    /// Whether it wants to hear now. It is asked before each eviction, so this is to cost next to nothing.
-    fn is_listening(&self) -> bool;
-
-    /// A record goes. `is_read`: it has been read since its value was stored, and since memory became scarce; reads before
-    /// that leave no trace. Runs under a lock of the engine's: it must be brief and must not call the engine.
-    fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool);
-}
 
 /// What a shard knows of its evictions.
 pub(super) struct Evictor {
@@ -450,18 +441,18 @@ impl Shard {
         }
         for (slot, was_small) in passed.drain(..) {
             let plain = self.leaving(handle, slot).plain;
-            let class = self.classes.class_of(plain);
-            *if was_small { &mut class.promotions } else { &mut class.second_chances } += 1;
+            self.departures.count_passed(self.observer.as_deref(), plain, was_small);
         }
         self.evictor.passed = passed;
         let leaving: Vec<Leaving> = gone.iter().map(|slot| self.leaving(handle, *slot)).collect();
         self.tell_evicted(handle, &gone[expired..]);
+        let evicted = Cause::Evicted { by_write: !self.evictor.is_housekeeping };
         let mut freed = old_end - end;
         self.evictor.slots = slots;
         self.rewrite(bucket, Some(ghosts), None).ok()?;
         for (number, leaving) in leaving.iter().enumerate() {
             freed += if leaving.elsewhere.is_some() { leaving.plain } else { 0 };
-            let cause = if number < expired { Cause::Displaced } else { Cause::Evicted };
+            let cause = if number < expired { Cause::Displaced } else { evicted };
             self.count_leaving(leaving, cause);
             self.forget(leaving);
         }

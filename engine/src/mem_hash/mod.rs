@@ -15,6 +15,7 @@
 //! expired record like any other.
 
 pub(crate) mod classes;
+pub(crate) mod departures;
 mod directory;
 mod evict;
 
@@ -30,7 +31,7 @@ pub(crate) use sample::thinner;
 use crate::arena::{Budget, NoRoom};
 use crate::huge::{self, TRIES, full};
 use classes::ClassBounds;
-pub use evict::EvictionObserver;
+pub use departures::{Cause, Departure, EvictionObserver};
 use key::{Key, Seeds};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use shard::{Shard, Trouble};

@@ -27,7 +27,7 @@ pub(crate) fn thinner(mask: u32) -> u32 {
 pub(crate) struct Seen {
     /// The low bits of the Unix seconds of its last use.
     pub(crate) used_at: u32,
-    pub(crate) class: u8,
+    pub(crate) plain_size: u64,
     pub(crate) fetched: bool,
 }
 
@@ -40,14 +40,14 @@ impl Seen {
 /// The same, where readers side by side may note it.
 struct Kept {
     used_at: AtomicU32,
-    class: u8,
+    plain_size: u64,
     fetched: AtomicBool,
 }
 
 impl Kept {
     fn seen(&self) -> Seen {
         let (used_at, fetched) = (self.used_at.load(Ordering::Relaxed), self.fetched.load(Ordering::Relaxed));
-        Seen { used_at, class: self.class, fetched }
+        Seen { used_at, plain_size: self.plain_size, fetched }
     }
 }
 
@@ -75,9 +75,9 @@ impl Sample {
     }
 
     /// A record has been stored, in place of another one or not. Returns whether there are now too many.
-    pub(crate) fn stored(&mut self, hash: u32, class: u8, now: u32) -> bool {
+    pub(crate) fn stored(&mut self, hash: u32, plain_size: usize, now: u32) -> bool {
         let (used_at, fetched) = (AtomicU32::new(now), AtomicBool::new(false));
-        self.seen.insert(hash, Kept { used_at, class, fetched });
+        self.seen.insert(hash, Kept { used_at, plain_size: plain_size as u64, fetched });
         self.seen.len() >= SEEN_MAX
     }
 
@@ -192,10 +192,10 @@ mod tests {
         assert_eq!(sample.get(7), None);
         sample.stored(7, 3, 99);
         sample.used(7, 100);
-        assert_eq!(sample.get(7), Some(Seen { used_at: 100, class: 3, fetched: true }));
+        assert_eq!(sample.get(7), Some(Seen { used_at: 100, plain_size: 3, fetched: true }));
         assert_eq!(sample.get(7).unwrap().idle_s(160), 60);
         sample.stored(7, 3, 102);
-        assert_eq!(sample.get(7), Some(Seen { used_at: 102, class: 3, fetched: false }));
+        assert_eq!(sample.get(7), Some(Seen { used_at: 102, plain_size: 3, fetched: false }));
         sample.gone(7);
         assert_eq!(sample.get(7), None);
     }

@@ -9,11 +9,10 @@ mod shape;
 mod sweep;
 mod write;
 
-pub(super) use accounts::Cause;
-
 use super::classes::{ClassBounds, Classes};
+use super::departures::{Departures, EvictionObserver};
 use super::directory::Directory;
-use super::evict::{EvictionObserver, Evictor};
+use super::evict::Evictor;
 use super::key::{Key, Seeds};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN, whole};
 use super::sample::Sample;
@@ -64,10 +63,7 @@ pub(super) struct Shard {
     pub(super) bucket_bytes: usize,
     /// Bytes in blocks of one record.
     block_bytes: usize,
-    pub(super) evictions: u64,
-    pub(super) evictions_with_expiry: u64,
-    /// Records that had expired when their turn came.
-    pub(super) reclaimed: u64,
+    pub(super) departures: Departures,
     pub(super) evictor: Evictor,
     pub(super) uses: Uses,
     pub(super) observer: Option<Arc<dyn EvictionObserver>>,
@@ -105,9 +101,7 @@ impl Shard {
             records_max,
             bucket_bytes: 0,
             block_bytes: 0,
-            evictions: 0,
-            evictions_with_expiry: 0,
-            reclaimed: 0,
+            departures: Departures::default(),
             evictor: Evictor::new(),
             uses: Uses::new(),
             observer,
@@ -138,7 +132,7 @@ impl Shard {
         let directory = std::mem::replace(&mut self.directory, Directory::new(Arc::clone(&self.budget)));
         let arena = std::mem::replace(&mut self.arena, Arena::new(Arc::clone(&self.budget)));
         self.buckets_min = 1;
-        self.classes.clear();
+        self.departures.count_cleared(self.observer.as_deref(), &self.classes.clear());
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
         self.evictor = Evictor::new();
         self.uses = Uses::new();

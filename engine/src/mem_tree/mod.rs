@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use survey::Sampled;
 use todana_core::{
     Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Perishable, Place, Record, Result,
-    Status, Survey, SurveyedClass, UnixSeconds, Visitor, WhenFull,
+    Status, Survey, UnixSeconds, Visitor, WhenFull,
 };
 use uses::Uses;
 
@@ -136,7 +136,6 @@ pub struct MemTree {
     uses: Uses,
     /// The key at which eviction goes on. Held before any partition's lock.
     hand: Mutex<Vec<u8>>,
-    observer: Option<Arc<dyn EvictionObserver>>,
     codecs: Arc<Codecs>,
     sampled: Arc<Sampled>,
 }
@@ -156,7 +155,7 @@ impl MemTree {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
         }
         let budget = Arc::new(Budget::new(options.limit));
-        let sampled = Arc::new(Sampled::new(Arc::clone(&budget), has_classes));
+        let sampled = Arc::new(Sampled::new(Arc::clone(&budget), has_classes, options.observer));
         let shape = match options.compression {
             None => Shape { leaf_max: 1 << 10, record_max: 512, open_max: None },
             Some(Compression { open_bytes }) => {
@@ -180,7 +179,6 @@ impl MemTree {
             may_unite: AtomicBool::new(false),
             uses: Uses::new(),
             hand: Mutex::new(Vec::new()),
-            observer: options.observer,
             codecs,
             sampled,
         })
@@ -371,10 +369,7 @@ impl Engine for MemTree {
     }
 
     fn survey(&self) -> Survey {
-        let count = self.partitions[0].0.read().classes.len();
-        let mut classes = vec![SurveyedClass::default(); count];
-        self.sampled.survey(&mut classes);
-        Survey { classes }
+        self.sampled.survey()
     }
 
     fn status(&self) -> Status {

@@ -20,6 +20,7 @@ use super::survey::Sampled;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind};
 use crate::huge::HugeTable;
 use crate::mem_hash::classes::{ClassBounds, Classes};
+use crate::mem_hash::departures::Departures;
 use crate::record::{Elsewhere, Parts};
 use closing::Closing;
 use std::collections::BTreeMap;
@@ -60,10 +61,7 @@ pub(super) struct Partition {
     pub(super) block_bytes: usize,
     /// What the index takes of the budget.
     index_bytes: usize,
-    evictions: u64,
-    evictions_with_expiry: u64,
-    /// Records that had expired when room was wanted.
-    reclaimed: u64,
+    departures: Departures,
     blocks_moved: u64,
     pages_emptied: u64,
     moved_when_last_maintained: u64,
@@ -109,9 +107,7 @@ impl Partition {
             leaf_bytes: 0,
             block_bytes: 0,
             index_bytes: 0,
-            evictions: 0,
-            evictions_with_expiry: 0,
-            reclaimed: 0,
+            departures: Departures::default(),
             blocks_moved: 0,
             pages_emptied: 0,
             moved_when_last_maintained: 0,
@@ -134,10 +130,8 @@ impl Partition {
         empty.changed = changed;
         // What has gone stays counted.
         std::mem::swap(&mut empty.classes, &mut self.classes);
-        empty.classes.clear();
-        empty.evictions = self.evictions;
-        empty.evictions_with_expiry = self.evictions_with_expiry;
-        empty.reclaimed = self.reclaimed;
+        empty.departures = self.departures;
+        empty.departures.count_cleared(self.sampled.observer.as_deref(), &empty.classes.clear());
         std::mem::replace(self, empty)
     }
 
@@ -385,9 +379,7 @@ impl Partition {
     pub(super) fn add_to(&self, status: &mut Status) {
         status.records += self.records;
         status.live_bytes += (self.leaf_bytes + self.block_bytes + self.huge.bytes()) as u64;
-        status.evictions += self.evictions;
-        status.evictions_with_expiry += self.evictions_with_expiry;
-        status.reclaimed += self.reclaimed;
+        self.departures.add_to(status);
         status.index.buckets +=
             self.segments.iter().flatten().map(|segment| segment.leaves.len() as u64).sum::<u64>();
         status.index.bytes += self.index_bytes as u64;

@@ -1,13 +1,14 @@
 //! A sample of the records, of which more is known than leaves tell: as `mem_hash` has it, by the hashes of keys. It is the whole tree's,
-//! as records go from one partition to another. For statistics alone: who gives no size classes is told none, and pays nothing.
+//! as records go from one partition to another. For statistics alone: a tree without size classes has none, and pays nothing.
 
 use crate::arena::Budget;
+use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::sample::{Sample, Seen};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use rapidhash::v3::RapidSecrets;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use todana_core::{Expiry, SurveyedClass};
+use todana_core::{Expiry, Survey, Surveyed};
 
 /// So that those who write side by side rarely meet.
 const SHARDS: usize = 8;
@@ -18,9 +19,9 @@ pub(super) enum Happening {
     Nothing,
     /// It was looked at, and stays.
     Used,
-    /// It was put in, in this size class.
+    /// It was put in, with this plain size.
     Stored {
-        class: u8,
+        plain: usize,
     },
     Removed,
 }
@@ -31,13 +32,18 @@ pub(super) struct Sampled {
     secrets: RapidSecrets,
     budget: Arc<Budget>,
     is_wanted: bool,
+    pub(super) observer: Option<Arc<dyn EvictionObserver>>,
 }
 
 impl Sampled {
-    pub(super) fn new(budget: Arc<Budget>, is_wanted: bool) -> Sampled {
+    pub(super) fn new(
+        budget: Arc<Budget>,
+        is_wanted: bool,
+        observer: Option<Arc<dyn EvictionObserver>>,
+    ) -> Sampled {
         let seed = RandomState::new().hash_one(std::process::id());
         let shards = std::array::from_fn(|_| RwLock::default());
-        Sampled { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted }
+        Sampled { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted, observer }
     }
 
     /// What a key is sampled by; `None` if nothing is.
@@ -96,10 +102,10 @@ impl Sampled {
             Happening::Nothing => {}
             Happening::Used => self.shard(hash).read().used(hash as u32, self.now()),
             Happening::Removed => self.to_change(hash).gone(hash as u32),
-            Happening::Stored { class } => {
+            Happening::Stored { plain } => {
                 let mut shard = self.to_change(hash);
                 // The mask may have changed since it was asked.
-                if shard.takes(hash as u32) && shard.stored(hash as u32, class, self.now()) {
+                if shard.takes(hash as u32) && shard.stored(hash as u32, plain, self.now()) {
                     let mask = self.budget.thin_sample(shard.mask());
                     shard.thin(mask);
                 }
@@ -118,16 +124,19 @@ impl Sampled {
         self.is_wanted && self.budget.sample_mask() != 0
     }
 
-    /// What the sample tells of each class.
-    pub(super) fn survey(&self, classes: &mut [SurveyedClass]) {
+    /// Returns the records of the sample. Queues are not kept.
+    pub(super) fn survey(&self) -> Survey {
         let (now, mask) = (self.now(), self.budget.sample_mask());
+        let mut survey = Survey::default();
         for shard in &self.shards {
-            for (_, seen) in shard.read().iter().filter(|(hash, _)| hash & mask == 0) {
-                if let Some(class) = classes.get_mut(usize::from(seen.class)) {
-                    class.records += 1;
-                    class.age_s = seen.idle_s(now).max(class.age_s);
-                }
-            }
+            let shard = shard.read();
+            let of_sample = shard.iter().filter(|(hash, _)| hash & mask == 0);
+            survey.records.extend(of_sample.map(|(_, seen)| Surveyed {
+                plain_size: seen.plain_size,
+                idle_s: seen.idle_s(now),
+                is_kept: false,
+            }));
         }
+        survey
     }
 }

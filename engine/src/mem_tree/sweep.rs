@@ -33,7 +33,6 @@ impl Perishable for MemTree {
             match looked.next {
                 Some(next) => key = next,
                 None => {
-                    self.partitions.iter().for_each(|partition| partition.0.write().classes.count_round());
                     return Ok(swept);
                 }
             }
@@ -49,7 +48,7 @@ impl MemTree {
     pub(super) fn evict(&self, bytes: usize, spare: Option<&[u8]>) -> usize {
         let mut hand = self.hand.lock();
         let (mut freed, mut rounds) = (0, 0);
-        let observer = self.observer.as_deref().filter(|observer| observer.is_listening());
+        let observer = self.sampled.observer.as_deref().filter(|observer| observer.is_listening());
         while freed < bytes && rounds < 2 {
             let (more, next) = self.change(&hand, |partition, slot| {
                 let evicted = partition.evict(slot, &hand, &self.uses, spare, observer);

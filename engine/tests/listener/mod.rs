@@ -1,9 +1,12 @@
 //! Whoever observes evictions, and what it was told.
 
+// Each test file takes what it needs.
+#![allow(dead_code)]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use todana_core::Record;
-use todana_engine::EvictionObserver;
+use todana_core::{Record, SizeClass};
+use todana_engine::{Departure, EvictionObserver};
 
 /// Key, value, flags, and whether it had been read.
 pub(crate) type Told = (Vec<u8>, Vec<u8>, u32, bool);
@@ -12,6 +15,10 @@ pub(crate) type Told = (Vec<u8>, Vec<u8>, u32, bool);
 pub(crate) struct Listener {
     listens: AtomicBool,
     told: Mutex<Vec<Told>>,
+    departures: Mutex<Vec<Departure>>,
+    /// Records that were passed over: for the first time, once more.
+    passed: Mutex<[u64; 2]>,
+    cleared: Mutex<u64>,
 }
 
 impl Listener {
@@ -28,6 +35,19 @@ impl Listener {
     pub(crate) fn take(&self) -> Vec<Told> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
+
+    /// The records that have left since the last time.
+    pub(crate) fn departures(&self) -> Vec<Departure> {
+        std::mem::take(&mut *self.departures.lock().unwrap())
+    }
+
+    pub(crate) fn passed(&self) -> [u64; 2] {
+        *self.passed.lock().unwrap()
+    }
+
+    pub(crate) fn cleared(&self) -> u64 {
+        *self.cleared.lock().unwrap()
+    }
 }
 
 impl EvictionObserver for Listener {
@@ -38,5 +58,17 @@ impl EvictionObserver for Listener {
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
         let told = (key.to_vec(), record.value.to_vec(), record.attributes.flags, is_read);
         self.told.lock().unwrap().push(told);
+    }
+
+    fn departed(&self, departure: &Departure) {
+        self.departures.lock().unwrap().push(*departure);
+    }
+
+    fn passed_over(&self, _: usize, is_first: bool) {
+        self.passed.lock().unwrap()[usize::from(!is_first)] += 1;
+    }
+
+    fn cleared(&self, classes: &[SizeClass]) {
+        *self.cleared.lock().unwrap() += classes.iter().map(|class| class.records).sum::<u64>();
     }
 }

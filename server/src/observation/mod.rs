@@ -1,6 +1,7 @@
 //! What is observed of a running server: counters, connections, watched events, the log of requests.
 
 pub(crate) mod admin;
+pub(crate) mod class_ledger;
 pub(crate) mod conversation_log;
 pub(crate) mod counters;
 pub(crate) mod log_file;

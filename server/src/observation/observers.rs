@@ -2,6 +2,7 @@
 //!
 //! A request costs them one relaxed load as long as nobody does.
 
+use crate::observation::class_ledger::ClassLedger;
 use crate::observation::prefixes::Prefixes;
 use crate::observation::roster::{Address, Seat};
 use crate::observation::watchers::Watchers;
@@ -10,8 +11,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use todana::{CachedClock, Clock, Database, Round};
+use todana_core::SizeClass;
 use todana_core::{Command, Delete, Family, Number, Record, Refusal, Reply, StoreMode, Stored, Streams, Ttl};
-use todana_engine::EvictionObserver;
+use todana_engine::{Departure, EvictionObserver};
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
 /// Prefixes are counted; the lower bits are streams that are watched.
@@ -24,6 +26,7 @@ pub(crate) struct Observers {
     flags: AtomicU32,
     pub(crate) watchers: Watchers,
     pub(crate) prefixes: Prefixes,
+    pub(crate) classes: ClassLedger,
     clock: Arc<CachedClock>,
 }
 
@@ -38,7 +41,7 @@ struct Before {
 
 impl Observers {
     pub(crate) fn new(watchers: Watchers, prefixes: Prefixes, clock: Arc<CachedClock>) -> Observers {
-        Observers { flags: AtomicU32::new(0), watchers, prefixes, clock }
+        Observers { flags: AtomicU32::new(0), watchers, prefixes, classes: ClassLedger::new(), clock }
     }
 
     /// Whether anybody looks on.
@@ -244,6 +247,18 @@ impl EvictionObserver for Observers {
                 value.len()
             ));
         });
+    }
+
+    fn departed(&self, departure: &Departure) {
+        self.classes.count(departure);
+    }
+
+    fn passed_over(&self, plain_size: usize, is_first: bool) {
+        self.classes.count_passed(plain_size, is_first);
+    }
+
+    fn cleared(&self, classes: &[SizeClass]) {
+        self.classes.count_cleared(classes);
     }
 }
 

@@ -441,7 +441,7 @@ mod tests {
         ];
         for engine in engines {
             let set_time = |now| engine.bounded().unwrap().set_time(UnixSeconds(now));
-            let age_s = || engine.survey().classes[0].age_s;
+            let age_s = || engine.survey().records[0].idle_s;
             set_time(1000);
             let record = Record::new(b"1", Attributes::default());
             engine.visit(b"a", &mut Regardless(Action::Put(record))).unwrap();

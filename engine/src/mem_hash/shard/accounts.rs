@@ -3,22 +3,12 @@
 use super::write::Plan;
 use super::{Shard, Spot, low_hash};
 use crate::arena::{Handle, Need};
+use crate::mem_hash::departures::Cause;
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::key::Key;
 use crate::mem_hash::queue::Tail;
 use crate::mem_hash::record::{self, Body};
-use todana_core::{Expiry, Status, Survey, SurveyedClass};
-
-/// Why a record leaves its bucket without being told to by a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::mem_hash) enum Cause {
-    /// To make room.
-    Evicted,
-    /// It had expired, and room was wanted.
-    Displaced,
-    /// It had expired, and a sweep came by.
-    Swept,
-}
+use todana_core::{Expiry, Status, Survey, Surveyed};
 
 /// What a visit comes to.
 #[derive(Clone, Copy)]
@@ -100,7 +90,8 @@ impl Shard {
         let is_sampled = self.is_sampled(hash);
         if let Some(plain) = expired {
             let seen = if is_sampled { self.sample.get(hash) } else { None };
-            self.classes.count_expired(plain, seen);
+            let now = self.now();
+            self.departures.count(self.observer.as_deref(), (plain, Cause::Ended, true), seen, now);
         }
         if !is_sampled {
             return;
@@ -111,7 +102,7 @@ impl Shard {
             Happening::Used => self.sample.used(hash, now),
             Happening::Removed => self.sample.gone(hash),
             Happening::Stored { plain } => {
-                if self.sample.stored(hash, self.classes.of(plain), now) {
+                if self.sample.stored(hash, plain, now) {
                     let mask = self.budget.thin_sample(self.sample.mask());
                     self.sample.thin(mask);
                 }
@@ -123,27 +114,8 @@ impl Shard {
     pub(in crate::mem_hash) fn count_leaving(&mut self, leaving: &Leaving, cause: Cause) {
         let seen = if self.is_sampled(leaving.hash) { self.sample.get(leaving.hash) } else { None };
         self.sample.gone(leaving.hash);
-        let class = self.classes.class_of(leaving.plain);
-        match cause {
-            Cause::Evicted => {
-                self.evictions += 1;
-                self.evictions_with_expiry += u64::from(leaving.expires);
-                class.evictions += 1;
-                class.evictions_with_expiry += u64::from(leaving.expires);
-                class.evictions_by_writes += u64::from(!self.evictor.is_housekeeping);
-                let now = self.now();
-                self.classes.count_evicted(leaving.plain, seen, now);
-            }
-            Cause::Displaced => {
-                self.reclaimed += 1;
-                class.reclaimed += 1;
-                self.classes.count_expired(leaving.plain, seen);
-            }
-            Cause::Swept => {
-                class.swept += 1;
-                self.classes.count_expired(leaving.plain, seen);
-            }
-        }
+        let (now, left) = (self.now(), (leaving.plain, cause, leaving.expires));
+        self.departures.count(self.observer.as_deref(), left, seen, now);
     }
 
     /// As `evict`, for nobody's write.
@@ -157,9 +129,7 @@ impl Shard {
     pub(in crate::mem_hash) fn add_to(&self, status: &mut Status) {
         status.records += self.records;
         status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
-        status.evictions += self.evictions;
-        status.evictions_with_expiry += self.evictions_with_expiry;
-        status.reclaimed += self.reclaimed;
+        self.departures.add_to(status);
         status.index.buckets += self.directory.len() as u64;
         status.index.bytes += self.directory.bytes() as u64;
         status.index.is_growing |= self.budget.now().0.saturating_sub(self.grew_at) <= 1 && self.grew_at > 0;
@@ -172,14 +142,12 @@ impl Shard {
     pub(in crate::mem_hash) fn survey(&self, survey: &mut Survey) {
         let now = self.now();
         let mask = self.budget.sample_mask();
-        survey.classes.resize(survey.classes.len().max(self.classes.len()), SurveyedClass::default());
         for (hash, seen) in self.sample.iter().filter(|(hash, _)| hash & mask == 0) {
-            let class = &mut survey.classes[usize::from(seen.class)];
-            let is_kept = self.is_kept(hash);
-            class.records += 1;
-            class.kept += u64::from(is_kept);
-            let age = if is_kept { &mut class.kept_age_s } else { &mut class.age_s };
-            *age = seen.idle_s(now).max(*age);
+            survey.records.push(Surveyed {
+                plain_size: seen.plain_size,
+                idle_s: seen.idle_s(now),
+                is_kept: self.is_kept(hash),
+            });
         }
     }
 
@@ -203,11 +171,6 @@ impl Shard {
             index += 1;
         }
         false
-    }
-
-    /// Notes that a sweep has been over all records.
-    pub(super) fn count_round(&mut self) {
-        self.classes.count_round();
     }
 
     /// The hash of an entry's key, by which it is sampled.

@@ -9,8 +9,9 @@
 //! cache misses, which are asked for some buckets ahead.
 
 use super::super::MemHash;
-use super::{Cause, Shard, whole};
+use super::{Shard, whole};
 use crate::arena::Handle;
+use crate::mem_hash::departures::Cause;
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
 use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
@@ -157,7 +158,6 @@ impl Perishable for MemHash {
             }
             below = looked.down_to;
             if below == 0 {
-                MemHash::alone(&padded.0).count_round();
                 (shard, below) = (shard + 1, (1 << BUCKET_BITS) - 1);
             }
         }

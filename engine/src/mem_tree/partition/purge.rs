@@ -3,7 +3,7 @@
 use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
 use super::{At, Partition, whole};
 use crate::arena::{Handle, Need, NoRoom};
-use crate::mem_hash::EvictionObserver;
+use crate::mem_hash::{Cause, EvictionObserver};
 use crate::mem_tree::survey::Happening;
 use crate::mem_tree::uses::Uses;
 use crate::record::Elsewhere;
@@ -14,17 +14,6 @@ const SHARE_AT_ONCE: usize = 4;
 
 /// Above all counts of uses.
 const SPARED: u8 = u8::MAX;
-
-/// Why a record leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    /// To make room.
-    Evicted { by_housekeeping: bool },
-    /// It had expired, and room was wanted.
-    Displaced,
-    /// It had expired, and a sweep came by.
-    Swept,
-}
 
 /// What a look at one leaf has found.
 pub(in crate::mem_tree) struct Looked {
@@ -122,7 +111,7 @@ impl Partition {
             let is_spared = spare.is_some_and(|spare| spare == own);
             counts.push(if is_spared { SPARED } else { uses.passed(&own) });
         }
-        let cause = Some(Cause::Evicted { by_housekeeping: spare.is_none() });
+        let cause = Some(Cause::Evicted { by_write: spare.is_some() });
         if causes.iter().all(Option::is_none) {
             let least = counts.iter().copied().min().unwrap_or(0);
             let most = if least == 0 { counts.len().div_ceil(SHARE_AT_ONCE) } else { 1 };
@@ -228,25 +217,7 @@ impl Partition {
         hash.into_iter().for_each(|hash| self.sampled.note(hash, Happening::Removed));
         self.records -= 1;
         self.classes.remove(plain);
-        let class = self.classes.class_of(plain);
-        match cause {
-            Cause::Evicted { by_housekeeping } => {
-                self.evictions += 1;
-                self.evictions_with_expiry += u64::from(expires);
-                class.evictions += 1;
-                class.evictions_with_expiry += u64::from(expires);
-                class.evictions_by_writes += u64::from(!by_housekeeping);
-                self.classes.count_evicted(plain, seen, self.sampled.now());
-            }
-            Cause::Displaced => {
-                self.reclaimed += 1;
-                class.reclaimed += 1;
-                self.classes.count_expired(plain, seen);
-            }
-            Cause::Swept => {
-                class.swept += 1;
-                self.classes.count_expired(plain, seen);
-            }
-        }
+        let (now, observer) = (self.sampled.now(), self.sampled.observer.as_deref());
+        self.departures.count(observer, (plain, cause, expires), seen, now);
     }
 }

@@ -6,6 +6,7 @@ use super::super::separators::between;
 use super::{At, Partition, whole};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
 use crate::huge::{self, HugeRecord};
+use crate::mem_hash::Cause;
 use crate::mem_tree::survey::Happening;
 use crate::record::{BLOCK_RECORD_MAX, Elsewhere, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::ops::Range;
@@ -161,10 +162,8 @@ impl Partition {
             Plan::Put { need: Need::Upkeep, .. } | Plan::PutInBlock { need: Need::Upkeep, .. } => {
                 Happening::Used
             }
-            Plan::Put { plain, .. } | Plan::PutInBlock { plain, .. } => {
-                Happening::Stored { class: self.classes.of(*plain) }
-            }
-            Plan::PutHuge(record) => Happening::Stored { class: self.classes.of(record.plain_size()) },
+            Plan::Put { plain, .. } | Plan::PutInBlock { plain, .. } => Happening::Stored { plain: *plain },
+            Plan::PutHuge(record) => Happening::Stored { plain: record.plain_size() },
             Plan::Remove => Happening::Removed,
         };
         let ends = matches!(happening, Happening::Stored { .. } | Happening::Removed);
@@ -182,7 +181,9 @@ impl Partition {
     fn count_visit(&mut self, foreseen: Option<Foreseen>) {
         let Some(Foreseen { hash, happening, expired }) = foreseen else { return };
         if let Some(plain) = expired {
-            self.classes.count_expired(plain, self.sampled.seen(hash));
+            let (seen, now) = (self.sampled.seen(hash), self.sampled.now());
+            let observer = self.sampled.observer.as_deref();
+            self.departures.count(observer, (plain, Cause::Ended, true), seen, now);
         }
         self.sampled.note(hash, happening);
     }

@@ -3,44 +3,82 @@
 //! The small queue of S3-FIFO, where all records begin and most of those that go are found, is told as the cold one; the
 //! main queue, which is for what has been used, as the warm one. Nothing is ever hot. How many there are in each, and ages,
 //! are estimated from the engine's sample ([`todana_core::Survey`]), which is exact for some hundred records.
+//!
+//! Engines count records by sizes and report those that leave; all else about classes is here and in the ledger. The count
+//! by sizes is theirs as tools list keys class by class: classes of which the sample has no record would be missing.
 
 use super::{Value, table};
+use crate::observation::class_ledger::ClassEvent::{
+    Cleared, Displaced, Evicted, EvictedByWrite, EvictedIdle, EvictedUnread, EvictedWithExpiry,
+    ExpiredUnread, Promoted, Spared, Swept,
+};
+use crate::observation::class_ledger::{ClassEvents, class_of};
 use crate::shared::Shared;
 use todana::ClassCounters;
-use todana_core::{SizeClass, SurveyedClass};
+use todana_core::{SizeClass, Surveyed};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
 /// memcached's slab pages, by which `stats slabs` counts.
 const SLAB_PAGE: u64 = 1 << 20;
 
 /// One of memcached's size classes, and what our records of these sizes have come to.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Class {
     /// As memcached numbers it.
     pub(crate) number: usize,
     held: SizeClass,
-    surveyed: SurveyedClass,
+    events: ClassEvents,
     happened: ClassCounters,
+    /// Records that sweeps have read: the share of these sizes.
+    swept_over: u64,
+    sampled: Sampled,
+}
+
+/// The records of a class in the engine's sample.
+#[derive(Clone, Default)]
+struct Sampled {
+    records: u64,
+    /// Of those, the ones in the main queue.
+    kept: u64,
+    /// The longest time without a use, of those in the small queue and of those in the main one.
+    age_s: u64,
+    kept_age_s: u64,
 }
 
 /// Returns the classes that hold something, or ever did anything; records that are larger than the last count there.
 pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
     let last = CHUNK_SIZES.len();
     let database = &shared.databases.primary().database;
-    let mut classes: Vec<Class> = (1..=last).map(|number| Class { number, ..Class::default() }).collect();
-    for (index, held) in database.status().classes.iter().enumerate() {
+    let (status, seen) = (database.status(), database.sweeps().seen);
+    let mut classes = vec![Class::default(); last];
+    for (index, held) in status.classes.iter().enumerate() {
         classes[index.min(last - 1)].held += *held;
-    }
-    for (index, surveyed) in database.engine().survey().classes.iter().enumerate() {
-        classes[index.min(last - 1)].surveyed += *surveyed;
     }
     for (index, happened) in database.counters_by_class().iter().enumerate() {
         classes[index.min(last - 1)].happened += *happened;
     }
-    let is_used =
-        |class: &Class| class.held != SizeClass::default() || class.happened != ClassCounters::default();
-    classes.retain(is_used);
+    for record in database.engine().survey().records {
+        classes[class_of(record.plain_size as usize) - 1].sampled.add(&record);
+    }
+    for (index, class) in classes.iter_mut().enumerate() {
+        class.number = index + 1;
+        class.events = shared.observation.observers.classes.of(class.number);
+        class.swept_over = share(seen, class.held.records, status.records);
+    }
+    classes.retain(|class| {
+        (class.held, class.happened, class.events)
+            != (SizeClass::default(), ClassCounters::default(), ClassEvents::default())
+    });
     classes
+}
+
+impl Sampled {
+    fn add(&mut self, record: &Surveyed) {
+        self.records += 1;
+        self.kept += u64::from(record.is_kept);
+        let age = if record.is_kept { &mut self.kept_age_s } else { &mut self.age_s };
+        *age = record.idle_s.max(*age);
+    }
 }
 
 impl Class {
@@ -50,19 +88,21 @@ impl Class {
 
     /// Returns true if there are records of the class, or some have gone by themselves: `stats items` has these.
     pub(crate) fn has_items(&self) -> bool {
-        let (held, happened) = (self.held, self.happened);
-        let gone = held.evictions + held.reclaimed + held.swept + held.expired_unfetched;
-        held.records + gone + happened.out_of_memory + happened.reclaimed > 0
+        let gone = [Evicted, Displaced, Swept, ExpiredUnread].iter().any(|event| self.events.get(*event) > 0);
+        gone || self.held.records + self.happened.out_of_memory + self.happened.reclaimed > 0
     }
 
     /// Returns the number of records in the main queue, as many as there are in the sample.
     fn warm(&self) -> u64 {
-        share(self.held.records, self.surveyed.kept, self.surveyed.records)
+        share(self.held.records, self.sampled.kept, self.sampled.records)
     }
 
     fn age_s(&self) -> u64 {
-        let SurveyedClass { records, kept, age_s, kept_age_s } = self.surveyed;
-        if kept < records { age_s } else { kept_age_s }
+        if self.sampled.kept < self.sampled.records { self.sampled.age_s } else { self.sampled.kept_age_s }
+    }
+
+    fn reclaimed(&self) -> u64 {
+        self.events.get(Displaced) + self.events.get(Cleared) + self.happened.reclaimed
     }
 
     /// Returns the bytes by memcached's size rule.
@@ -96,34 +136,34 @@ table! { ITEMS, "Classes",
     "number_warm", _, "memcached_slab_warm_items", Gauge, "Records in the main queue, estimated." => c.warm();
     "number_cold", _, "memcached_slab_cold_items", Gauge, "The others." => c.held.records - c.warm();
     "age_hot", _, "memcached_slab_hot_age_seconds", Gauge, "Age of the hot queue's oldest record." => 0u64;
-    "age_warm", _, "memcached_slab_warm_age_seconds", Gauge, "Age of the warm queue's oldest record." => c.surveyed.kept_age_s;
+    "age_warm", _, "memcached_slab_warm_age_seconds", Gauge, "Age of the warm queue's oldest record." => c.sampled.kept_age_s;
     "age", _, "memcached_slab_items_age_seconds", Gauge, "Age of the oldest record." => c.age_s();
     "mem_requested", _, "memcached_slab_mem_requested_bytes", Gauge, "Bytes by memcached's size rule." => c.requested_bytes();
-    "evicted", _, "memcached_slab_items_evicted_total", Counter, "Records removed to make room." => c.held.evictions;
+    "evicted", _, "memcached_slab_items_evicted_total", Counter, "Records removed to make room." => c.events.get(Evicted);
     "evicted_nonzero", _, "memcached_slab_items_evicted_nonzero_total", Counter, "Of those, with an expiry." =>
-        c.held.evictions_with_expiry;
+        c.events.get(EvictedWithExpiry);
     "evicted_time", _, "memcached_slab_items_evicted_time_seconds", Counter,
-        "Seconds since the last access of the last one evicted." => c.held.evicted_idle_s;
+        "Seconds since the last access of the last one evicted." => c.events.get(EvictedIdle);
     "outofmemory", _, "memcached_slab_items_outofmemory_total", Counter,
         "Records for which there was no memory, whatever the command." => c.happened.out_of_memory;
     "tailrepairs", _, "memcached_slab_items_tailrepairs_total", Counter, "memcached's repairs; always 0." => 0u64;
     "reclaimed", _, "memcached_slab_items_reclaimed_total", Counter,
-        "Expired and flushed records whose memory was taken back." => c.held.reclaimed + c.held.cleared + c.happened.reclaimed;
+        "Expired and flushed records whose memory was taken back." => c.reclaimed();
     "expired_unfetched", _, "memcached_slab_items_expired_unfetched_total", Counter, "Expired and never read." =>
-        c.held.expired_unfetched;
+        c.events.get(ExpiredUnread);
     "evicted_unfetched", _, "memcached_slab_items_evicted_unfetched_total", Counter, "Evicted and never read." =>
-        c.held.evicted_unfetched;
+        c.events.get(EvictedUnread);
     "evicted_active", _, _, Counter, "Always 0." => 0u64;
     "crawler_reclaimed", _, "memcached_slab_items_crawler_reclaimed_total", Counter, "Expired records that crawls removed." =>
-        c.held.swept;
-    "crawler_items_checked", _, _, Counter, "Records that whole rounds of the sweep have read." => c.held.swept_over;
+        c.events.get(Swept);
+    "crawler_items_checked", _, _, Counter, "The share of the sweep's that its records have." => c.swept_over;
     "lrutail_reflocked", _, _, Counter, "Always 0." => 0u64;
     "moves_to_cold", _, "memcached_slab_items_moves_to_cold", Counter, "Moved to the cold queue; always 0." => 0u64;
     "moves_to_warm", _, "memcached_slab_items_moves_to_warm", Counter, "Moved to the main queue, for having been used." =>
-        c.held.promotions;
+        c.events.get(Promoted);
     "moves_within_lru", _, "memcached_slab_items_moves_within_lru", Counter,
-        "Left in the main queue, for having been used again." => c.held.second_chances;
-    "direct_reclaims", _, _, Counter, "Evictions that a write had to make itself." => c.held.evictions_by_writes;
+        "Left in the main queue, for having been used again." => c.events.get(Spared);
+    "direct_reclaims", _, _, Counter, "Evictions that a write had to make itself." => c.events.get(EvictedByWrite);
     "hits_to_hot", _, "memcached_slab_lru_hits_total{lru=hot}", Counter,
         "Reads that found a record, by memcached's queue: all in `cold`." => 0u64;
     "hits_to_warm", _, "memcached_slab_lru_hits_total{lru=warm}", Counter, "Always 0." => 0u64;

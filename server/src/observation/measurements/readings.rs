@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use todana::{Counters, DataDirectory, Sweeps};
-use todana_core::{SizeClass, Status};
+use todana_core::Status;
 
 /// Everything read at one time, or nearly so: workers go on counting meanwhile.
 pub(crate) struct Readings {
@@ -22,8 +22,6 @@ pub(crate) struct Readings {
     pub(super) counters: Counters,
     /// ... records, ...
     pub(super) status: Status,
-    /// ... these by size class, summed up, ...
-    pub(super) classes: SizeClass,
     /// ... and sweeps.
     pub(super) sweeps: Sweeps,
     /// Of its engine, since the start.
@@ -38,9 +36,6 @@ pub(crate) struct Readings {
 impl Readings {
     pub(crate) fn take(shared: &Shared) -> Readings {
         let primary = shared.databases.primary();
-        let status = primary.database.status();
-        let mut classes = SizeClass::default();
-        status.classes.iter().for_each(|class| classes += *class);
         let is_logged = primary.syncing.is_none() && shared.options.databases.data.is_some();
         // In this order, so that no more is on disk than was appended.
         let log = primary.database.log().filter(|_| is_logged).map(|log| (log.synced().0, log.end().0));
@@ -50,8 +45,7 @@ impl Readings {
             sums: shared.observation.sums(),
             kyoto: kyoto::Sums::of(&shared.observation.workers),
             counters: primary.database.counters(),
-            status,
-            classes,
+            status: primary.database.status(),
             sweeps: primary.database.sweeps(),
             engine: primary.database.engine().status(),
             log,

@@ -14,9 +14,9 @@ table! { RECORDS, "Memory and records", "", |s, r: Readings|
     "total_items", _, "memcached_items_total", Counter, "Records stored." => r.counters.total_items;
     "slab_global_page_pool", _, _, Gauge, "Always 0." => 0u64;
     "expired_unfetched", _, _, Counter, "Records that expired and had never been read, estimated." =>
-        r.classes.expired_unfetched;
+        r.status.expired_unfetched;
     "evicted_unfetched", _, _, Counter, "Records that were evicted and had never been read, estimated." =>
-        r.classes.evicted_unfetched;
+        r.status.evicted_unfetched;
     // What has been used since its last turn is never evicted.
     "evicted_active", _, _, Counter, "Always 0." => 0u64;
     "evictions", _, "memcached_items_evicted_total", Counter, "Records removed to make room." => r.status.evictions;
@@ -31,11 +31,11 @@ table! { RECORDS, "Memory and records", "", |s, r: Readings|
     "moves_to_cold", _, "memcached_lru_crawler_moves_to_cold_total", Counter,
         "Records moved to the cold queue; always 0." => 0u64;
     "moves_to_warm", _, "memcached_lru_crawler_moves_to_warm_total", Counter,
-        "Records moved to the main queue, for having been used." => r.classes.promotions;
+        "Records moved to the main queue, for having been used." => r.status.promotions;
     "moves_within_lru", _, "memcached_lru_crawler_moves_within_lru_total", Counter,
-        "Records left in the main queue, for having been used again." => r.classes.second_chances;
+        "Records left in the main queue, for having been used again." => r.status.second_chances;
     "direct_reclaims", _, "memcached_direct_reclaims_total", Counter, "Evictions that a write had to make itself." =>
-        r.classes.evictions_by_writes;
+        r.status.evictions_by_writes;
     "lru_bumps_dropped", _, _, Counter, "Reads whose use could not be noted." => r.status.uses_dropped;
     "todana_committed_bytes", _, "todana_committed_bytes", Gauge, "Memory held for them, index and slack included." =>
         r.engine.committed_bytes;
@@ -59,7 +59,7 @@ table! { RECORDS, "Memory and records", "", |s, r: Readings|
 }
 
 fn reclaimed(r: &Readings) -> u64 {
-    r.counters.reclaimed + r.status.reclaimed + r.classes.cleared
+    r.counters.reclaimed + r.status.reclaimed + r.status.cleared
 }
 
 table! { KEPT, "Data directory",

@@ -138,4 +138,5 @@ fn reset(shared: &Shared) {
     shared.observation.crawler.reset();
     shared.observation.reset_sums();
     shared.observation.observers.prefixes.clear();
+    shared.observation.observers.classes.reset();
 }
