@@ -1,11 +1,11 @@
 //! What has happened, counted by worker; some of it by the size of the record that it happened to as well.
 
-use crate::classes::SizeClasses;
 use crate::update_log::Position;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use todana_core::Error;
+use todana_engine::ClassBounds;
 
 macro_rules! counters {
     ($(#[$about:meta])* $Counters:ident, $Counts:ident; $($(#[$doc:meta])* $name:ident,)*) => {
@@ -203,7 +203,7 @@ impl Lanes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn open(&self, classes: &SizeClasses) -> Arc<Lane> {
+    pub(crate) fn open(&self, classes: &ClassBounds) -> Arc<Lane> {
         let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
         let lane = Arc::new(Lane { counts: Counts::default(), logged: AtomicU64::new(0), classes });
         self.state().lanes.push(Arc::clone(&lane));

@@ -11,7 +11,6 @@ pub(crate) use commands::{is_change, is_removal};
 pub(crate) use visits::{OnlyLooks, Regardless};
 
 use crate::access::Tracking;
-use crate::classes::SizeClasses;
 use crate::clock::Clock;
 use crate::counters::{ClassCounters, Counters, Lane, Lanes};
 use crate::figures::Figures;
@@ -25,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use todana_core::{
     Buffer, Command, Engine, Error, ErrorKind, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
 };
+use todana_engine::ClassBounds;
 
 /// A database: an engine with the meaning of commands around it. Shared by all workers.
 pub struct Database {
@@ -35,7 +35,7 @@ pub struct Database {
     flush: Flush,
     sweep: Sweep,
     lanes: Lanes,
-    classes: SizeClasses,
+    classes: ClassBounds,
     figures: Figures,
     emulates_full: bool,
     /// When changes count as made where the engine keeps them in files of its own.
@@ -64,7 +64,7 @@ impl Database {
     /// A database that counts by size as well: one class for each of `bounds`, which ascend, and one for all above. The
     /// size of a record is key + value + 4 if it carries flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
-        let (lanes, classes) = (Lanes::default(), SizeClasses::new(bounds));
+        let (lanes, classes) = (Lanes::default(), ClassBounds::new(bounds));
         let database = Database {
             engine,
             clock,

@@ -1,30 +1,38 @@
 //! Counts of records by size, kept as they come and go, so that statistics need no scan.
 
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Result, SizeClass};
+use todana_core::SizeClass;
 
+/// Sizes below this have their class in a table; others are searched for.
 const DIRECT: usize = 1024;
 
-/// Which class a size belongs to; shared by all shards.
-pub(crate) struct ClassBounds {
+/// Size classes: one for each bound, and one for all sizes above the last.
+#[derive(Debug)]
+pub struct ClassBounds {
     bounds: Vec<u32>,
     /// The class of each small size.
-    direct: Vec<u8>,
+    direct: Vec<u16>,
 }
 
 impl ClassBounds {
-    /// Ascending upper bounds, at most 255; what is above the last is one more class. Fails with `Invalid` for others.
-    pub(crate) fn new(bounds: Vec<u32>) -> Result<ClassBounds> {
-        if bounds.len() > 255 || !bounds.is_sorted() {
-            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
-        }
+    /// Creates the classes up to these bounds, in their order. At most 65,535 bounds count.
+    pub fn new(mut bounds: Vec<u32>) -> ClassBounds {
+        bounds.sort_unstable();
+        bounds.truncate(usize::from(u16::MAX));
         let of = |size: usize| bounds.partition_point(|&bound| (bound as usize) < size);
-        let direct = (0..DIRECT).map(|size| of(size) as u8).collect();
-        Ok(ClassBounds { bounds, direct })
+        let direct = (0..DIRECT).map(|size| of(size) as u16).collect();
+        ClassBounds { bounds, direct }
     }
 
+    /// Returns the number of classes.
+    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.bounds.len() + 1
+    }
+
+    /// Returns the class of a record of this size.
     #[inline]
-    fn of(&self, size: usize) -> usize {
+    pub fn of(&self, size: usize) -> usize {
         match self.direct.get(size) {
             Some(&class) => usize::from(class),
             None => self.bounds.partition_point(|&bound| (bound as usize) < size),
@@ -40,7 +48,7 @@ pub(crate) struct Classes {
 
 impl Classes {
     pub(crate) fn new(bounds: Arc<ClassBounds>) -> Classes {
-        let counts = vec![SizeClass::default(); bounds.bounds.len() + 1];
+        let counts = vec![SizeClass::default(); bounds.len()];
         Classes { bounds, counts }
     }
 
@@ -73,5 +81,20 @@ impl Classes {
         for (sum, class) in sums.iter_mut().zip(&self.counts) {
             *sum += *class;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_on_a_bound_is_the_last_of_its_class() {
+        let classes = ClassBounds::new(vec![10, 1023, 1024, 5000]);
+        let expected = [(0, 0), (10, 0), (11, 1), (1023, 1), (1024, 2), (1025, 3), (5000, 3), (5001, 4)];
+        for (size, class) in expected {
+            assert_eq!(classes.of(size), class, "{size}");
+        }
+        assert_eq!((classes.len(), ClassBounds::new(Vec::new()).of(7)), (5, 0));
     }
 }

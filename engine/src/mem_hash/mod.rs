@@ -30,7 +30,7 @@ pub(crate) use sample::thinner;
 
 use crate::arena::{Budget, NoRoom};
 use crate::huge::{self, TRIES, full};
-use classes::ClassBounds;
+pub use classes::ClassBounds;
 pub use departures::{Cause, Departure, EvictionObserver};
 use key::{Key, Seeds};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -53,8 +53,7 @@ pub struct MemHashOptions {
     pub shards: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
-    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
-    /// most 255.
+    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending.
     pub class_bounds: Vec<u32>,
     /// For simulations and tests, which compare eviction at equal counts: at most so many records, whatever their bytes
     /// and beside the memory limit. Each shard holds its part, so there must be as many as shards. A new record makes
@@ -118,10 +117,9 @@ pub struct MemHash {
 const EVICTION_STEP: usize = 8 << 10;
 
 impl MemHash {
-    /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, too many shards, or a capacity
-    /// below one record a shard.
+    /// An empty hash. Fails with `Invalid` for too many shards, or a capacity below one record a shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
-        let bounds = Arc::new(ClassBounds::new(options.class_bounds)?);
+        let bounds = Arc::new(ClassBounds::new(options.class_bounds));
         let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 shards"));

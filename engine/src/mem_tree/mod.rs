@@ -53,8 +53,7 @@ pub struct MemTreeOptions {
     pub partitions: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
-    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
-    /// most 255.
+    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending.
     pub class_bounds: Vec<u32>,
     /// Whether leaves are compressed, and how.
     pub compression: Option<Compression>,
@@ -146,10 +145,10 @@ const EVICTION_STEP: usize = 8 << 10;
 const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 
 impl MemTree {
-    /// An empty tree. Fails with `Invalid` for bounds that do not ascend or are too many, or too many partitions.
+    /// An empty tree. Fails with `Invalid` for too many partitions.
     pub fn new(options: MemTreeOptions) -> Result<MemTree> {
         let has_classes = !options.class_bounds.is_empty();
-        let bounds = Arc::new(ClassBounds::new(options.class_bounds)?);
+        let bounds = Arc::new(ClassBounds::new(options.class_bounds));
         let count = options.partitions.unwrap_or(16).max(1);
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
