@@ -46,7 +46,9 @@ impl ClassLedger {
     }
 
     fn add(&self, class: usize, event: ClassEvent, by: u64) {
-        self.0[class - 1][event as usize].fetch_add(by, Ordering::Relaxed);
+        if by > 0 {
+            self.0[class - 1][event as usize].fetch_add(by, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn count(&self, departure: &Departure) {
