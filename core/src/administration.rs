@@ -124,11 +124,6 @@ impl Streams {
     pub const fn bits(self) -> u16 {
         self.0
     }
-
-    /// The set of such a number.
-    pub const fn from_bits(bits: u16) -> Streams {
-        Streams(bits)
-    }
 }
 
 #[cfg(test)]

@@ -89,11 +89,6 @@ impl Procedure {
         let reads_by_cursor = matches!(self, CursorGetKey | CursorGetValue | CursorGet) || moves_cursor;
         reads_records || reads_by_cursor || matches!(self, Void | Echo | Report | Status | UlogList)
     }
-
-    /// Whether it needs a cursor.
-    pub fn is_of_cursor(self) -> bool {
-        self.name().starts_with("cur_")
-    }
 }
 
 /// A call of a procedure, as TSV-RPC brings it.
