@@ -50,20 +50,6 @@ pub trait Visitor {
     }
 }
 
-/// Does this, whatever is there.
-#[derive(Debug)]
-pub struct Regardless<'r>(pub Action<'r>);
-
-impl Visitor for Regardless<'_> {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        self.0
-    }
-
-    fn overwrites(&self) -> bool {
-        matches!(self.0, Action::Put(_) | Action::Remove)
-    }
-}
-
 /// A place in a scan, between two calls. Opaque to all but the engine that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {

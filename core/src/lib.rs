@@ -29,8 +29,8 @@ pub use command::{
 };
 pub use durable::{ContentsToken, Durable, FrozenContent, FrozenFile, FrozenKind, Usage};
 pub use engine::{
-    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, Regardless, SizeClass,
-    Status, Survey, Surveyed, SweepAim, Swept, Visitor, WhenFull,
+    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
+    Surveyed, SweepAim, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use ordered::Ordered;

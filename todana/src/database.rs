@@ -8,7 +8,7 @@ mod stores;
 mod visits;
 
 pub(crate) use commands::{is_change, is_removal};
-pub(crate) use visits::OnlyLooks;
+pub(crate) use visits::{OnlyLooks, Regardless};
 
 use crate::access::Tracking;
 use crate::clock::Clock;

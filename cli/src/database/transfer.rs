@@ -10,8 +10,8 @@ use crate::progress::records as records_bar;
 use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana::{Action, Db, Expiry, Record, Records, UnixSeconds};
-use todana_core::{Attributes, ErrorKind, Regardless};
+use todana::{Action, Db, Expiry, Record, Records, UnixSeconds, Visitor};
+use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
 pub(super) fn export(name: &Local, file: &Path, options: DumpOptions) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), 
             };
             let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
             let put = Action::Put(Record::new(record.value, attributes));
-            db.visit(record.key, &mut Regardless(put)).map_err(refused)?;
+            db.visit(record.key, &mut Put { put, keeps: false }).map_err(refused)?;
             tally.loaded += 1;
         }
         Change::Remove(key) => {
@@ -83,4 +83,17 @@ fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Stores a record as it is.
+pub(super) struct Put<'r> {
+    pub(super) put: Action<'r>,
+    /// One that is there stays.
+    pub(super) keeps: bool,
+}
+
+impl Visitor for Put<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        if self.keeps && old.is_some() { Action::Keep } else { self.put }
+    }
 }

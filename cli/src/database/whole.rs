@@ -1,6 +1,6 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
-use super::transfer::{export, import};
+use super::transfer::{Put, export, import};
 use super::walk::{Range, walk};
 use super::{expect, expect_kept, open};
 use crate::amount::amount;
@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, Visitor};
+use todana::{Action, Db, DbOptions, Name, Record, Records, Storage};
 use todana_core::Attributes;
 
 /// A server or a database, and how to reach the server.
@@ -345,19 +345,6 @@ fn list_of_server(server: &Server<'_>, range: &Range, limit: u64, values: bool) 
     })?;
     out.flush()?;
     left_out.told()
-}
-
-/// Stores a record as it is.
-struct Put<'r> {
-    put: Action<'r>,
-    /// One that is there stays.
-    keeps: bool,
-}
-
-impl Visitor for Put<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        if self.keeps && old.is_some() { Action::Keep } else { self.put }
-    }
 }
 
 /// Stores all records of one database in another one; returns how many it has met.

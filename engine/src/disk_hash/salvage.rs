@@ -27,7 +27,7 @@ use crate::disk::{Disk, PatchedFile};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Action, Engine, Error, ErrorKind, Record, Regardless, Result};
+use todana_core::{Action, Engine, Error, ErrorKind, Record, Result, Visitor};
 
 /// So many damages are listed one by one; all are counted.
 const LISTED_MAX: usize = 1000;
@@ -574,7 +574,7 @@ impl Salvager<'_> {
                     }
                 };
                 let Some(into) = self.into else { return Ok(()) };
-                into.visit(key, &mut Regardless(Action::Put(Record::new(value, head.attributes))))
+                into.visit(key, &mut Do(Action::Put(Record::new(value, head.attributes))))
             }
             REMOVE => self.remove(head.key(bytes)),
             CLEAR => {
@@ -599,7 +599,7 @@ impl Salvager<'_> {
 
     fn remove(&mut self, key: &[u8]) -> Result<()> {
         self.doubtful.remove(key);
-        self.into.map_or(Ok(()), |into| into.visit(key, &mut Regardless(Action::Remove)))
+        self.into.map_or(Ok(()), |into| into.visit(key, &mut Do(Action::Remove)))
     }
 
     /// Passes over damage up to where entries go on. `told`: what the entry there seems to say.
@@ -648,6 +648,19 @@ impl Salvager<'_> {
         if self.found.damages.len() < LISTED_MAX {
             self.found.damages.push(HashDamage { path: path.into(), offset, len, what, is_mended });
         }
+    }
+}
+
+/// Does this, whatever is there.
+struct Do<'a>(Action<'a>);
+
+impl Visitor for Do<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn overwrites(&self) -> bool {
+        true
     }
 }
 

@@ -15,8 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::replication::NANOS;
-use todana::{Action, Lane, Record, kyoto};
-use todana_core::{Attributes, Error, Expiry, Regardless, Result};
+use todana::{Action, Lane, Record, Visitor, kyoto};
+use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep, put_acknowledgement};
@@ -325,16 +325,14 @@ impl Follower {
                     (kyoto::expiry_of(time), value)
                 };
                 let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-                database.visit_record_from(origin, lane, key, &mut Regardless(Action::Put(record)))?;
+                database.visit_record_from(origin, lane, key, &mut Put(Action::Put(record)))?;
                 if let Some(limiter) = &served.limiter {
                     // Where nothing can be removed, the next change is refused.
                     let _ = limiter.enforce(database, lane, key);
                 }
                 Ok(())
             }
-            Change::Remove { key } => {
-                database.visit_record_from(origin, lane, key, &mut Regardless(Action::Remove))
-            }
+            Change::Remove { key } => database.visit_record_from(origin, lane, key, &mut Put(Action::Remove)),
             Change::Clear => database.clear_from(origin, lane),
             Change::Other { .. } => Ok(()),
         }
@@ -388,6 +386,19 @@ fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
         }
     }
     outcome
+}
+
+/// Does as it is told, whatever is there.
+pub(crate) struct Put<'p>(pub(crate) Action<'p>);
+
+impl Visitor for Put<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
 }
 
 /// What has come and has not been looked at.

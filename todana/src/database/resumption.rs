@@ -1,10 +1,10 @@
 //! What a log and checkpoints ask of a database: where it stands, and that it goes on from there.
 
-use super::Database;
+use super::{Database, Regardless};
 use crate::flush;
 use crate::update_log::{Change, Position, UpdateLog};
 use parking_lot::RwLockReadGuard;
-use todana_core::{Action, Expiry, Order, Regardless, Result, UnixSeconds};
+use todana_core::{Action, Expiry, Order, Result, UnixSeconds};
 
 impl Database {
     /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a

@@ -2,15 +2,15 @@
 
 use super::Database;
 use super::commands::refusal;
-use super::visits::Met;
+use super::visits::{Met, Regardless};
 use crate::classes::size_of;
 use crate::counters::Lane;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::transaction::Space;
 use todana_core::{
-    Action, Error, ErrorKind, Family, LONG_VALUE_LEN, Refusal, Regardless, Reply, Result, Shared, Store,
-    StoreMode, UnixSeconds,
+    Action, Error, ErrorKind, Family, LONG_VALUE_LEN, Refusal, Reply, Result, Shared, Store, StoreMode,
+    UnixSeconds,
 };
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.

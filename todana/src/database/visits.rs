@@ -5,7 +5,7 @@ use crate::counters::Lane;
 use crate::expiry::Living;
 use crate::transaction::Space;
 use crate::update_log::{Position, UpdateLog};
-use todana_core::{Action, Error, ErrorKind, Record, Regardless, Result, UnixSeconds, Visitor, WhenFull};
+use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
 
 /// How much depends on a visit.
 #[derive(Clone, Copy, PartialEq)]
@@ -239,6 +239,19 @@ impl Database {
             return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
         }
         outcome.map(|()| met)
+    }
+}
+
+/// Does as it is told, whatever is there.
+pub(crate) struct Regardless<'r>(pub(crate) Action<'r>);
+
+impl Visitor for Regardless<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn overwrites(&self) -> bool {
+        matches!(self.0, Action::Put(_) | Action::Remove)
     }
 }
 

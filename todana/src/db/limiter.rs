@@ -3,11 +3,12 @@
 //! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
 //! their use: noting uses on disk would cost a write a read.
 
+use crate::database::Regardless;
 use crate::{Database, Lane, Name};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Action, Place, Regardless, Result};
+use todana_core::{Action, Place, Result};
 
 /// Taken at once.
 const VICTIMS_MAX: u64 = 64;

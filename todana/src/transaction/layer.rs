@@ -289,7 +289,7 @@ fn unordered() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use todana_core::Regardless;
+    use crate::database::Regardless;
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
     #[test]

@@ -17,15 +17,13 @@ mod layer;
 
 use crate::counters::Lane;
 use crate::update_log::{Change, Gathered, Position, UpdateLog};
-use crate::{Database, Db};
+use crate::{Database, Db, database::Regardless};
 use layer::{Layer, Owned};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use todana_core::{
-    Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Regardless, Reply, Result, Visitor,
-};
+use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
 
 pub(crate) use gate::{Gate, WhileWaiting};
 

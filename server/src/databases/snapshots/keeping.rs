@@ -2,6 +2,7 @@
 
 use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
 use crate::databases::{Served, failed, has_ended};
+use crate::replica::Put;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -296,7 +297,7 @@ fn fill(
             return Ok(());
         }
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-        let stored = database.visit_record(&lane, key, &mut todana_core::Regardless(Action::Put(record)));
+        let stored = database.visit_record(&lane, key, &mut Put(Action::Put(record)));
         stored.map_err(|error| error.to_string())?;
         if let Some(limiter) = &served.limiter {
             // Where nothing can be removed, the next record is refused.
