@@ -13,7 +13,7 @@ use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock};
-use todana_core::{Command, Store};
+use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 /// A data directory with these records.
@@ -27,7 +27,7 @@ fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
     for (key, value) in records {
         let store = Store { key: key.as_bytes(), value, ..Store::default() };
-        database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+        database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
     }
     database.log().unwrap().close().unwrap();
 }

@@ -5,7 +5,8 @@
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use todana_core::{Attributes, Command, Expiry, Hit, Record, Reply, Stored, UnixSeconds};
+use todana_core::{Attributes, Expiry, Hit, Operation, Record, Reply, Stored, UnixSeconds};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, Step, encode};
 
 const PIPELINED: usize = 16;
@@ -75,7 +76,7 @@ fn run(mut unread: &[u8], with_reply: bool, out: &mut Vec<u8>) {
 
 fn reply(command: &Command<'_>) -> Reply<'static> {
     match command {
-        Command::Get(_) => Reply::Hit(Hit {
+        Command::Operation(Operation::Get(_)) => Reply::Hit(Hit {
             record: Record::new(
                 b"0123456789abcdef0123456789abcdef",
                 Attributes { version: 7, ..Attributes::default() },
@@ -85,9 +86,9 @@ fn reply(command: &Command<'_>) -> Reply<'static> {
             recache: Default::default(),
             now: UnixSeconds(1000),
         }),
-        Command::Store(_) => Reply::Stored(Stored::default()),
-        Command::Delete(_) => Reply::Deleted,
-        Command::Arithmetic(_) => Reply::NotFound,
+        Command::Operation(Operation::Store(_)) => Reply::Stored(Stored::default()),
+        Command::Operation(Operation::Delete(_)) => Reply::Deleted,
+        Command::Operation(Operation::Arithmetic(_)) => Reply::NotFound,
         _ => Reply::Done,
     }
 }

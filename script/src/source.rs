@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use todana::kyoto::Kyoto;
 use todana::{Database, Db, Heading, Name, Records, Transaction};
-use todana_core::{Command, Place, Record, Reply, Result, Visitor};
+use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
 
 /// How long a script waits for the transaction of a client's call, which is short, before it looks again.
 const TRY_AGAIN: Duration = Duration::from_micros(100);
@@ -174,7 +174,7 @@ impl Reach {
 }
 
 impl Records for Reach {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         self.with(|records| records.execute(command, reply))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana::{Database, Db, Heading, Name, Records, Transaction};
-use todana_core::{Command, Place, Record, Reply, Result, Visitor};
+use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
 use todana_script::{Interpreter, Options, Outcome, Program, Source};
 
 /// What a script may take. Loading it takes a small part of that.
@@ -28,7 +28,7 @@ impl Stalling {
 }
 
 impl Records for Stalling {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         self.db.execute(command, reply)
     }
 

@@ -516,7 +516,7 @@ mod tests {
     use super::*;
     use crate::options::{DatabaseOptions, Further, LimitOptions, ListenOptions, MemoryOptions};
     use todana::Name;
-    use todana_core::{Command, Store};
+    use todana_core::{Operation, Store};
 
     /// Index and files of a hash on disk were taken for the server's own, and the database in memory beside it had to make do with less.
     #[test]
@@ -538,7 +538,7 @@ mod tests {
         let (lane, value) = (hash.lane(), [7; 4000]);
         let keys = || (0..20_000u32).map(u32::to_le_bytes);
         for key in keys() {
-            let store = Command::Store(Store { key: &key, value: &value, ..Store::default() });
+            let store = Operation::Store(Store { key: &key, value: &value, ..Store::default() });
             hash.execute(&lane, &store, &mut |_| ());
         }
         hash.engine().durable().unwrap().sync().unwrap();

@@ -13,9 +13,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::{Clock, Database, Lane, ManualClock};
-use todana_core::{Command, Reply, UnixSeconds};
+use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
-use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
 use todana_server::{Authentication, Handle, Options, Server};
 use transcript::{transcripts, unescape};
 
@@ -306,11 +306,15 @@ impl Party for InProcess {
             match self.dialect.decode(&self.limits, &self.unread[at..], &mut scratch) {
                 Step::Request { consumed, request } => {
                     at += consumed;
-                    self.closed = matches!(request.command, Command::Quit);
                     let output = &mut self.output;
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, output);
-                    if !self.closed {
-                        self.database.execute(&self.lane, &request.command, &mut reply);
+                    match &request.command {
+                        Command::Operation(operation) => {
+                            self.database.execute(&self.lane, operation, &mut reply);
+                        }
+                        Command::Quit => self.closed = true,
+                        Command::Faulty { message } => reply(Reply::Faulty(message)),
+                        _ => reply(Reply::Unknown),
                     }
                 }
                 Step::NeedMore { consumed, .. } => {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::{Clock, Database, Lane, ManualClock};
-use todana_core::{Command, Reply, UnixSeconds};
+use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
-use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
 
 const START: u64 = 1_700_000_000;
 const THIRTY_DAYS: i64 = 2_592_000;
@@ -515,7 +515,11 @@ impl Session {
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, out);
                     match request.command {
                         Command::Quit | Command::Stats { .. } => panic!("not sent"),
-                        command => self.database.execute(&self.lane, &command, &mut reply),
+                        Command::Operation(operation) => {
+                            self.database.execute(&self.lane, &operation, &mut reply);
+                        }
+                        Command::Faulty { message } => reply(Reply::Faulty(message)),
+                        _ => reply(Reply::Unknown),
                     }
                 }
                 Step::NeedMore { consumed, .. } => {

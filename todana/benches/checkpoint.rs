@@ -17,7 +17,7 @@ use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock, seed_of, verify};
-use todana_core::{Command, Store};
+use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 /// Resident bytes of this process.
@@ -87,7 +87,7 @@ fn open(path: &Path, compression: Compression, rests: u32) -> (DataDirectory, Da
 }
 
 fn set(database: &Database, lane: &todana::Lane, key: &[u8], value: &[u8]) {
-    let command = Command::Store(Store { key, value, ..Store::default() });
+    let command = Operation::Store(Store { key, value, ..Store::default() });
     database.execute(lane, &command, &mut |_| ());
     // As the server does: nobody runs ahead of the log.
     if let Some(log) = database.log()

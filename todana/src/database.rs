@@ -22,7 +22,7 @@ use crate::versions::Versions;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Buffer, Command, Engine, Error, ErrorKind, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
+    Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
 };
 use todana_engine::ClassBounds;
 
@@ -344,7 +344,7 @@ impl Database {
 
     /// Whether this is a change, and the log could not be told of it.
     #[inline]
-    fn refuses(&self, command: &Command<'_>) -> bool {
+    fn refuses(&self, command: &Operation<'_>) -> bool {
         (self.cannot_write() && is_change(command))
             || (self.takes_only_removals() && is_change(command) && !is_removal(command))
     }
@@ -435,9 +435,8 @@ impl Database {
         self.sweep.gone() != before
     }
 
-    /// Runs a command. `reply` is called once for a command about data, perhaps under a lock of the engine: it shall only
-    /// encode. Commands that are the server's own (statistics, version ...) are answered `Unknown`.
-    pub fn execute(&self, lane: &Lane, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+    /// Executes an operation. `reply` is called once, perhaps under a lock of the engine: it shall only encode.
+    pub fn execute(&self, lane: &Lane, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         let now = self.clock.now();
         self.flush_if_due(now);
         if self.is_read_only && is_change(command) {

@@ -1,7 +1,7 @@
 //! The embeddable database: commands as visitors, expiry, statistics. No sockets, no wire formats.
 //!
 //! ```text
-//! Command --Database::execute--> a visitor for each kind of command --Engine::visit--> memory
+//! Operation --Database::execute--> a visitor for each kind of operation --Engine::visit--> memory
 //! Reply   <--------------------- its outcome
 //! ```
 //!
@@ -12,14 +12,14 @@
 //! use std::sync::Arc;
 //! use todana::disk::SystemDisk;
 //! use todana::{Database, EngineOptions, Name, SystemClock};
-//! use todana_core::{Command, Get, Reply, Store};
+//! use todana_core::{Get, Operation, Reply, Store};
 //!
 //! let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
 //! let database = Database::new(engine, Arc::new(SystemClock));
 //! let lane = database.lane();
-//! let set = Command::Store(Store { key: b"hello", value: b"world", ..Store::default() });
+//! let set = Operation::Store(Store { key: b"hello", value: b"world", ..Store::default() });
 //! database.execute(&lane, &set, &mut |reply| assert!(matches!(reply, Reply::Stored(_))));
-//! let get = Command::Get(Get { key: b"hello", ..Get::default() });
+//! let get = Operation::Get(Get { key: b"hello", ..Get::default() });
 //! let mut value = Vec::new();
 //! database.execute(&lane, &get, &mut |reply| {
 //!     if let Reply::Hit(hit) = reply {

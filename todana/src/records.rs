@@ -11,8 +11,8 @@ use replies::{ask, found, of_key, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 use todana_core::{
-    Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record, Reply, Result,
-    Store, StoreMode, Touch, Ttl, Visitor,
+    Attributes, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Operation, Place, Record, Reply,
+    Result, Store, StoreMode, Touch, Ttl, Visitor,
 };
 use visitors::{Seize, Swap, TextSum, Updater, Wrong};
 
@@ -94,7 +94,7 @@ pub enum Heading {
 /// ```
 pub trait Records {
     /// Runs a command; `reply` is called once, perhaps under a lock of the engine: it shall not call the database.
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()>;
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()>;
 
     /// Runs a visitor on a record, atomically; it sees no expired record. The only way in which anything is written.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
@@ -305,7 +305,7 @@ pub trait Records {
     /// ```
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let get = Get { key, ..Get::default() };
-        ask(self, &Command::Get(get), |reply| Ok(found(reply)?.map(&mut *see).is_some()))
+        ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(&mut *see).is_some()))
     }
 
     /// A record with its attributes and a version, by which [`compare_and_set`](Records::compare_and_set) tells whether it has
@@ -322,13 +322,13 @@ pub trait Records {
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
         let get = Get { key, needs: Needs { version: true, access: false }, ..Get::default() };
-        ask(self, &Command::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
+        ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
     }
 
     /// Whether there is such a record. Does not count as a use of it.
     fn contains(&self, key: &[u8]) -> Result<bool> {
         let look = Get { key, silent: true, ..Get::default() };
-        ask(self, &Command::Get(look), |reply| Ok(found(reply)?.is_some()))
+        ask(self, &Operation::Get(look), |reply| Ok(found(reply)?.is_some()))
     }
 
     /// Stores a record, whatever was there; it stays until it is removed.
@@ -472,7 +472,7 @@ pub trait Records {
     /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).
     fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<Compared> {
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
-        ask(self, &Command::Store(cas), |reply| match reply {
+        ask(self, &Operation::Store(cas), |reply| match reply {
             Reply::Stored(_) => Ok(Compared::Stored),
             Reply::Exists => Ok(Compared::Changed),
             Reply::NotFound => Ok(Compared::Missing),
@@ -500,7 +500,7 @@ pub trait Records {
     /// Removes a record; returns whether there was one.
     fn remove(&self, key: &[u8]) -> Result<bool> {
         let delete = Delete { key, ..Delete::default() };
-        ask(self, &Command::Delete(delete), |reply| match reply {
+        ask(self, &Operation::Delete(delete), |reply| match reply {
             Reply::Deleted => Ok(true),
             Reply::NotFound => Ok(false),
             other => Err(refused(other)),
@@ -525,7 +525,7 @@ pub trait Records {
 
     /// Gives a record a new time to live; returns whether there is one.
     fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
-        ask(self, &Command::Touch(Touch { key, ttl }), |reply| match reply {
+        ask(self, &Operation::Touch(Touch { key, ttl }), |reply| match reply {
             Reply::Touched => Ok(true),
             Reply::NotFound => Ok(false),
             other => Err(refused(other)),
@@ -589,7 +589,7 @@ pub trait Records {
 }
 
 impl Records for Transaction<'_> {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         self.run(command, reply);
         Ok(())
     }
@@ -626,7 +626,7 @@ impl Records for Transaction<'_> {
 macro_rules! pointed_to {
     ($pointer:ty) => {
         impl<R: Records + ?Sized> Records for $pointer {
-            fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+            fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
                 (**self).execute(command, reply)
             }
 

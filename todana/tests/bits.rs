@@ -15,7 +15,7 @@ use todana::backup::{Backup, Receiver};
 use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{Sync, Tail};
 use todana::{DataDirectory, DataOptions, verify};
-use todana_core::{Command, Delete, Error, ErrorKind, Needs, Store, Ttl};
+use todana_core::{Delete, Error, ErrorKind, Needs, Operation, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const WAYS: [Compression; 2] = [Compression::None, Compression::Zstd(1)];
@@ -47,20 +47,20 @@ impl Set {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
         let store = Store { key: b"gone", value: b"soon", ..Store::default() };
-        kept.run(Command::Store(store));
-        kept.run(Command::Store(Store { key: b"counter", value: b"41", ..store }));
+        kept.run(Operation::Store(store));
+        kept.run(Operation::Store(Store { key: b"counter", value: b"41", ..store }));
         kept.directory.checkpoint(&kept.database).unwrap();
-        kept.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+        kept.run(Operation::Delete(Delete { key: b"gone", ..Delete::default() }));
         let needs = Needs { version: true, ..Needs::default() };
         let (ttl, flags) = (Ttl::Sliding(60), 300);
-        kept.run(Command::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
-        kept.run(Command::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
+        kept.run(Operation::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
+        kept.run(Operation::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
         // Long enough for a block of its own, and small where it is compressed.
         if compression != Compression::None {
-            kept.run(Command::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
+            kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
         }
         kept.directory.checkpoint(&kept.database).unwrap();
-        kept.run(Command::Store(Store { key: b"behind", value: b"all", ..store }));
+        kept.run(Operation::Store(Store { key: b"behind", value: b"all", ..store }));
         Set::of(&disk, kept)
     }
 

@@ -11,7 +11,7 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, seed_of, verify};
 use todana_core::{
-    Attributes, Command, Delete, ErrorKind, Get, MemoryLimit, Needs, Result, Store, StoreMode, Touch, Ttl,
+    Attributes, Delete, ErrorKind, Get, MemoryLimit, Needs, Operation, Result, Store, StoreMode, Touch, Ttl,
     UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
@@ -55,14 +55,14 @@ fn open(path: &Path) -> Opening {
 }
 
 impl Opening {
-    fn run(&self, command: Command<'_>) -> String {
+    fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
-        let answer = self.run(Command::Store(Store { key, value, ..Store::default() }));
+        let answer = self.run(Operation::Store(Store { key, value, ..Store::default() }));
         assert!(answer.starts_with("Stored"), "{answer}");
     }
 
@@ -126,7 +126,7 @@ fn records_of_every_size_and_attribute_come_back() {
                 for needs in [Needs::default(), needs] {
                     let key = format!("{n}:{flags}:{}", needs.version);
                     let key = key.as_bytes();
-                    before.run(Command::Store(Store {
+                    before.run(Operation::Store(Store {
                         key,
                         value: b"tagged",
                         flags,
@@ -137,7 +137,7 @@ fn records_of_every_size_and_attribute_come_back() {
                 }
             }
         }
-        before.run(Command::Store(Store {
+        before.run(Operation::Store(Store {
             key: b"long and tagged",
             value: &vec![b't'; 100_000],
             flags: 5,
@@ -169,9 +169,9 @@ fn a_checkpoint_and_the_log_behind_it_give_the_state_at_the_end() {
     }
     before.checkpoint();
     before.set(b"key:1", b"new");
-    before.run(Command::Delete(Delete { key: b"key:2", ..Delete::default() }));
-    before.run(Command::Touch(Touch { key: b"key:3", ttl: Ttl::Seconds(500) }));
-    before.run(Command::Store(Store {
+    before.run(Operation::Delete(Delete { key: b"key:2", ..Delete::default() }));
+    before.run(Operation::Touch(Touch { key: b"key:3", ttl: Ttl::Seconds(500) }));
+    before.run(Operation::Store(Store {
         key: b"key:4",
         value: b"+",
         mode: StoreMode::Append,
@@ -217,30 +217,30 @@ fn records_come_back_to_an_engine_of_another_seed_and_other_shards() {
 fn versions_and_a_planned_flush_are_kept_by_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let needs = Needs { version: true, ..Needs::default() };
-    let store = Command::Store(Store { key: b"k", value: b"v", needs, ..Store::default() });
+    let store = Operation::Store(Store { key: b"k", value: b"v", needs, ..Store::default() });
     let version_of = |answer: String| -> u64 {
         answer.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
     };
     let before = open(folder.path());
     let shown = version_of(before.run(store));
     // No record has it any longer, and the log from here on does not tell it.
-    before.run(Command::Delete(Delete { key: b"k", ..Delete::default() }));
-    before.run(Command::Flush { at: Ttl::Seconds(60) });
+    before.run(Operation::Delete(Delete { key: b"k", ..Delete::default() }));
+    before.run(Operation::Flush { at: Ttl::Seconds(60) });
     before.set(b"stays", b"until then");
     before.checkpoint();
     drop(before);
     let after = open_at(folder.path(), 1_059);
     assert_eq!(after.opened.entries, 1);
     assert!(version_of(after.run(store)) > shown);
-    assert_ne!(after.run(Command::Get(Get { key: b"stays", ..Get::default() })), "Miss");
+    assert_ne!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
     after.clock.advance(1);
-    assert_eq!(after.run(Command::Get(Get { key: b"stays", ..Get::default() })), "Miss");
+    assert_eq!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
     // A flush that has been carried out is not planned.
     after.set(b"later", b"stays");
     after.checkpoint();
     drop(after);
     let last = open_at(folder.path(), 5_000);
-    assert_ne!(last.run(Command::Get(Get { key: b"later", ..Get::default() })), "Miss");
+    assert_ne!(last.run(Operation::Get(Get { key: b"later", ..Get::default() })), "Miss");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn expired_records_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path());
     before.set(b"stays", b"1");
-    before.run(Command::Store(Store {
+    before.run(Operation::Store(Store {
         key: b"dies",
         value: b"2",
         ttl: Ttl::Seconds(10),
@@ -292,9 +292,9 @@ fn checkpoints_under_writers_come_back_as_what_was_written_last() {
                             _ => round.to_string().into_bytes(),
                         };
                         let command = if removes {
-                            Command::Delete(Delete { key: &key, ..Delete::default() })
+                            Operation::Delete(Delete { key: &key, ..Delete::default() })
                         } else {
-                            Command::Store(Store {
+                            Operation::Store(Store {
                                 key: &key,
                                 value: &value,
                                 flags: round as u32,
@@ -337,7 +337,7 @@ fn two_checkpoints(folder: &Path, compression: Compression) -> Records {
     opening.checkpoint();
     opening.set(b"second", b"two");
     opening.set(&vec![b'k'; 66_000], b"a long key");
-    opening.run(Command::Store(Store {
+    opening.run(Operation::Store(Store {
         key: b"tag",
         value: b"v",
         flags: 7,
@@ -563,7 +563,7 @@ fn what_was_evicted_and_then_deleted_does_not_come_back() {
     }
     assert!(opening.records().len() < 30_000);
     for n in 0..39_999u32 {
-        opening.run(Command::Delete(Delete { key: &n.to_le_bytes(), ..Delete::default() }));
+        opening.run(Operation::Delete(Delete { key: &n.to_le_bytes(), ..Delete::default() }));
     }
     drop(opening);
     let records = open(folder.path()).records();
@@ -592,15 +592,15 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
         };
         let store = Store { key: &key, value: &value, ttl, flags: n as u32, ..Store::default() };
         let command = match roll >> 24 & 15 {
-            _ if removes => Command::Delete(Delete { key: &key, ..Delete::default() }),
-            0 => Command::Touch(Touch { key: &key, ttl }),
-            1 => Command::Store(Store { mode: StoreMode::Append, value: b"+", ..store }),
-            2 => Command::Get(Get {
+            _ if removes => Operation::Delete(Delete { key: &key, ..Delete::default() }),
+            0 => Operation::Touch(Touch { key: &key, ttl }),
+            1 => Operation::Store(Store { mode: StoreMode::Append, value: b"+", ..store }),
+            2 => Operation::Get(Get {
                 key: &key,
                 needs: Needs { version: true, ..Needs::default() },
                 ..Get::default()
             }),
-            _ => Command::Store(store),
+            _ => Operation::Store(store),
         };
         opening.database.execute(&lane, &command, &mut |_| ());
         each(n);
@@ -624,10 +624,10 @@ fn whatever_happens_beside_checkpoints_comes_back_as_it_was() {
                         write_at_random(opening, round * WRITERS + writer, 16_000, |n| match n % 4_000 {
                             500 if writer == 0 => opening.clock.advance(1),
                             2_500 if writer == 0 && n > 8_000 => {
-                                opening.run(Command::Flush { at: Ttl::Expired });
+                                opening.run(Operation::Flush { at: Ttl::Expired });
                             }
                             3_500 if writer == 1 => {
-                                opening.run(Command::Flush { at: Ttl::Seconds(2) });
+                                opening.run(Operation::Flush { at: Ttl::Seconds(2) });
                             }
                             _ => {}
                         });
@@ -646,7 +646,7 @@ fn whatever_happens_beside_checkpoints_comes_back_as_it_was() {
             }
             stops.store(true, Ordering::Relaxed);
         });
-        opening.run(Command::Noop);
+        opening.run(Operation::Noop);
         now = opening.database.now().0;
         let live = |opening: &Opening| {
             let mut records = opening.records();
@@ -683,12 +683,12 @@ fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
                                 format!("{writer}:{}", n.wrapping_mul(2_654_435_761) % 30_011).into_bytes();
                             if n % 5 == 4 {
                                 let delete = Delete { key: &key, ..Delete::default() };
-                                opening.database.execute(&lane, &Command::Delete(delete), &mut |_| ());
+                                opening.database.execute(&lane, &Operation::Delete(delete), &mut |_| ());
                                 model.remove(&key);
                             } else {
                                 let (value, flags) = (vec![b'v'; 150 + n as usize % 50], round * 100_000 + n);
                                 let store = Store { key: &key, value: &value, flags, ..Store::default() };
-                                opening.database.execute(&lane, &Command::Store(store), &mut |_| ());
+                                opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
                                 model.insert(key, (value, Attributes { flags, ..Attributes::default() }));
                             }
                         }
@@ -731,7 +731,7 @@ fn where_nothing_may_go_what_has_expired_since_keeps_nobody_from_opening() {
         for n in 0..8_000u32 {
             let key = [&round.to_le_bytes()[..], &n.to_le_bytes()].concat();
             let ttl = Ttl::Seconds(50);
-            let answer = opening.run(Command::Store(Store {
+            let answer = opening.run(Operation::Store(Store {
                 key: &key,
                 value: &[b'v'; 200],
                 ttl,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use todana::{Database, SystemClock};
-use todana_core::{Arithmetic, Command, Get, Needs, Reply, Store};
+use todana_core::{Arithmetic, Get, Needs, Operation, Reply, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 const THREADS: u64 = 4;
@@ -11,7 +11,7 @@ const ROUNDS: u64 = 5_000;
 fn text_and_version(database: &Database, lane: &todana::Lane, key: &[u8]) -> (String, u64) {
     let needs = Needs { version: true, access: false };
     let mut found = None;
-    database.execute(lane, &Command::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
+    database.execute(lane, &Operation::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
         if let Reply::Hit(hit) = reply {
             let text = String::from_utf8(hit.record.value.to_vec()).unwrap();
             found = Some((text, hit.record.attributes.version));
@@ -27,7 +27,7 @@ fn increments_and_compare_and_sets_of_four_threads_all_count() {
     let lane = database.lane();
     for key in [&b"count"[..], b"cas"] {
         let store = Store { key, value: b"0", ..Store::default() };
-        database.execute(&lane, &Command::Store(store), &mut |_| {});
+        database.execute(&lane, &Operation::Store(store), &mut |_| {});
     }
     let retries: u64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -37,7 +37,7 @@ fn increments_and_compare_and_sets_of_four_threads_all_count() {
                     let (mut last, mut retries) = (0, 0);
                     for _ in 0..ROUNDS {
                         let incr = Arithmetic { key: b"count", ..Arithmetic::default() };
-                        database.execute(&lane, &Command::Arithmetic(incr), &mut |reply| match reply {
+                        database.execute(&lane, &Operation::Arithmetic(incr), &mut |reply| match reply {
                             Reply::Number(number) => {
                                 assert!(number.value > last, "{} behind {last}", number.value);
                                 last = number.value;
@@ -51,7 +51,7 @@ fn increments_and_compare_and_sets_of_four_threads_all_count() {
                             let value = next.as_bytes();
                             let store = Store { key: b"cas", value, compare, ..Store::default() };
                             let mut stored = false;
-                            database.execute(&lane, &Command::Store(store), &mut |reply| match reply {
+                            database.execute(&lane, &Operation::Store(store), &mut |reply| match reply {
                                 Reply::Stored(_) => stored = true,
                                 Reply::Exists => {}
                                 other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, RefusedStore, Reply, Store,
+    Arithmetic, Delete, Direction, Family, Get, Needs, Operation, Refusal, RefusedStore, Reply, Store,
     StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
@@ -15,19 +15,19 @@ fn database() -> (Database, Arc<ManualClock>) {
 }
 
 /// What a command adds to the counters.
-fn counted(database: &Database, command: Command<'_>) -> Counters {
+fn counted(database: &Database, command: Operation<'_>) -> Counters {
     database.reset_counters();
     let lane = database.lane();
     database.execute(&lane, &command, &mut |_| {});
     database.counters()
 }
 
-fn get(key: &[u8]) -> Command<'_> {
-    Command::Get(Get { key, ..Get::default() })
+fn get(key: &[u8]) -> Operation<'_> {
+    Operation::Get(Get { key, ..Get::default() })
 }
 
-fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Command<'a> {
-    Command::Store(Store { key, value, ..Store::default() })
+fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Operation<'a> {
+    Operation::Store(Store { key, value, ..Store::default() })
 }
 
 const NONE: fn() -> Counters = Counters::default;
@@ -39,9 +39,9 @@ fn reads_and_stores_count_by_outcome() {
     assert_eq!(counted(&database, set(b"k", b"1")), Counters { cmd_set: 1, total_items: 1, ..NONE() });
     assert_eq!(counted(&database, get(b"k")), Counters { cmd_get: 1, get_hits: 1, ..NONE() });
     let add = Store { key: b"k", mode: StoreMode::Add, ..Store::default() };
-    assert_eq!(counted(&database, Command::Store(add)), Counters { cmd_set: 1, ..NONE() });
+    assert_eq!(counted(&database, Operation::Store(add)), Counters { cmd_set: 1, ..NONE() });
     let brief = Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() };
-    counted(&database, Command::Store(brief));
+    counted(&database, Operation::Store(brief));
     clock.advance(5);
     let expired = Counters { cmd_get: 1, get_misses: 1, get_expired: 1, reclaimed: 1, ..NONE() };
     assert_eq!(counted(&database, get(b"k")), expired);
@@ -52,7 +52,7 @@ fn reads_and_stores_count_by_outcome() {
 #[test]
 fn get_and_touch_counts_as_touch() {
     let (database, _) = database();
-    let gat = Command::Get(Get {
+    let gat = Operation::Get(Get {
         key: b"k",
         touch: Some(Ttl::Seconds(9)),
         counts_as_touch: true,
@@ -61,19 +61,20 @@ fn get_and_touch_counts_as_touch() {
     assert_eq!(counted(&database, gat), Counters { cmd_touch: 1, touch_misses: 1, ..NONE() });
     counted(&database, set(b"k", b"1"));
     assert_eq!(counted(&database, gat), Counters { cmd_touch: 1, touch_hits: 1, ..NONE() });
-    let touch = Command::Touch(Touch { key: b"k", ttl: Ttl::Never });
+    let touch = Operation::Touch(Touch { key: b"k", ttl: Ttl::Never });
     assert_eq!(counted(&database, touch), Counters { cmd_touch: 1, touch_hits: 1, ..NONE() });
-    let touch = Command::Touch(Touch { key: b"other", ttl: Ttl::Never });
+    let touch = Operation::Touch(Touch { key: b"other", ttl: Ttl::Never });
     assert_eq!(counted(&database, touch), Counters { cmd_touch: 1, touch_misses: 1, ..NONE() });
 }
 
 #[test]
 fn arithmetic_and_deletes_count_by_direction_and_outcome() {
     let (database, _) = database();
-    let count = |direction| Command::Arithmetic(Arithmetic { key: b"n", direction, ..Arithmetic::default() });
+    let count =
+        |direction| Operation::Arithmetic(Arithmetic { key: b"n", direction, ..Arithmetic::default() });
     let up = count(Direction::Increment);
     let down = count(Direction::Decrement);
-    let delete = Command::Delete(Delete { key: b"n", ..Delete::default() });
+    let delete = Operation::Delete(Delete { key: b"n", ..Delete::default() });
     assert_eq!(counted(&database, up), Counters { incr_misses: 1, ..NONE() });
     assert_eq!(counted(&database, down), Counters { decr_misses: 1, ..NONE() });
     assert_eq!(counted(&database, delete), Counters { delete_misses: 1, ..NONE() });
@@ -87,14 +88,14 @@ fn arithmetic_and_deletes_count_by_direction_and_outcome() {
 fn compare_and_set_counts_by_outcome() {
     let (database, _) = database();
     let cas = |version| {
-        Command::Store(Store { key: b"k", compare: Some(version), value: b"2", ..Store::default() })
+        Operation::Store(Store { key: b"k", compare: Some(version), value: b"2", ..Store::default() })
     };
     assert_eq!(counted(&database, cas(1)), Counters { cmd_set: 1, cas_misses: 1, ..NONE() });
     let needs = Needs { version: true, access: false };
     let mut version = 0;
     let lane = database.lane();
     let store = Store { key: b"k", value: b"1", needs, ..Store::default() };
-    database.execute(&lane, &Command::Store(store), &mut |reply| match reply {
+    database.execute(&lane, &Operation::Store(store), &mut |reply| match reply {
         Reply::Stored(stored) => version = stored.version,
         other => panic!("{other:?}"),
     });
@@ -110,7 +111,15 @@ fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
     let (database, _) = database();
     let refused = |discards, refusal| {
         let (value_len, flags, mode, compares) = (5_000_000, 0, StoreMode::Set, false);
-        Command::RefusedStore(RefusedStore { key: b"k", value_len, flags, mode, compares, discards, refusal })
+        Operation::RefusedStore(RefusedStore {
+            key: b"k",
+            value_len,
+            flags,
+            mode,
+            compares,
+            discards,
+            refusal,
+        })
     };
     counted(&database, set(b"k", b"1"));
     for (discards, misses) in [(false, 0), (true, 1)] {
@@ -125,17 +134,18 @@ fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
 #[test]
 fn meta_commands_and_flushes_count_too() {
     let (database, _) = database();
-    let meta = Command::Get(Get { key: b"k", family: Family::Meta, ..Get::default() });
+    let meta = Operation::Get(Get { key: b"k", family: Family::Meta, ..Get::default() });
     assert_eq!(counted(&database, meta), Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() });
-    let flush = Command::Flush { at: Ttl::Never };
+    let flush = Operation::Flush { at: Ttl::Never };
     assert_eq!(counted(&database, flush), Counters { cmd_flush: 1, ..NONE() });
 }
 
 #[test]
 fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
     let (database, _) = database();
-    let mg =
-        |key, touch, vivify| Command::Get(Get { key, touch, vivify, family: Family::Meta, ..Get::default() });
+    let mg = |key, touch, vivify| {
+        Operation::Get(Get { key, touch, vivify, family: Family::Meta, ..Get::default() })
+    };
     let ttl = Some(Ttl::Seconds(9));
     let miss = Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() };
     let touched = Counters { cmd_meta: 1, cmd_touch: 1, touch_hits: 1, ..NONE() };
@@ -153,26 +163,26 @@ fn what_is_made_by_counting_is_no_miss_and_what_stays_is_not_deleted() {
     let meta = Counters { cmd_meta: 1, ..NONE() };
     let family = Family::Meta;
     let count = Arithmetic { key: b"n", vivify: Some(Ttl::Never), family, ..Arithmetic::default() };
-    let count = Command::Arithmetic(count);
+    let count = Operation::Arithmetic(count);
     assert_eq!(counted(&database, count), Counters { total_items: 1, ..meta });
     assert_eq!(counted(&database, count), Counters { incr_hits: 1, ..meta });
     let delete = Delete { key: b"n", family, ..Delete::default() };
     for stays in [Delete { mark_stale: true, ..delete }, Delete { drop_value: true, ..delete }] {
-        assert_eq!(counted(&database, Command::Delete(stays)), meta);
+        assert_eq!(counted(&database, Operation::Delete(stays)), meta);
     }
-    assert_eq!(counted(&database, Command::Delete(delete)), Counters { delete_hits: 1, ..meta });
+    assert_eq!(counted(&database, Operation::Delete(delete)), Counters { delete_hits: 1, ..meta });
 }
 
 #[test]
 fn whoever_meets_an_expired_record_has_it_counted() {
     let (database, clock) = database();
-    let brief = Command::Store(Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() });
+    let brief = Operation::Store(Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() });
     for command in [
         get(b"k"),
         set(b"k", b"1"),
-        Command::Touch(Touch { key: b"k", ttl: Ttl::Never }),
-        Command::Delete(Delete { key: b"k", ..Delete::default() }),
-        Command::Arithmetic(Arithmetic { key: b"k", ..Arithmetic::default() }),
+        Operation::Touch(Touch { key: b"k", ttl: Ttl::Never }),
+        Operation::Delete(Delete { key: b"k", ..Delete::default() }),
+        Operation::Arithmetic(Arithmetic { key: b"k", ..Arithmetic::default() }),
     ] {
         counted(&database, brief);
         clock.advance(5);

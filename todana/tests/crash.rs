@@ -23,7 +23,9 @@ use std::time::Duration;
 use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{LogOptions, Sync};
 use todana::{DataOptions, verify};
-use todana_core::{Arithmetic, Command, Delete, Direction, Expiry, Get, Needs, Store, StoreMode, Touch, Ttl};
+use todana_core::{
+    Arithmetic, Delete, Direction, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
+};
 
 const COMMANDS: usize = 2_000;
 const START: u64 = 1_700_000_000;
@@ -77,47 +79,47 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     let shows = Needs { version: true, ..Needs::default() };
     let now = kept.database.now().0;
     match dice.roll(100) {
-        0..30 => kept.run(Command::Store(Store { flags: dice.roll(3) as u32, ..store })),
-        30..32 => kept.run(Command::Store(Store { version: Some(1 + dice.roll(1 << 40)), ..store })),
-        32..40 => kept.run(Command::Delete(Delete { key, ..Delete::default() })),
+        0..30 => kept.run(Operation::Store(Store { flags: dice.roll(3) as u32, ..store })),
+        30..32 => kept.run(Operation::Store(Store { version: Some(1 + dice.roll(1 << 40)), ..store })),
+        32..40 => kept.run(Operation::Delete(Delete { key, ..Delete::default() })),
         40..42 => {
-            kept.run(Command::Delete(Delete { key, mark_stale: true, ttl: Some(ttl), ..Delete::default() }))
+            kept.run(Operation::Delete(Delete { key, mark_stale: true, ttl: Some(ttl), ..Delete::default() }))
         }
         42..44 => {
-            kept.run(Command::Delete(Delete { key, drop_value: true, flags: Some(9), ..Delete::default() }))
+            kept.run(Operation::Delete(Delete { key, drop_value: true, flags: Some(9), ..Delete::default() }))
         }
-        44 => kept.run(Command::Get(Get { key, vivify: Some(ttl), ..Get::default() })),
+        44 => kept.run(Operation::Get(Get { key, vivify: Some(ttl), ..Get::default() })),
         45..60 => {
             let direction = if dice.coin() { Direction::Increment } else { Direction::Decrement };
             let arithmetic =
                 Arithmetic { key, direction, delta: 7, vivify: Some(ttl), ..Arithmetic::default() };
-            kept.run(Command::Arithmetic(arithmetic))
+            kept.run(Operation::Arithmetic(arithmetic))
         }
         60..68 => {
             let mode = if dice.coin() { StoreMode::Append } else { StoreMode::Prepend };
-            kept.run(Command::Store(Store { value: b"+", mode, ..store }))
+            kept.run(Operation::Store(Store { value: b"+", mode, ..store }))
         }
-        68..72 => kept.run(Command::Touch(Touch { key, ttl })),
-        72..74 => kept.run(Command::Get(Get { key, touch: Some(ttl), ..Get::default() })),
-        74..80 => kept.run(Command::Get(Get { key, needs: shows, ..Get::default() })),
+        68..72 => kept.run(Operation::Touch(Touch { key, ttl })),
+        72..74 => kept.run(Operation::Get(Get { key, touch: Some(ttl), ..Get::default() })),
+        74..80 => kept.run(Operation::Get(Get { key, needs: shows, ..Get::default() })),
         80..86 => {
             // The version that is there, or not: versions count on from the first.
             let compare = kept.records().get(key).map_or(1, |(_, attributes)| attributes.version);
-            kept.run(Command::Store(Store { compare: Some(compare), needs: shows, ..store }))
+            kept.run(Operation::Store(Store { compare: Some(compare), needs: shows, ..store }))
         }
-        86..90 => kept.run(Command::Get(Get { key, ..Get::default() })),
+        86..90 => kept.run(Operation::Get(Get { key, ..Get::default() })),
         90..97 => {
             kept.clock.advance(dice.roll(20));
             String::new()
         }
         97 => {
             *flush_at = None;
-            kept.run(Command::Flush { at: Ttl::Expired })
+            kept.run(Operation::Flush { at: Ttl::Expired })
         }
         98 => {
             let seconds = 1 + dice.roll(30) as u32;
             *flush_at = Some(now + u64::from(seconds));
-            kept.run(Command::Flush { at: Ttl::Seconds(seconds) })
+            kept.run(Operation::Flush { at: Ttl::Seconds(seconds) })
         }
         _ => {
             kept.log().rotate().unwrap();
@@ -139,7 +141,7 @@ struct Course {
 impl Course {
     fn go_on(&mut self, kept: &Kept) {
         // Whatever a command does, a flush that is due comes before it, and is a change of its own.
-        kept.run(Command::Noop);
+        kept.run(Operation::Noop);
         self.flush_at = self.flush_at.filter(|&at| at > kept.database.now().0);
         note_moment(kept, self.flush_at, &mut self.moments);
         command(kept, &mut self.dice, &mut self.flush_at);
@@ -295,7 +297,7 @@ impl Session {
             let now = kept.database.now().0;
             kept.set(b"after", &[round]);
             kept.set(b"gone", b"x");
-            kept.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+            kept.run(Operation::Delete(Delete { key: b"gone", ..Delete::default() }));
             kept.log().wait(kept.log().end()).unwrap();
             let records = kept.records();
             if round == 1 {
@@ -331,7 +333,7 @@ impl Moment {
                     records.iter().filter(|(_, (_, attributes))| attributes.expiry == Expiry::Never);
                 lasting.map(|(key, _)| key.clone()).collect()
             };
-            kept.run(Command::Noop);
+            kept.run(Operation::Noop);
             assert_eq!(
                 lasting(&kept.records()),
                 lasting(&self.records),
@@ -341,12 +343,12 @@ impl Moment {
         };
         if flush_at > self.now {
             kept.clock.advance(flush_at - self.now - 1);
-            kept.run(Command::Noop);
+            kept.run(Operation::Noop);
             let is_empty = self.records.values().all(|(_, attributes)| attributes.expiry != Expiry::Never);
             assert!(is_empty || !kept.records().is_empty(), "{story}: flushed too early");
             kept.clock.advance(1);
         }
-        kept.run(Command::Noop);
+        kept.run(Operation::Noop);
         assert!(kept.records().is_empty(), "{story}: not flushed");
     }
 }

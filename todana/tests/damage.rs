@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::update_log::{LogOptions, Reader, Sync, Tail};
-use todana_core::{Command, Delete, ErrorKind};
+use todana_core::{Delete, ErrorKind, Operation};
 
 const NOW: u64 = 1_700_000_000;
 
@@ -28,7 +28,7 @@ fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
     let mut moments = vec![(0, Records::new())];
     for n in 0..14u8 {
         if n % 5 == 4 {
-            kept.run(Command::Delete(Delete { key: &[b'a' + n - 2], ..Delete::default() }));
+            kept.run(Operation::Delete(Delete { key: &[b'a' + n - 2], ..Delete::default() }));
         } else {
             kept.set(&[b'a' + n], format!("{value} {n}").as_bytes());
         }

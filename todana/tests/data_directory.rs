@@ -9,8 +9,8 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync, Tail};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
 use todana_core::{
-    Arithmetic, Attributes, Command, Delete, Direction, ErrorKind, Get, MemoryLimit, Needs, Store, StoreMode,
-    Touch, Ttl, UnixSeconds, WhenFull,
+    Arithmetic, Attributes, Delete, Direction, ErrorKind, Get, MemoryLimit, Needs, Operation, Store,
+    StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -38,14 +38,14 @@ fn open(path: &Path, now: u64, sync: Sync) -> Opening {
 }
 
 impl Opening {
-    fn run(&self, command: Command<'_>) -> String {
+    fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
-        let answer = self.run(Command::Store(Store { key, value, ..Store::default() }));
+        let answer = self.run(Operation::Store(Store { key, value, ..Store::default() }));
         assert!(answer.starts_with("Stored"), "{answer}");
     }
 
@@ -74,7 +74,7 @@ fn every_kind_of_change_comes_back() {
     before.set(b"", b"");
     before.set(b"gone", b"soon");
     before.set(b"long", &vec![b'l'; 300_000]);
-    before.run(Command::Store(Store {
+    before.run(Operation::Store(Store {
         key: b"tagged",
         value: b"v",
         flags: 42,
@@ -82,29 +82,29 @@ fn every_kind_of_change_comes_back() {
         needs: Needs { version: true, ..Needs::default() },
         ..Store::default()
     }));
-    before.run(Command::Store(Store {
+    before.run(Operation::Store(Store {
         key: b"sliding",
         value: b"s",
         ttl: Ttl::Sliding(60),
         ..Store::default()
     }));
-    before.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+    before.run(Operation::Delete(Delete { key: b"gone", ..Delete::default() }));
     let append = StoreMode::Append;
-    before.run(Command::Store(Store { key: b"plain", value: b"+", mode: append, ..Store::default() }));
-    before.run(Command::Store(Store { key: b"long", value: b"+", mode: append, ..Store::default() }));
+    before.run(Operation::Store(Store { key: b"plain", value: b"+", mode: append, ..Store::default() }));
+    before.run(Operation::Store(Store { key: b"long", value: b"+", mode: append, ..Store::default() }));
     before.set(b"number", b"41");
-    before.run(Command::Arithmetic(Arithmetic {
+    before.run(Operation::Arithmetic(Arithmetic {
         key: b"number",
         direction: Direction::Increment,
         delta: 1,
         ..Arithmetic::default()
     }));
-    before.run(Command::Touch(Touch { key: b"number", ttl: Ttl::Seconds(500) }));
+    before.run(Operation::Touch(Touch { key: b"number", ttl: Ttl::Seconds(500) }));
     // An access moves the expiry of one, a version shown stays with the other.
     before.clock.advance(30);
-    before.run(Command::Get(Get { key: b"sliding", ..Get::default() }));
+    before.run(Operation::Get(Get { key: b"sliding", ..Get::default() }));
     let needs = Needs { version: true, ..Needs::default() };
-    before.run(Command::Get(Get { key: b"plain", needs, ..Get::default() }));
+    before.run(Operation::Get(Get { key: b"plain", needs, ..Get::default() }));
     let records = before.records();
     assert_eq!(records.len(), 6);
     assert_eq!(records[&b"sliding"[..]].1.expiry.at(), Some(UnixSeconds(1_090)));
@@ -115,7 +115,7 @@ fn every_kind_of_change_comes_back() {
     assert_eq!(after.opened.tail, Tail::Clean);
     assert_eq!(after.records(), records);
     // A version that is shown now was never shown before.
-    let shown = after.run(Command::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
+    let shown = after.run(Operation::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
     let version: u64 = shown.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(version > records.values().map(|(_, attributes)| attributes.version).max().unwrap() + (1 << 31));
 }
@@ -125,20 +125,20 @@ fn a_flush_and_a_planned_flush_come_back() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), 1_000, Sync::Never);
     first.set(b"a", b"1");
-    first.run(Command::Flush { at: Ttl::Expired });
+    first.run(Operation::Flush { at: Ttl::Expired });
     first.set(b"b", b"2");
-    first.run(Command::Flush { at: Ttl::Seconds(60) });
+    first.run(Operation::Flush { at: Ttl::Seconds(60) });
     drop(first);
     let second = open(folder.path(), 1_059, Sync::Never);
     assert_eq!(second.records().into_keys().collect::<Vec<_>>(), [b"b"]);
     second.clock.advance(1);
-    assert_eq!(second.run(Command::Get(Get { key: b"b", ..Get::default() })), "Miss");
+    assert_eq!(second.run(Operation::Get(Get { key: b"b", ..Get::default() })), "Miss");
     second.set(b"c", b"3");
     drop(second);
     let third = open(folder.path(), 1_061, Sync::Never);
     assert_eq!(third.records().into_keys().collect::<Vec<_>>(), [b"c"]);
     third.clock.advance(1_000);
-    assert_ne!(third.run(Command::Get(Get { key: b"c", ..Get::default() })), "Miss");
+    assert_ne!(third.run(Operation::Get(Get { key: b"c", ..Get::default() })), "Miss");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
                     for _ in 0..20 {
                         all.wait();
                         let store = Store { key: &key.to_le_bytes(), value: b"v", ..Store::default() };
-                        opening.database.execute(&lane, &Command::Store(store), &mut |_| ());
+                        opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
                         log.wait(lane.logged()).unwrap();
                         assert!(log.synced() >= lane.logged());
                     }
@@ -224,15 +224,15 @@ fn a_long_history_of_few_keys_comes_back_as_it_ended() {
     for n in 0..60_000u32 {
         let key = (n.wrapping_mul(2_654_435_761) >> 23).to_le_bytes();
         match n % 11 {
-            0 => drop(before.run(Command::Delete(Delete { key: &key, ..Delete::default() }))),
-            1 => drop(before.run(Command::Touch(Touch { key: &key, ttl: Ttl::Seconds(n) }))),
+            0 => drop(before.run(Operation::Delete(Delete { key: &key, ..Delete::default() }))),
+            1 => drop(before.run(Operation::Touch(Touch { key: &key, ttl: Ttl::Seconds(n) }))),
             _ => before.set(&key, format!("{n:0width$}", width = n as usize % 50).as_bytes()),
         }
         match n {
             // Some keys are not written again behind a clear, nor behind a long value.
-            20_000 | 59_000 => drop(before.run(Command::Flush { at: Ttl::Expired })),
+            20_000 | 59_000 => drop(before.run(Operation::Flush { at: Ttl::Expired })),
             30_000 | 59_500 => before.set(&key, &vec![b'l'; 100_000]),
-            59_990 => drop(before.run(Command::Flush { at: Ttl::Seconds(60) })),
+            59_990 => drop(before.run(Operation::Flush { at: Ttl::Seconds(60) })),
             _ => {}
         }
     }
@@ -243,7 +243,7 @@ fn a_long_history_of_few_keys_comes_back_as_it_ended() {
     assert_eq!(after.records(), records);
     assert!(after.opened.entries > 58_000, "{}", after.opened.entries);
     after.clock.advance(60);
-    after.run(Command::Get(Get { key: b"k", ..Get::default() }));
+    after.run(Operation::Get(Get { key: b"k", ..Get::default() }));
     assert_eq!(after.records(), Records::new());
 }
 

@@ -18,7 +18,7 @@ use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{LogOptions, Sync, Tail};
 use todana::{DataOptions, Records, verify};
 use todana_core::{
-    Arithmetic, Attributes, Command, Delete, ErrorKind, Expiry, Get, Needs, Store, StoreMode, Touch, Ttl,
+    Arithmetic, Attributes, Delete, ErrorKind, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
 };
 
 const NOW: u64 = 1_700_000_000;
@@ -97,7 +97,7 @@ fn assert_opens(folder: &Path) {
     drop(kept);
     let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
     assert_eq!(kept.get(b"later").unwrap(), b"1", "{folder:?}");
-    kept.run(Command::Delete(Delete { key: b"later", ..Delete::default() }));
+    kept.run(Operation::Delete(Delete { key: b"later", ..Delete::default() }));
     assert_eq!(contents(&kept), expected, "{folder:?}");
     kept.kill();
 }
@@ -242,43 +242,55 @@ fn made(compression: Option<Compression>) -> Vec<(PathBuf, Vec<u8>)> {
             kept.directory.checkpoint(&kept.database).unwrap();
         }
     };
-    kept.run(Command::Store(Store { key: b"cleared", value: b"with all", ..store }));
-    kept.run(Command::Flush { at: Ttl::Expired });
+    kept.run(Operation::Store(Store { key: b"cleared", value: b"with all", ..store }));
+    kept.run(Operation::Flush { at: Ttl::Expired });
     if compression == Some(Compression::Zstd(1)) {
-        kept.run(Command::Store(Store { key: b"long", value: &[b'l'; 150_000], flags: 1, ..store }));
-        kept.run(Command::Store(Store { key: &[b'k'; 66_000], value: b"a long key", ..store }));
+        kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 150_000], flags: 1, ..store }));
+        kept.run(Operation::Store(Store { key: &[b'k'; 66_000], value: b"a long key", ..store }));
     }
     for n in 0..40u32 {
         let (key, value) = (format!("{n:08}"), (n * n * 7_919).to_string());
-        kept.run(Command::Store(Store { key: key.as_bytes(), value: value.as_bytes(), ..store }));
+        kept.run(Operation::Store(Store { key: key.as_bytes(), value: value.as_bytes(), ..store }));
     }
     let ttls = [Ttl::Never, Ttl::Seconds(86_400), Ttl::Sliding(86_400)];
     for (n, ttl) in ttls.into_iter().enumerate() {
         for flags in [0, 300, u32::MAX] {
             let key = format!("attributes:{n}:{flags}");
             let needs = if flags == 300 { shows } else { Needs::default() };
-            kept.run(Command::Store(Store { key: key.as_bytes(), value: b"v", flags, ttl, needs, ..store }));
+            kept.run(Operation::Store(Store {
+                key: key.as_bytes(),
+                value: b"v",
+                flags,
+                ttl,
+                needs,
+                ..store
+            }));
         }
     }
     checkpoint();
-    kept.run(Command::Store(Store { key: b"text", value: b"what is no number", ..store }));
-    kept.run(Command::Store(Store { key: b"text", value: b", and more", mode: StoreMode::Append, ..store }));
-    kept.run(Command::Arithmetic(Arithmetic { key: b"00000007", delta: 1, ..Arithmetic::default() }));
-    kept.run(Command::Delete(Delete { key: b"00000008", ..Delete::default() }));
+    kept.run(Operation::Store(Store { key: b"text", value: b"what is no number", ..store }));
+    kept.run(Operation::Store(Store {
+        key: b"text",
+        value: b", and more",
+        mode: StoreMode::Append,
+        ..store
+    }));
+    kept.run(Operation::Arithmetic(Arithmetic { key: b"00000007", delta: 1, ..Arithmetic::default() }));
+    kept.run(Operation::Delete(Delete { key: b"00000008", ..Delete::default() }));
     let transaction = kept.database.begin(&kept.lane).unwrap();
     transaction.set(b"one", b"of several").unwrap();
     transaction.remove(b"00000012").unwrap();
     transaction.set_with(b"two", b"of several", Ttl::Seconds(86_400), 7).unwrap();
     transaction.commit().unwrap();
-    kept.run(Command::Touch(Touch { key: b"00000009", ttl: Ttl::Seconds(100_000) }));
-    kept.run(Command::Get(Get { key: b"00000010", needs: shows, ..Get::default() }));
-    kept.run(Command::Delete(Delete { key: b"00000011", mark_stale: true, ..Delete::default() }));
-    kept.run(Command::Get(Get { key: b"00000011", needs: shows, ..Get::default() }));
-    kept.run(Command::Store(Store { key: b"dies", value: b"1", ttl: Ttl::Expired, ..store }));
-    kept.run(Command::Store(Store { key: b"", value: b"", ..store }));
-    kept.run(Command::Flush { at: Ttl::Seconds(2_000_000_000) });
+    kept.run(Operation::Touch(Touch { key: b"00000009", ttl: Ttl::Seconds(100_000) }));
+    kept.run(Operation::Get(Get { key: b"00000010", needs: shows, ..Get::default() }));
+    kept.run(Operation::Delete(Delete { key: b"00000011", mark_stale: true, ..Delete::default() }));
+    kept.run(Operation::Get(Get { key: b"00000011", needs: shows, ..Get::default() }));
+    kept.run(Operation::Store(Store { key: b"dies", value: b"1", ttl: Ttl::Expired, ..store }));
+    kept.run(Operation::Store(Store { key: b"", value: b"", ..store }));
+    kept.run(Operation::Flush { at: Ttl::Seconds(2_000_000_000) });
     checkpoint();
-    kept.run(Command::Store(Store { key: b"behind", value: b"the last one", ..store }));
+    kept.run(Operation::Store(Store { key: b"behind", value: b"the last one", ..store }));
     kept.log().close().unwrap();
     drop(kept);
     disk.state().files().into_iter().collect()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use todana::{Database, Lane, ManualClock};
 use todana_core::{
-    Command, Family, Get, MemoryLimit, Needs, Refusal, Reply, Store, StoreMode, Touch, Ttl, UnixSeconds,
+    Family, Get, MemoryLimit, Needs, Operation, Refusal, Reply, Store, StoreMode, Touch, Ttl, UnixSeconds,
     WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
@@ -19,7 +19,7 @@ fn full() -> (Database, Arc<Lane>, usize) {
     loop {
         let (mut is_full, key) = (false, records.to_string());
         let store = Store { key: key.as_bytes(), value: b"some value", ..Store::default() };
-        database.execute(&lane, &Command::Store(store), &mut |reply| {
+        database.execute(&lane, &Operation::Store(store), &mut |reply| {
             is_full = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
         });
         if is_full {
@@ -30,7 +30,7 @@ fn full() -> (Database, Arc<Lane>, usize) {
 }
 
 /// The reply as text, without what it borrows.
-fn answer(database: &Database, lane: &Lane, command: Command<'_>) -> String {
+fn answer(database: &Database, lane: &Lane, command: Operation<'_>) -> String {
     let mut answer = String::new();
     database.execute(lane, &command, &mut |reply| {
         answer = match reply {
@@ -52,21 +52,21 @@ fn every_record_is_read_whatever_a_read_notes_on_it() {
             for n in 0..records {
                 let key = n.to_string();
                 let get = Get { key: key.as_bytes(), touch, needs, family: Family::Meta, ..Get::default() };
-                assert_eq!(answer(&database, &lane, Command::Get(get)), "some value", "{n}");
+                assert_eq!(answer(&database, &lane, Operation::Get(get)), "some value", "{n}");
             }
         }
     }
     for n in 0..records {
         let key = n.to_string();
         let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(2000) };
-        assert_eq!(answer(&database, &lane, Command::Touch(touch)), "Touched", "{n}");
+        assert_eq!(answer(&database, &lane, Operation::Touch(touch)), "Touched", "{n}");
     }
 }
 
 #[test]
 fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
     let (database, lane, _) = full();
-    let get = |key| answer(&database, &lane, Command::Get(Get { key, ..Get::default() }));
+    let get = |key| answer(&database, &lane, Operation::Get(Get { key, ..Get::default() }));
     let long = [b'v'; 60_000];
     for (key, mode, compare, after) in [
         (&b"1"[..], StoreMode::Set, Some(0), "some value"),
@@ -78,14 +78,14 @@ fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
         if compare.is_some() {
             let needs = Needs { version: true, access: false };
             let get = Get { key, needs, ..Get::default() };
-            database.execute(&lane, &Command::Get(get), &mut |reply| {
+            database.execute(&lane, &Operation::Get(get), &mut |reply| {
                 let Reply::Hit(hit) = reply else { panic!("{reply:?}") };
                 version = hit.record.attributes.version;
             });
         }
         let compare = compare.map(|_| version);
         let store = Store { key, value: &long, mode, compare, ..Store::default() };
-        assert_eq!(answer(&database, &lane, Command::Store(store)), "Refused(OutOfMemory)");
+        assert_eq!(answer(&database, &lane, Operation::Store(store)), "Refused(OutOfMemory)");
         assert_eq!(get(key), after);
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{Health, LogOptions, Sync};
 use todana::{DataOptions, Database, ManualClock};
-use todana_core::{Command, Delete, Durable, Get, Reply, Store, Touch, Ttl, UnixSeconds};
+use todana_core::{Delete, Durable, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
 use todana_engine::reserve::RESERVE;
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -35,8 +35,8 @@ fn key(number: usize) -> Vec<u8> {
     format!("user{number}").into_bytes()
 }
 
-fn delete(key: &[u8]) -> Command<'_> {
-    Command::Delete(Delete { key, ..Delete::default() })
+fn delete(key: &[u8]) -> Operation<'_> {
+    Operation::Delete(Delete { key, ..Delete::default() })
 }
 
 fn is_well(kept: &Kept) -> bool {
@@ -82,8 +82,8 @@ fn full_disk_takes_removals_and_refuses_all_else() {
         }
         let refusals = kept.database.counters().log_refusals;
         assert_eq!(kept.set(&key(0), b"new"), REFUSED);
-        assert_eq!(kept.run(Command::Touch(Touch { key: b"user0", ttl: Ttl::Seconds(60) })), REFUSED);
-        let emptied = Command::Delete(Delete { key: b"user0", drop_value: true, ..Delete::default() });
+        assert_eq!(kept.run(Operation::Touch(Touch { key: b"user0", ttl: Ttl::Seconds(60) })), REFUSED);
+        let emptied = Operation::Delete(Delete { key: b"user0", drop_value: true, ..Delete::default() });
         assert_eq!(kept.run(emptied), REFUSED);
         assert_eq!(kept.database.counters().log_refusals, refusals + 3);
         for number in 0..records / 2 {
@@ -107,7 +107,7 @@ fn flush_on_a_full_disk_makes_room_for_writes() {
     let kept = open_with(&disk, NOW, wanted).unwrap();
     disk.limit(disk.used() + 20_000);
     fill(&kept);
-    assert_eq!(kept.run(Command::Flush { at: Ttl::Never }), "Done");
+    assert_eq!(kept.run(Operation::Flush { at: Ttl::Never }), "Done");
     kept.log().wait(kept.log().end()).unwrap();
     // However little the log has grown.
     assert!(kept.directory.is_checkpoint_due(&kept.database));
@@ -299,7 +299,7 @@ fn open_hash(disk: &CrashDisk) -> Hash {
 }
 
 impl Hash {
-    fn run(&self, command: Command<'_>) -> String {
+    fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.database.lane(), &command, &mut |reply| {
             answer = match reply {
@@ -313,11 +313,11 @@ impl Hash {
 
     fn set(&self, number: usize) -> String {
         let (key, value) = (key(number), number.to_string().repeat(300));
-        self.run(Command::Store(Store { key: &key, value: value.as_bytes(), ..Store::default() }))
+        self.run(Operation::Store(Store { key: &key, value: value.as_bytes(), ..Store::default() }))
     }
 
     fn has(&self, number: usize) -> bool {
-        let found = self.run(Command::Get(Get { key: &key(number), ..Get::default() }));
+        let found = self.run(Operation::Get(Get { key: &key(number), ..Get::default() }));
         assert!(found == "Miss" || found == number.to_string().repeat(300), "{found}");
         found != "Miss"
     }
@@ -371,7 +371,7 @@ fn hash_on_a_full_disk_is_cleared() {
     let hash = open_hash(&CrashDisk::new());
     hash.disk.limit(hash.disk.used() + 200_000);
     hash.fill();
-    assert_eq!(hash.run(Command::Flush { at: Ttl::Never }), "Done");
+    assert_eq!(hash.run(Operation::Flush { at: Ttl::Never }), "Done");
     hash.keep_house();
     assert_eq!(hash.files().refused_write(), None);
     assert_eq!(hash.set(1), "Stored");

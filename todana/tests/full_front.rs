@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use todana::{CachedClock, Database};
-use todana_core::{Command, Get, Ttl};
+use todana_core::{Get, Operation, Ttl};
 use todana_engine::{MemHash, MemHashOptions};
 
-fn answer(database: &Database, command: &Command<'_>) -> String {
+fn answer(database: &Database, command: &Operation<'_>) -> String {
     let mut answer = String::new();
     database.execute(&database.lane(), command, &mut |reply| answer = format!("{reply:?}"));
     answer
@@ -15,10 +15,10 @@ fn answer(database: &Database, command: &Command<'_>) -> String {
 fn changes_are_refused_while_there_is_too_much_and_taken_again_later() {
     let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
     let database = Database::new(engine, Arc::new(CachedClock::default()));
-    let flush = Command::Flush { at: Ttl::Never };
+    let flush = Operation::Flush { at: Ttl::Never };
     database.refuse_changes(true);
     assert_eq!(answer(&database, &flush), "Refused(FilesUnwritable)");
-    assert_eq!(answer(&database, &Command::Get(Get { key: b"a", ..Get::default() })), "Miss");
+    assert_eq!(answer(&database, &Operation::Get(Get { key: b"a", ..Get::default() })), "Miss");
     assert_eq!(database.counters().log_refusals, 1);
     database.refuse_changes(false);
     assert_eq!(answer(&database, &flush), "Done");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use todana::DataOptions;
 use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{LogOptions, Sync};
-use todana_core::{Arithmetic, Command, Delete, Store, StoreMode, Touch, Ttl};
+use todana_core::{Arithmetic, Delete, Operation, Store, StoreMode, Touch, Ttl};
 
 const START: u64 = 1_700_000_000;
 const GENERATIONS: usize = 12;
@@ -59,21 +59,21 @@ fn command(kept: &Kept, dice: &mut Dice) {
     let ttl = if dice.roll(4) == 0 { Ttl::Seconds(1 + dice.roll(60) as u32) } else { Ttl::Never };
     let store = Store { key, value: &value, ttl, flags: dice.roll(2) as u32, ..Store::default() };
     match dice.roll(100) {
-        0..45 => kept.run(Command::Store(store)),
-        45..60 => kept.run(Command::Delete(Delete { key, ..Delete::default() })),
-        60..70 => kept.run(Command::Store(Store { mode: StoreMode::Append, value: b"+", ..store })),
-        70..80 => kept.run(Command::Arithmetic(Arithmetic {
+        0..45 => kept.run(Operation::Store(store)),
+        45..60 => kept.run(Operation::Delete(Delete { key, ..Delete::default() })),
+        60..70 => kept.run(Operation::Store(Store { mode: StoreMode::Append, value: b"+", ..store })),
+        70..80 => kept.run(Operation::Arithmetic(Arithmetic {
             key,
             delta: 3,
             vivify: Some(ttl),
             ..Arithmetic::default()
         })),
-        80..88 => kept.run(Command::Touch(Touch { key, ttl })),
+        80..88 => kept.run(Operation::Touch(Touch { key, ttl })),
         88..92 => {
             kept.clock.advance(dice.roll(15));
-            kept.run(Command::Noop)
+            kept.run(Operation::Noop)
         }
-        92 => kept.run(Command::Flush { at: Ttl::Expired }),
+        92 => kept.run(Operation::Flush { at: Ttl::Expired }),
         93..96 => {
             kept.log().rotate().unwrap();
             String::new()

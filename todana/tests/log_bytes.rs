@@ -11,7 +11,7 @@ use swayed_disk::{Sway, Swayed};
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::{Change, Entries, LogBytes, LogOptions, Position, Reader, Sync, segments};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
-use todana_core::{Command, ErrorKind, Store};
+use todana_core::{ErrorKind, Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn open(folder: &Path, sync: Sync) -> (DataDirectory, Database) {
@@ -31,7 +31,7 @@ fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: Sync) -> (DataDirectory, Da
 
 fn set(database: &Database, key: &str, value: &[u8]) {
     let store = Store { key: key.as_bytes(), value, ..Store::default() };
-    database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+    database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
 }
 
 /// The puts that come out of these entries: keys and values.

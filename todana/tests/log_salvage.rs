@@ -9,7 +9,7 @@ use kept::{Records, open, options, salvage, salvaged};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use todana::update_log::{Finding, LogOptions, Position, Sync};
-use todana_core::{Command, Delete};
+use todana_core::{Delete, Operation};
 
 const NOW: u64 = 1_700_000_000;
 
@@ -28,7 +28,7 @@ fn log() -> Log {
         kept.set(&[b'a' + n], format!("value {n}").as_bytes());
         kept.log().wait(kept.log().end()).unwrap();
     }
-    kept.run(Command::Delete(Delete { key: b"b", ..Delete::default() }));
+    kept.run(Operation::Delete(Delete { key: b"b", ..Delete::default() }));
     kept.log().close().unwrap();
     let state = disk.state();
     let again = open(&CrashDisk::with(state.clone()), NOW, options(Sync::Always)).unwrap();

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use todana::update_log::Sync;
 use todana::{Database, Lane, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Delete, Durable, ErrorKind, Get, MemoryLimit, Refusal, RefusedStore, Reply, Store,
+    Arithmetic, Delete, Durable, ErrorKind, Get, MemoryLimit, Operation, Refusal, RefusedStore, Reply, Store,
     StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
@@ -67,7 +67,7 @@ impl Hash {
         self.database.engine().durable().unwrap()
     }
 
-    fn run(&self, command: Command<'_>) -> String {
+    fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.lane, &command, &mut |reply| {
             answer = match reply {
@@ -79,12 +79,12 @@ impl Hash {
     }
 
     fn set(&self, key: &[u8], value: &[u8]) -> String {
-        self.run(Command::Store(Store { key, value, ..Store::default() }))
+        self.run(Operation::Store(Store { key, value, ..Store::default() }))
     }
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = None;
-        self.database.execute(&self.lane, &Command::Get(Get { key, ..Get::default() }), &mut |reply| {
+        self.database.execute(&self.lane, &Operation::Get(Get { key, ..Get::default() }), &mut |reply| {
             if let Reply::Hit(hit) = reply {
                 value = Some(hit.record.value.to_vec());
             }
@@ -122,7 +122,7 @@ fn what_is_there_stays_where_a_file_refuses() {
                 false => Ok(()),
             });
             let store = |mode, compare| {
-                Command::Store(Store { key: b"user7", value: &long, mode, compare, ..Store::default() })
+                Operation::Store(Store { key: b"user7", value: &long, mode, compare, ..Store::default() })
             };
             let modes = [StoreMode::Set, StoreMode::Replace, StoreMode::Append, StoreMode::Prepend];
             for (count, mode) in modes.into_iter().enumerate() {
@@ -172,11 +172,11 @@ fn changes_of_every_kind_leave_a_record_that_they_cannot_replace() {
     let before = hash.database.engine().status().records;
     let refusals = hash.database.counters().log_refusals;
     let changes = [
-        Command::Delete(Delete { key: b"user1", ..Delete::default() }),
-        Command::Touch(Touch { key: b"user1", ttl: Ttl::Seconds(60) }),
-        Command::Arithmetic(Arithmetic { key: b"count", delta: 1, ..Arithmetic::default() }),
-        Command::Store(Store { key: b"user1", value: b"short", ..Store::default() }),
-        Command::Flush { at: Ttl::Never },
+        Operation::Delete(Delete { key: b"user1", ..Delete::default() }),
+        Operation::Touch(Touch { key: b"user1", ttl: Ttl::Seconds(60) }),
+        Operation::Arithmetic(Arithmetic { key: b"count", delta: 1, ..Arithmetic::default() }),
+        Operation::Store(Store { key: b"user1", value: b"short", ..Store::default() }),
+        Operation::Flush { at: Ttl::Never },
     ];
     for command in changes {
         assert_eq!(hash.run(command), "Refused(FilesUnwritable)", "{command:?}");
@@ -210,7 +210,7 @@ fn a_batch_that_is_refused_changes_nothing() {
 fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
     let refused = |refusal| {
         let (value_len, mode) = (1 << 30, StoreMode::Set);
-        Command::RefusedStore(RefusedStore {
+        Operation::RefusedStore(RefusedStore {
             key: b"user3",
             value_len,
             flags: 0,
@@ -240,7 +240,7 @@ fn a_full_memory_keeps_records_of_a_data_directory() {
             let mut is_refused = false;
             let (key, value) = (format!("filler{number}"), [b'f'; 500]);
             let store = Store { key: key.as_bytes(), value: &value, ..Store::default() };
-            database.execute(lane, &Command::Store(store), &mut |reply| {
+            database.execute(lane, &Operation::Store(store), &mut |reply| {
                 is_refused = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
             });
             if is_refused {
@@ -259,14 +259,14 @@ fn a_full_memory_keeps_records_of_a_data_directory() {
     let engine = MemHash::new(MemHashOptions { shards: Some(1), ..MemHashOptions::default() }).unwrap();
     let cache = Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(NOW))));
     let lane = cache.lane();
-    let run = |command: Command<'_>| {
+    let run = |command: Operation<'_>| {
         let mut answer = String::new();
         cache.execute(&lane, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     };
-    run(Command::Store(Store { key: b"user", value: b"precious", ..Store::default() }));
+    run(Operation::Store(Store { key: b"user", value: b"precious", ..Store::default() }));
     fill(&cache, &lane);
     let store = Store { key: b"user", value: &long, ..Store::default() };
-    assert_eq!(run(Command::Store(store)), "Refused(OutOfMemory)");
-    assert_eq!(run(Command::Get(Get { key: b"user", ..Get::default() })), "Miss");
+    assert_eq!(run(Operation::Store(store)), "Refused(OutOfMemory)");
+    assert_eq!(run(Operation::Get(Get { key: b"user", ..Get::default() })), "Miss");
 }

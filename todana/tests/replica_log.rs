@@ -15,7 +15,7 @@ use std::time::Duration;
 use todana::replication::{Begins, Feed};
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, Db, Lane, ManualClock, Records};
-use todana_core::{Command, Store, UnixSeconds};
+use todana_core::{Operation, Store, UnixSeconds};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 const NOW: u64 = 1_700_000_000;
@@ -46,7 +46,7 @@ fn open(folder: &Path, now: u64) -> Followed {
 impl Followed {
     fn set(&self, key: &str, value: &str) {
         let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
-        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
+        self.database.execute(&self.lane, &Operation::Store(store), &mut |_| ());
     }
 
     fn sync(&self) {

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use todana::{Clock, DataDirectory, Db, ManualClock, Records, RestoreOptions, Restored, restore, verify};
-use todana_core::{Command, ErrorKind, Get, Needs, Result, Ttl, UnixSeconds};
+use todana_core::{ErrorKind, Get, Needs, Operation, Result, Ttl, UnixSeconds};
 
 /// As the machine's clock would show it: long after the last change.
 const LATER: u64 = NOW + 10_000;
@@ -130,7 +130,7 @@ fn what_is_restored_is_another_database_and_makes_no_version_twice() {
     let kept = open(&path("data"), 1 << 20);
     kept.set("key", "1");
     let version = |kept: &Kept| {
-        let get = Command::Get(Get {
+        let get = Operation::Get(Get {
             key: b"key",
             needs: Needs { version: true, ..Needs::default() },
             ..Get::default()

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock, Weak};
 use todana::{Clock, Database, Lane, ManualClock};
 use todana_core::{
-    Arithmetic, Buffer, Command, Engine, Get, MemoryLimit, Perishable, Place, Record, Refusal, Reply, Result,
-    Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
+    Arithmetic, Buffer, Engine, Get, MemoryLimit, Operation, Perishable, Place, Record, Refusal, Reply,
+    Result, Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions};
 
@@ -30,7 +30,7 @@ fn over(engine: Box<dyn Engine>) -> Under {
 
 impl Under {
     /// False if there was no memory.
-    fn run(&self, command: Command<'_>) -> bool {
+    fn run(&self, command: Operation<'_>) -> bool {
         let mut done = true;
         self.database.execute(&self.lane, &command, &mut |reply| {
             done = !matches!(reply, Reply::Refused(Refusal::OutOfMemory));
@@ -39,7 +39,7 @@ impl Under {
     }
 
     fn set(&self, key: &str, value: &[u8], ttl: Ttl) -> bool {
-        self.run(Command::Store(Store { key: key.as_bytes(), value, ttl, ..Store::default() }))
+        self.run(Operation::Store(Store { key: key.as_bytes(), value, ttl, ..Store::default() }))
     }
 
     fn records(&self) -> u64 {
@@ -58,11 +58,11 @@ fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
     }
     // By every way that a record comes by a time to live.
     let key = |n: &'static str| n.as_bytes();
-    under.run(Command::Touch(Touch { key: key("never:0"), ttl: Ttl::Seconds(9) }));
+    under.run(Operation::Touch(Touch { key: key("never:0"), ttl: Ttl::Seconds(9) }));
     let get = Get { key: key("never:1"), touch: Some(Ttl::Seconds(9)), ..Get::default() };
-    under.run(Command::Get(get));
+    under.run(Operation::Get(get));
     let count = Arithmetic { key: key("never:2"), touch: Some(Ttl::Sliding(9)), ..Arithmetic::default() };
-    under.run(Command::Arithmetic(count));
+    under.run(Operation::Arithmetic(count));
     while under.database.maintain() {}
     assert_eq!(under.records(), 12_000);
     under.clock.advance(10);
@@ -205,7 +205,7 @@ fn what_another_thread_sweeps_meanwhile_makes_room_too() {
             move |key: &str| {
                 let (key, mut done) = (key.as_bytes(), false);
                 let ttl = Ttl::Seconds(50);
-                let store = Command::Store(Store { key, value: &value, ttl, ..Store::default() });
+                let store = Operation::Store(Store { key, value: &value, ttl, ..Store::default() });
                 database.execute(&lane, &store, &mut |reply| done = matches!(reply, Reply::Stored(_)));
                 done
             }

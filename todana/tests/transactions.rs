@@ -302,15 +302,17 @@ fn a_get_of_what_is_not_there_is_a_miss_also_where_accesses_are_noted() {
             needs: todana_core::Needs { access: true, version: false },
             ..todana_core::Get::default()
         };
-        db.execute(&todana_core::Command::Get(look), &mut |_| ()).unwrap();
+        db.execute(&todana_core::Operation::Get(look), &mut |_| ()).unwrap();
         let transaction = db.begin().unwrap();
         let other = {
             let db = db.clone();
             thread::spawn(move || {
                 let mut answer = None;
                 let get = todana_core::Get { key: b"a", ..todana_core::Get::default() };
-                db.execute(&todana_core::Command::Get(get), &mut |reply| answer = Some(format!("{reply:?}")))
-                    .unwrap();
+                db.execute(&todana_core::Operation::Get(get), &mut |reply| {
+                    answer = Some(format!("{reply:?}"))
+                })
+                .unwrap();
                 answer
             })
         };
@@ -341,7 +343,7 @@ fn a_planned_flush_that_comes_due_keeps_what_came_after_it() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let lane = database.lane();
-    let flush = todana_core::Command::Flush { at: Ttl::Seconds(10) };
+    let flush = todana_core::Operation::Flush { at: Ttl::Seconds(10) };
     let count = || database.status().records;
     database.execute(&lane, &flush, &mut |_| ());
     let transaction = database.begin(&lane).unwrap();
@@ -382,7 +384,7 @@ fn a_flush_waits_and_a_transaction_cannot_make_one() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
-        let flush = todana_core::Command::Flush { at: Ttl::Never };
+        let flush = todana_core::Operation::Flush { at: Ttl::Never };
         let mut answer = None;
         transaction.run(&flush, &mut |reply| answer = Some(format!("{reply:?}")));
         assert_eq!(answer.as_deref(), Some("Unknown"));

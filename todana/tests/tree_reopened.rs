@@ -13,7 +13,7 @@ use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
-use todana_core::{Command, Reply, Store, Ttl, UnixSeconds};
+use todana_core::{Operation, Reply, Store, Ttl, UnixSeconds};
 use todana_engine::{DiskTree, DiskTreeOptions};
 
 const START: u64 = 1_700_000_000;
@@ -41,7 +41,7 @@ fn open(path: &Path) -> Tree {
 }
 
 impl Tree {
-    fn run(&self, command: Command<'_>) {
+    fn run(&self, command: Operation<'_>) {
         let mut is_done = false;
         self.database.execute(&self.lane, &command, &mut |reply| {
             is_done = matches!(reply, Reply::Done | Reply::Stored(_));
@@ -50,7 +50,7 @@ impl Tree {
     }
 
     fn set(&self, key: &[u8]) {
-        self.run(Command::Store(Store { key, value: b"1", ..Store::default() }));
+        self.run(Operation::Store(Store { key, value: b"1", ..Store::default() }));
     }
 
     fn records(&self) -> u64 {
@@ -64,7 +64,7 @@ fn planned_flush_outlives_a_checkpoint_and_a_kill() {
     let (place, left) = (folder.path().join("x.tree"), folder.path().join("left.tree"));
     let tree = open(&place);
     tree.set(b"a");
-    tree.run(Command::Flush { at: Ttl::Seconds(3600) });
+    tree.run(Operation::Flush { at: Ttl::Seconds(3600) });
     let log = tree.database.log().unwrap();
     log.sync_to(log.end()).unwrap();
     tree.directory.checkpoint(&tree.database).unwrap();
@@ -110,7 +110,7 @@ fn tree_never_has_what_a_power_failure_takes_from_the_log_that_is_being_read() {
     for n in 0..3000 {
         let key = format!("k{n}");
         let store = Store { key: key.as_bytes(), value: &[b'v'; 1000], ..Store::default() };
-        database.execute(&lane, &Command::Store(store), &mut |_| ());
+        database.execute(&lane, &Operation::Store(store), &mut |_| ());
     }
     let log = database.log().unwrap();
     while log.written() < log.end() {

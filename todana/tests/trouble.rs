@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 use todana::update_log::{Change, Health, LogOptions, Position, Sync, UpdateLog};
-use todana_core::{Attributes, Command, ErrorKind, Get, Needs, Record, Store, Ttl};
+use todana_core::{Attributes, ErrorKind, Get, Needs, Operation, Record, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const REFUSED: &str = "Refused(LogUnwritable)";
@@ -151,7 +151,7 @@ fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
     kept.set(b"before", b"b");
-    kept.run(Command::Flush { at: Ttl::Seconds(10) });
+    kept.run(Operation::Flush { at: Ttl::Seconds(10) });
     kept.log().wait(kept.log().end()).unwrap();
     disk.fault(fails_writes(IoErrorKind::StorageFull));
     kept.set(b"k", b"1");
@@ -172,7 +172,7 @@ fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
 fn reads_pile_up_nothing_while_the_log_is_stuck() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
-    kept.run(Command::Store(Store { key: b"s", value: b"1", ttl: Ttl::Sliding(60), ..Store::default() }));
+    kept.run(Operation::Store(Store { key: b"s", value: b"1", ttl: Ttl::Sliding(60), ..Store::default() }));
     kept.log().wait(kept.log().end()).unwrap();
     disk.fault(fails_writes(IoErrorKind::StorageFull));
     kept.set(b"k", b"1");
@@ -181,12 +181,12 @@ fn reads_pile_up_nothing_while_the_log_is_stuck() {
     for _ in 0..1_000 {
         kept.clock.advance(1);
         let needs = Needs { version: true, ..Needs::default() };
-        assert!(kept.run(Command::Get(Get { key: b"s", needs, ..Get::default() })).starts_with("Hit"));
+        assert!(kept.run(Operation::Get(Get { key: b"s", needs, ..Get::default() })).starts_with("Hit"));
     }
     assert_eq!(kept.log().end(), end);
     // One that would change something is refused.
     let touch = Some(Ttl::Seconds(5));
-    assert_eq!(kept.run(Command::Get(Get { key: b"s", touch, ..Get::default() })), REFUSED);
+    assert_eq!(kept.run(Operation::Get(Get { key: b"s", touch, ..Get::default() })), REFUSED);
     kept.kill();
 }
 
@@ -477,7 +477,7 @@ fn many_threads_get_through_trouble_and_keep_what_was_acknowledged() {
 fn a_version_that_was_shown_and_lost_is_not_made_again() {
     let shown = |kept: &Kept| -> u64 {
         let needs = Needs { version: true, ..Needs::default() };
-        let answer = kept.run(Command::Get(Get { key: b"k", needs, ..Get::default() }));
+        let answer = kept.run(Operation::Get(Get { key: b"k", needs, ..Get::default() }));
         let version = answer.split("version: ").nth(1).unwrap_or_else(|| panic!("{answer}"));
         version.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
     };

@@ -11,7 +11,7 @@ use super::sieve::Sieve;
 use std::io::Write;
 use std::sync::Arc;
 use todana::{Database, Lane, ManualClock};
-use todana_core::{Command, Get, Reply, Store, UnixSeconds};
+use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 /// How often progress is told and the engine's records are counted, in requests.
@@ -135,10 +135,10 @@ impl Policy for Contestant {
         // A Vec takes whatever is written.
         let _ = write!(self.key, "{id:0width$}", width = self.key_size);
         let mut hit = false;
-        let get = Command::Get(Get { key: &self.key, ..Get::default() });
+        let get = Operation::Get(Get { key: &self.key, ..Get::default() });
         self.database.execute(&self.lane, &get, &mut |reply| hit = matches!(reply, Reply::Hit(_)));
         if !hit {
-            let set = Command::Store(Store { key: &self.key, value: &self.value, ..Store::default() });
+            let set = Operation::Store(Store { key: &self.key, value: &self.value, ..Store::default() });
             let error = &mut self.error;
             self.database.execute(&self.lane, &set, &mut |reply| {
                 if !matches!(reply, Reply::Stored(_)) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use todana::{Db, Error, ErrorKind, Heading, Record, Records, Result, Snapshot, UnixSeconds, Visitor};
-use todana_core::{Command, Place, Reply};
+use todana_core::{Operation, Place, Reply};
 
 /// An open database, or a snapshot of one. The same handle may be used by any number of threads at once.
 pub struct Database {
@@ -172,7 +172,7 @@ fn closed() -> Error {
 }
 
 impl Records for Home {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         self.with_records(|records| records.execute(command, reply))
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transaction};
-use todana_core::{Command, Place, Record, Reply, Visitor};
+use todana_core::{Operation, Place, Record, Reply, Visitor};
 
 use crate::conversion::Form;
 use crate::error::{outcome, raised};
@@ -551,7 +551,7 @@ macro_rules! with_records {
 
 impl Records for Source {
     #[inline]
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         with_records!(self, records => records.execute(command, reply))
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
 use todana_client::{Item, Outcome, Store, Verb};
 use todana_core::{
-    Arithmetic, Command as Act, Direction, Get, Needs, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
+    Arithmetic, Direction, Get, Needs, Operation, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
 };
 
 /// Runs a data command on a database. What it has changed is on disk when it ends.
@@ -40,11 +40,12 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
         Command::Touch { key, time, ttl, quiet, .. } => {
             let db = open(name, false)?;
             let ttl = Ttl::from_memcached(time.or(*ttl).unwrap_or(0));
-            let is_there = ask(&db, &Act::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
-                Reply::Touched => Some(Ok(true)),
-                Reply::NotFound => Some(Ok(false)),
-                _ => None,
-            })?;
+            let is_there =
+                ask(&db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
+                    Reply::Touched => Some(Ok(true)),
+                    Reply::NotFound => Some(Ok(false)),
+                    _ => None,
+                })?;
             quiet.found(key, is_there)?;
             Ok(db.sync()?)
         }
@@ -72,11 +73,11 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
 /// Asks a database; `answer` tells what a reply means, `None` for one that cannot be.
 fn ask<T>(
     db: &Db,
-    command: &Act<'_>,
+    operation: &Operation<'_>,
     mut answer: impl FnMut(&Reply<'_>) -> Option<Result<T, Failure>>,
 ) -> Result<T, Failure> {
     let mut outcome = None;
-    db.execute(command, &mut |reply| {
+    db.execute(operation, &mut |reply| {
         outcome = Some(answer(&reply).unwrap_or_else(|| Err(refused(&reply))));
     })?;
     outcome.unwrap_or_else(|| Err(Failure::trouble("the database did not answer")))
@@ -97,7 +98,7 @@ fn refused(reply: &Reply<'_>) -> Failure {
 
 fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, Failure> {
     let get = Get { key, needs: Needs { version, access: false }, ..Get::default() };
-    ask(db, &Act::Get(get), |reply| match reply {
+    ask(db, &Operation::Get(get), |reply| match reply {
         Reply::Hit(hit) => Some(Ok(Some(Item {
             key: key.to_vec(),
             value: hit.record.value.to_vec(),
@@ -121,7 +122,7 @@ fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, Failure> {
     };
     let put =
         Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };
-    ask(db, &Act::Store(put), |reply| match reply {
+    ask(db, &Operation::Store(put), |reply| match reply {
         Reply::Stored(_) => Some(Ok(Outcome::Done)),
         Reply::NotStored => Some(Ok(Outcome::NotStored)),
         Reply::Exists => Some(Ok(Outcome::Exists)),
@@ -139,7 +140,7 @@ fn count(db: &Db, sum: &Sum, direction: Direction, quiet: Quiet) -> Result<(), F
         initial: sum.initial.unwrap_or(0),
         ..Arithmetic::default()
     };
-    let number = ask(db, &Act::Arithmetic(arithmetic), |reply| match reply {
+    let number = ask(db, &Operation::Arithmetic(arithmetic), |reply| match reply {
         Reply::Number(number) => Some(Ok(Some(number.value))),
         Reply::NotFound => Some(Ok(None)),
         _ => None,

@@ -2,7 +2,8 @@
 
 use crate::exchange::assert_commands;
 use crate::packet::{Packet, set};
-use todana_core::{Arithmetic, Command, Delete, Direction, Get, Needs, Store, StoreMode, Ttl};
+use todana_core::{Arithmetic, Delete, Direction, Get, Needs, Operation, Store, StoreMode, Ttl};
+use todana_protocol::memcached::Command;
 
 const SHOWN: Needs = Needs { version: true, access: false };
 
@@ -21,7 +22,7 @@ fn a_header_is_read_as_it_is_drawn() {
     let bytes =
         b"\x80\x01\x00\x03\x08\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x2a\x00\x00\x00\x00\x00\x00\x01\x07\
         \x00\x00\x00\x05\x00\x00\x00\x3ckeyvalue";
-    let command = Command::Store(Store {
+    let command = Command::Operation(Operation::Store(Store {
         key: b"key",
         value: b"value",
         flags: 5,
@@ -30,7 +31,7 @@ fn a_header_is_read_as_it_is_drawn() {
         needs: SHOWN,
         item_size_max: Some(1 << 20),
         ..Store::default()
-    });
+    }));
     assert_commands(bytes, &[command]);
 }
 
@@ -38,27 +39,27 @@ fn a_header_is_read_as_it_is_drawn() {
 fn data_type_and_bucket_of_a_request_mean_nothing() {
     let mut bytes = Packet::new(0x00).key("key").request();
     bytes[5..8].copy_from_slice(&[9, 8, 7]);
-    assert_commands(&bytes, &[Command::Get(read())]);
+    assert_commands(&bytes, &[Command::Operation(Operation::Get(read()))]);
 }
 
 #[test]
 fn every_read_shows_a_version() {
     for opcode in [0x00, 0x09, 0x0c, 0x0d] {
-        assert_command(&Packet::new(opcode).key("key"), Command::Get(read()));
+        assert_command(&Packet::new(opcode).key("key"), Command::Operation(Operation::Get(read())));
     }
 }
 
 #[test]
 fn keys_may_hold_any_byte() {
     let key = b"\0\r\n \xff";
-    assert_command(&Packet::new(0x00).key(key), Command::Get(Get { key, ..read() }));
+    assert_command(&Packet::new(0x00).key(key), Command::Operation(Operation::Get(Get { key, ..read() })));
 }
 
 #[test]
 fn touch_and_gat_read_and_bring_a_time_to_live() {
     for opcode in [0x1c, 0x1d, 0x1e, 0x23, 0x24] {
         let get = Get { touch: Some(Ttl::Seconds(100)), counts_as_touch: true, ..read() };
-        assert_command(&Packet::new(opcode).u32(100).key("key"), Command::Get(get));
+        assert_command(&Packet::new(opcode).u32(100).key("key"), Command::Operation(Operation::Get(get)));
     }
 }
 
@@ -73,11 +74,14 @@ fn expiry_is_unsigned_and_beyond_thirty_days_a_unix_time() {
         (u32::MAX, Ttl::At(u64::from(u32::MAX))),
     ] {
         let get = Get { touch: Some(ttl), counts_as_touch: true, ..read() };
-        assert_command(&Packet::new(0x1d).u32(expiry).key("key"), Command::Get(get));
+        assert_command(&Packet::new(0x1d).u32(expiry).key("key"), Command::Operation(Operation::Get(get)));
         let store =
             Store { key: b"key", ttl, needs: SHOWN, item_size_max: Some(1 << 20), ..Store::default() };
-        assert_command(&Packet::new(0x01).u32(0).u32(expiry).key("key"), Command::Store(store));
-        assert_command(&Packet::new(0x08).u32(expiry), Command::Flush { at: ttl });
+        assert_command(
+            &Packet::new(0x01).u32(0).u32(expiry).key("key"),
+            Command::Operation(Operation::Store(store)),
+        );
+        assert_command(&Packet::new(0x08).u32(expiry), Command::Operation(Operation::Flush { at: ttl }));
     }
 }
 
@@ -102,10 +106,10 @@ fn stores_differ_in_mode_and_quiet_ones_need_no_version() {
             ..Store::default()
         };
         let packet = Packet::new(opcode).u32(0xdead_beef).u32(60).key("key").value("value");
-        assert_command(&packet, Command::Store(store));
+        assert_command(&packet, Command::Operation(Operation::Store(store)));
         // With a version, any of them stores if that is the record's.
         let store = Store { mode: StoreMode::Set, compare: Some(u64::MAX), ..store };
-        assert_command(&packet.cas(u64::MAX), Command::Store(store));
+        assert_command(&packet.cas(u64::MAX), Command::Operation(Operation::Store(store)));
     }
 }
 
@@ -128,7 +132,7 @@ fn append_and_prepend_keep_their_mode_beside_a_version() {
                 ..Store::default()
             };
             let packet = Packet::new(opcode).key("key").value("value").cas(compare.unwrap_or(0));
-            assert_command(&packet, Command::Store(store));
+            assert_command(&packet, Command::Operation(Operation::Store(store)));
         }
     }
 }
@@ -136,9 +140,9 @@ fn append_and_prepend_keep_their_mode_beside_a_version() {
 #[test]
 fn empty_values_are_values() {
     let store = Store { key: b"key", needs: SHOWN, item_size_max: Some(1 << 20), ..Store::default() };
-    assert_command(&set("key", ""), Command::Store(store));
+    assert_command(&set("key", ""), Command::Operation(Operation::Store(store)));
     let append = Store { mode: StoreMode::Append, ..store };
-    assert_command(&Packet::new(0x0e).key("key"), Command::Store(append));
+    assert_command(&Packet::new(0x0e).key("key"), Command::Operation(Operation::Store(append)));
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn delete_compares_a_version_if_there_is_one() {
         for compare in [None, Some(9)] {
             let delete = Delete { key: b"key", compare, ..Delete::default() };
             let packet = Packet::new(opcode).key("key").cas(compare.unwrap_or(0));
-            assert_command(&packet, Command::Delete(delete));
+            assert_command(&packet, Command::Operation(Operation::Delete(delete)));
         }
     }
 }
@@ -177,7 +181,7 @@ fn counting_creates_unless_told_not_to() {
                 ..Arithmetic::default()
             };
             let packet = Packet::new(opcode).u64(1 << 40).u64(u64::MAX).u32(expiry).key("key").cas(3);
-            assert_command(&packet, Command::Arithmetic(arithmetic));
+            assert_command(&packet, Command::Operation(Operation::Arithmetic(arithmetic)));
         }
     }
 }
@@ -185,13 +189,13 @@ fn counting_creates_unless_told_not_to() {
 #[test]
 fn the_commands_without_a_key() {
     for (packet, command) in [
-        (Packet::new(0x08), Command::Flush { at: Ttl::Never }),
-        (Packet::new(0x18), Command::Flush { at: Ttl::Never }),
-        (Packet::new(0x18).u32(10), Command::Flush { at: Ttl::Seconds(10) }),
-        (Packet::new(0x0a), Command::Noop),
+        (Packet::new(0x08), Command::Operation(Operation::Flush { at: Ttl::Never })),
+        (Packet::new(0x18), Command::Operation(Operation::Flush { at: Ttl::Never })),
+        (Packet::new(0x18).u32(10), Command::Operation(Operation::Flush { at: Ttl::Seconds(10) })),
+        (Packet::new(0x0a), Command::Operation(Operation::Noop)),
         (Packet::new(0x0b), Command::Version),
         (Packet::new(0x10), Command::Stats { group: b"" }),
-        (Packet::new(0x07), Command::Noop),
+        (Packet::new(0x07), Command::Operation(Operation::Noop)),
         (Packet::new(0x17), Command::Quit),
     ] {
         assert_command(&packet, command);
@@ -224,5 +228,12 @@ fn packets_stand_one_behind_the_other() {
         item_size_max: Some(1 << 20),
         ..Store::default()
     };
-    assert_commands(&stream.concat(), &[Command::Get(a), Command::Store(b), Command::Noop]);
+    assert_commands(
+        &stream.concat(),
+        &[
+            Command::Operation(Operation::Get(a)),
+            Command::Operation(Operation::Store(b)),
+            Command::Operation(Operation::Noop),
+        ],
+    );
 }

@@ -3,7 +3,8 @@
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
 use std::sync::Arc;
-use todana_core::{Command, Refusal, RefusedStore, Reply, SharedBytes, StoreMode};
+use todana_core::{Operation, Refusal, RefusedStore, Reply, SharedBytes, StoreMode};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step, encode, item_size};
 
 const ITEM_SIZE_MAX: u64 = 100;
@@ -49,9 +50,12 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
         let outcome = send_within(small(), &stream);
         assert_eq!(outcome.replies, [error(opcode, 0x03).response(), Packet::new(0x0a).response()].concat());
         // The client of a set believes its old value gone.
-        let end = format!("discards: {}, refusal: TooLarge }}) ", opcode & 0x0f == 1);
+        let end = format!("discards: {}, refusal: TooLarge }})) ", opcode & 0x0f == 1);
         let request = &outcome.requests[0];
-        assert!(request.starts_with("RefusedStore") && request.contains(&end), "{opcode:#x}: {request}");
+        assert!(
+            request.starts_with("Operation(RefusedStore") && request.contains(&end),
+            "{opcode:#x}: {request}"
+        );
     }
 }
 
@@ -59,7 +63,7 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
     let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(Refusal::TooLarge) };
-    let expected = format!("{:?} ", Command::RefusedStore(expected));
+    let expected = format!("{:?} ", Command::Operation(Operation::RefusedStore(expected)));
     assert!(outcome.requests[0].starts_with(&expected), "{:?}", outcome.requests);
 }
 
@@ -75,10 +79,10 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
         (consumed, request.command),
         (
             head.len(),
-            Command::RefusedStore(RefusedStore {
+            Command::Operation(Operation::RefusedStore(RefusedStore {
                 value_len: (1 << 30) - (8 + 3),
                 ..refused_set(Refusal::TooLarge)
-            })
+            }))
         )
     );
     let mut left = (1 << 30) - (8 + 3);
@@ -92,7 +96,9 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     }
     let noop = Packet::new(0x0a).request();
     let step = dialect.decode(&small(), &noop, &mut scratch);
-    assert!(matches!(step, Step::Request { consumed: 24, request } if request.command == Command::Noop));
+    assert!(
+        matches!(step, Step::Request { consumed: 24, request } if request.command == Command::Operation(Operation::Noop))
+    );
 }
 
 #[test]
@@ -129,8 +135,10 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
 fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
     let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
     let set_refused = refused_set(Refusal::OutOfMemory);
-    let refused = |mode| Command::RefusedStore(RefusedStore { mode, discards: false, ..set_refused });
-    let discard = Command::RefusedStore(set_refused);
+    let refused = |mode| {
+        Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
+    };
+    let discard = Command::Operation(Operation::RefusedStore(set_refused));
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
         (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Add)),
@@ -151,7 +159,7 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
         // What has come whole need not be kept, and is taken.
         let step = Dialect::default().decode(&limits, &bytes, &mut scratch);
         assert!(
-            matches!(step, Step::Request { request, .. } if matches!(request.command, Command::Store(_))),
+            matches!(step, Step::Request { request, .. } if matches!(request.command, Command::Operation(Operation::Store(_)))),
             "{step:?}"
         );
     }
@@ -161,8 +169,10 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
 fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
     let limits = Limits { long_block_len: 5000, ..Limits::default() };
     let set_refused = refused_set(Refusal::OutOfMemory);
-    let refused = |mode| Command::RefusedStore(RefusedStore { mode, discards: false, ..set_refused });
-    let discard = Command::RefusedStore(set_refused);
+    let refused = |mode| {
+        Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
+    };
+    let discard = Command::Operation(Operation::RefusedStore(set_refused));
     let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
@@ -185,7 +195,7 @@ fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
         let none_left = Limits { unfinished_len_max: 0, ..limits };
         let step = stored.decode_block(&none_left, &bytes[..len], whole, &mut scratch);
         let Step::Request { request, .. } = step else { panic!("{step:?}") };
-        let Command::Store(store) = request.command else { panic!("{request:?}") };
+        let Command::Operation(Operation::Store(store)) = request.command else { panic!("{request:?}") };
         assert_eq!((store.key, store.value), (&b"key"[..], (*value).as_ref()));
         assert!(store.shared.0.is_some_and(|shared| Arc::ptr_eq(shared, &value)));
         let version = Packet::new(0x0b).request();

@@ -2,8 +2,8 @@
 
 use crate::exchange::{send, send_within};
 use crate::packet::{Packet, error, well_formed};
-use todana_core::{Authenticate, Command};
 use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::{Authenticate, Command};
 
 fn sasl() -> Limits {
     Limits { sasl: true, ..Limits::default() }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use todana_core::{
-    Access, Attributes, Command, Expiry, Hit, Inspection, Number, Recache, Record, Refusal, Reply,
+    Access, Attributes, Expiry, Hit, Inspection, Number, Operation, Recache, Record, Refusal, Reply,
     SharedBytes, Stored, UnixSeconds,
 };
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
 
 /// The clock of all answers.
@@ -162,19 +163,19 @@ pub(crate) fn send(stream: &[u8]) -> Outcome {
 /// their outcome; any other key is there.
 pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
     match *command {
-        Command::Get(get) => reply(match get.key {
+        Command::Operation(Operation::Get(get)) => reply(match get.key {
             b"missing" => Reply::Miss,
             b"full" => Reply::Refused(Refusal::OutOfMemory),
             key => Reply::Hit(hit(key)),
         }),
-        Command::Store(store) => {
+        Command::Operation(Operation::Store(store)) => {
             let version = if store.needs.version { 42 } else { 0 };
             let stored = Stored { version, value_len: store.value.len() as u64 };
             reply(by_key(store.key, Reply::Stored(stored)));
         }
-        Command::RefusedStore(refused) => reply(Reply::Refused(refused.refusal)),
-        Command::Delete(delete) => reply(by_key(delete.key, Reply::Deleted)),
-        Command::Arithmetic(arithmetic) => {
+        Command::Operation(Operation::RefusedStore(refused)) => reply(Reply::Refused(refused.refusal)),
+        Command::Operation(Operation::Delete(delete)) => reply(by_key(delete.key, Reply::Deleted)),
+        Command::Operation(Operation::Arithmetic(arithmetic)) => {
             let version = if arithmetic.needs.version { 42 } else { 0 };
             let number = Number {
                 value: 1234,
@@ -186,8 +187,8 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             };
             reply(by_key(arithmetic.key, Reply::Number(number)));
         }
-        Command::Touch(touch) => reply(by_key(touch.key, Reply::Touched)),
-        Command::Inspect(inspect) => reply(match inspect.key {
+        Command::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
+        Command::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
             b"missing" => Reply::Miss,
             key => Reply::Inspection(Inspection {
                 expiry: if key == b"forever" { Expiry::Never } else { Expiry::At(UnixSeconds(NOW.0 + 60)) },
@@ -207,7 +208,9 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         Command::Stats { group: b"reset" } => reply(Reply::Reset),
         Command::Stats { .. } => reply(Reply::Unknown),
         Command::Version => reply(Reply::Version("1.6.45")),
-        Command::Flush { .. } | Command::Verbosity(_) | Command::Noop => reply(Reply::Done),
+        Command::Operation(Operation::Flush { .. })
+        | Command::Verbosity(_)
+        | Command::Operation(Operation::Noop) => reply(Reply::Done),
         Command::MemoryLimit { mebibytes } => reply(match mebibytes {
             0..8 => Reply::Refused(Refusal::LimitTooSmall),
             8..1_000 => Reply::Done,

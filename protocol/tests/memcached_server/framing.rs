@@ -1,7 +1,8 @@
 //! Lines, words, short lines, long lines, and what closes a connection.
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
-use todana_core::{Command, Get};
+use todana_core::{Get, Operation};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::Limits;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -34,7 +35,10 @@ fn words_are_parted_by_spaces_only() {
 #[test]
 fn keys_may_hold_control_bytes_nul_and_eight_bit_bytes() {
     let key = b"\0\x01\x7f\x80\xff\xe6\x88\xb8";
-    assert_commands(&[b"get ", &key[..], b"\r\n"].concat(), &[Command::Get(Get { key, ..Get::default() })]);
+    assert_commands(
+        &[b"get ", &key[..], b"\r\n"].concat(),
+        &[Command::Operation(Operation::Get(Get { key, ..Get::default() }))],
+    );
 }
 
 #[test]

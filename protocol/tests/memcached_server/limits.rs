@@ -2,7 +2,8 @@
 
 use crate::exchange::{Connection, assert_commands, send, send_within};
 use std::sync::Arc;
-use todana_core::{Command, Reply, SharedBytes, Store};
+use todana_core::{Operation, Reply, SharedBytes, Store};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
@@ -43,11 +44,12 @@ fn refused(line: &str) -> (Vec<String>, String) {
     (outcome.requests, outcome.replies.escape_ascii().to_string())
 }
 
-const REFUSED: &str = "RefusedStore(RefusedStore { key: [107], ";
+const REFUSED: &str = "Operation(RefusedStore(RefusedStore { key: [107], ";
 
 /// Whether this is a store refused for its size, and whether that takes the old record along.
 fn is_refused(request: &str, discards: bool) -> bool {
-    request.starts_with(REFUSED) && request.contains(&format!("discards: {discards}, refusal: TooLarge }}) "))
+    request.starts_with(REFUSED)
+        && request.contains(&format!("discards: {discards}, refusal: TooLarge }})) "))
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn what_is_missing_of_a_block_is_told_exactly() {
 #[test]
 fn the_item_limit_rides_along_for_append() {
     let store = Store { key: b"k", value: b"a", item_size_max: Some(1 << 20), ..Store::default() };
-    assert_commands(b"set k 0 0 1\r\na\r\n", &[Command::Store(store)]);
+    assert_commands(b"set k 0 0 1\r\na\r\n", &[Command::Operation(Operation::Store(store))]);
 }
 
 #[test]
@@ -146,7 +148,9 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
         assert_eq!(consumed, line.len() + 2);
         let mut replies = Vec::new();
         match request.command {
-            Command::RefusedStore(store) if store.key == b"k" && store.discards == discards => {
+            Command::Operation(Operation::RefusedStore(store))
+                if store.key == b"k" && store.discards == discards =>
+            {
                 encode(&request.form, &Reply::Refused(store.refusal), &mut replies);
             }
             other => panic!("{line}: {other:?}"),
@@ -161,7 +165,10 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
     let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
     let stream = [b"set k 0 0 5000\r\n", &[b'v'; 5000][..], b"\r\n"].concat();
     let step = dialect.decode(&limits, &stream, &mut scratch);
-    assert!(matches!(step, Step::Request { request: Request { command: Command::Store(_), .. }, .. }));
+    assert!(matches!(
+        step,
+        Step::Request { request: Request { command: Command::Operation(Operation::Store(_)), .. }, .. }
+    ));
 }
 
 #[test]
@@ -191,7 +198,9 @@ fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec
     let Step::Request { request, .. } = step else { panic!("{step:?}") };
     let command = format!("{:?}", request.command);
     match request.command {
-        Command::RefusedStore(store) => encode(&request.form, &Reply::Refused(store.refusal), &mut replies),
+        Command::Operation(Operation::RefusedStore(store)) => {
+            encode(&request.form, &Reply::Refused(store.refusal), &mut replies)
+        }
         Command::Faulty { message } => encode(&request.form, &Reply::Faulty(message), &mut replies),
         _ => {}
     }
@@ -226,7 +235,7 @@ fn a_long_block_is_announced_and_may_be_refused_before_or_while_it_comes() {
             (5000, "SERVER_ERROR Out of memory during read\r\n"),
         ] {
             let (command, replies) = announced(line, 5000, LongBlock::Refused { received });
-            let end = format!("discards: {is_set}, refusal: OutOfMemory }})");
+            let end = format!("discards: {is_set}, refusal: OutOfMemory }}))");
             let is_as_expected = command.starts_with(REFUSED) && command.ends_with(&end);
             assert!(is_as_expected, "{line}: {command}");
             let answer = if is_silent { "" } else { answer };
@@ -247,7 +256,7 @@ fn a_long_block_that_is_whole_rides_along_as_it_is() {
         item_size_max: Some(1 << 20),
         ..Store::default()
     };
-    assert_eq!(command, format!("{:?}", Command::Store(store)));
+    assert_eq!(command, format!("{:?}", Command::Operation(Operation::Store(store))));
     let unterminated = LongBlock::Whole { value: &value, end: b"\rn" };
     let (_, replies) = announced("ms k 5000", 5000, unterminated);
     assert_eq!(replies, b"CLIENT_ERROR bad data chunk\r\n");

@@ -1,8 +1,8 @@
 //! Logging in over the text dialect.
 
 use crate::exchange::{Outcome, send_within};
-use todana_core::{Authenticate, Command};
 use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::{Authenticate, Command};
 
 const STRANGER: &str = "CLIENT_ERROR unauthenticated\r\n";
 

@@ -2,8 +2,9 @@
 
 use crate::exchange::{assert_commands, assert_replies, send};
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Ttl,
+    Arithmetic, Delete, Direction, Family, Get, Inspect, Needs, Operation, Store, StoreMode, Ttl,
 };
+use todana_protocol::memcached::Command;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
@@ -140,8 +141,8 @@ fn me_replies() {
         ("me k !\r\n", BAD),
         (&format!("me {}\r\n", "k".repeat(251)), BAD),
     ]);
-    assert_commands(b"me k\r\n", &[Command::Inspect(Inspect { key: b"k" })]);
-    assert_commands(b"me Zm9v b\r\n", &[Command::Inspect(Inspect { key: b"foo" })]);
+    assert_commands(b"me k\r\n", &[Command::Operation(Operation::Inspect(Inspect { key: b"k" }))]);
+    assert_commands(b"me Zm9v b\r\n", &[Command::Operation(Operation::Inspect(Inspect { key: b"foo" }))]);
 }
 
 #[test]
@@ -281,7 +282,10 @@ fn modes_of_ms() {
     ] {
         let base = Store { family: Family::Meta, item_size_max: Some(1 << 20), ..Store::default() };
         let store = Store { key: b"k", value: b"ab", mode, ..base };
-        assert_commands(format!("ms k 2 {flag}\r\nab\r\n").as_bytes(), &[Command::Store(store)]);
+        assert_commands(
+            format!("ms k 2 {flag}\r\nab\r\n").as_bytes(),
+            &[Command::Operation(Operation::Store(store))],
+        );
     }
     let long_opaque = "O".repeat(33);
     assert_replies(&[
@@ -307,7 +311,10 @@ fn modes_of_ma() {
         ("MDecr", Direction::Decrement),
     ] {
         let arithmetic = Arithmetic { key: b"k", direction, family: Family::Meta, ..Arithmetic::default() };
-        assert_commands(format!("ma k {flag}\r\n").as_bytes(), &[Command::Arithmetic(arithmetic)]);
+        assert_commands(
+            format!("ma k {flag}\r\n").as_bytes(),
+            &[Command::Operation(Operation::Arithmetic(arithmetic))],
+        );
     }
     let long_opaque = "O".repeat(33);
     assert_replies(&[
@@ -347,7 +354,7 @@ fn base64_keys() {
         ("md kk b\r\n", BAD_KEY),
         ("ms kk 2 b\r\nab\r\n", BAD_KEY),
     ]);
-    let get = |key| Command::Get(Get { key, family: Family::Meta, ..Get::default() });
+    let get = |key| Command::Operation(Operation::Get(Get { key, family: Family::Meta, ..Get::default() }));
     assert_commands(b"mg Zm9v b\r\nmg AAEC b\r\n", &[get(b"foo"), get(b"\0\x01\x02")]);
     // The text, not what it stands for, is what may have 250 bytes.
     let longest = "QUFB".repeat(62);
@@ -361,7 +368,7 @@ fn base64_keys() {
 fn mg_commands() {
     let base = Get { key: b"k", family: Family::Meta, ..Get::default() };
     let check = |flags: &str, get| {
-        assert_commands(format!("mg k {flags}\r\n").as_bytes(), &[Command::Get(get)]);
+        assert_commands(format!("mg k {flags}\r\n").as_bytes(), &[Command::Operation(Operation::Get(get))]);
     };
     check("", base);
     check("v s t f k q O1 I x P L", base);
@@ -386,7 +393,10 @@ fn ms_commands() {
         ..Store::default()
     };
     let check = |flags: &str, store| {
-        assert_commands(format!("ms k 2 {flags}\r\nab\r\n").as_bytes(), &[Command::Store(store)]);
+        assert_commands(
+            format!("ms k 2 {flags}\r\nab\r\n").as_bytes(),
+            &[Command::Operation(Operation::Store(store))],
+        );
     };
     check("v s t f k q O1 h l u x R5 J5 D5 P L", base);
     check("c", Store { needs: Needs { version: true, access: false }, ..base });
@@ -403,7 +413,10 @@ fn ms_commands() {
 fn md_commands() {
     let base = Delete { key: b"k", family: Family::Meta, ..Delete::default() };
     let check = |flags: &str, delete| {
-        assert_commands(format!("md k {flags}\r\n").as_bytes(), &[Command::Delete(delete)]);
+        assert_commands(
+            format!("md k {flags}\r\n").as_bytes(),
+            &[Command::Operation(Operation::Delete(delete))],
+        );
     };
     check("q k O1 v s T30 F7 E9", base);
     check("C5", Delete { compare: Some(5), ..base });
@@ -420,7 +433,10 @@ fn md_commands() {
 fn ma_commands() {
     let base = Arithmetic { key: b"k", family: Family::Meta, ..Arithmetic::default() };
     let check = |flags: &str, arithmetic| {
-        assert_commands(format!("ma k {flags}\r\n").as_bytes(), &[Command::Arithmetic(arithmetic)]);
+        assert_commands(
+            format!("ma k {flags}\r\n").as_bytes(),
+            &[Command::Operation(Operation::Arithmetic(arithmetic))],
+        );
     };
     check("v t s f q", base);
     check("c", Arithmetic { needs: Needs { version: true, access: false }, ..base });

@@ -2,7 +2,8 @@
 
 use crate::exchange::hit;
 use std::sync::Arc;
-use todana_core::{Command, Hit, Record, Refusal, Reply, SharedBytes};
+use todana_core::{Hit, Record, Refusal, Reply, SharedBytes};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Form, Limits, Sink, Step, encode};
 
 /// A sink that keeps shares apart from copies.

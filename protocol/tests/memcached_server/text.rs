@@ -1,7 +1,8 @@
 //! The text commands: their replies, their faults, and the commands that they become.
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
-use todana_core::{Arithmetic, Command, Delete, Direction, Get, Needs, Store, StoreMode, Touch, Ttl};
+use todana_core::{Arithmetic, Delete, Direction, Get, Needs, Operation, Store, StoreMode, Touch, Ttl};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::Limits;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -108,13 +109,16 @@ fn a_block_may_hold_anything() {
     let value = b"\r\n\0get a\r\nEND\r\n\xff";
     let stream = [b"set k 0 0 16\r\n", &value[..], b"\r\nversion\r\n"].concat();
     let store = Store { key: b"k", value, item_size_max: Some(1 << 20), ..Store::default() };
-    assert_commands(&stream, &[Command::Store(store), Command::Version]);
+    assert_commands(&stream, &[Command::Operation(Operation::Store(store)), Command::Version]);
 }
 
 #[test]
 fn storage_commands() {
     let base = Store { key: b"k", value: b"ab", item_size_max: Some(1 << 20), ..Store::default() };
-    assert_commands(b"set k 7 0 2\r\nab\r\n", &[Command::Store(Store { flags: 7, ..base })]);
+    assert_commands(
+        b"set k 7 0 2\r\nab\r\n",
+        &[Command::Operation(Operation::Store(Store { flags: 7, ..base }))],
+    );
     for (name, mode) in [
         ("add", StoreMode::Add),
         ("replace", StoreMode::Replace),
@@ -123,13 +127,19 @@ fn storage_commands() {
     ] {
         let ttl = Ttl::Seconds(60);
         let stream = format!("{name} k 0 60 2\r\nab\r\n");
-        assert_commands(stream.as_bytes(), &[Command::Store(Store { mode, ttl, ..base })]);
+        assert_commands(
+            stream.as_bytes(),
+            &[Command::Operation(Operation::Store(Store { mode, ttl, ..base }))],
+        );
     }
     assert_commands(
         b"cas k 0 -1 2 18446744073709551615\r\nab\r\n",
-        &[Command::Store(Store { ttl: Ttl::Expired, compare: Some(u64::MAX), ..base })],
+        &[Command::Operation(Operation::Store(Store { ttl: Ttl::Expired, compare: Some(u64::MAX), ..base }))],
     );
-    assert_commands(b"cas k 0 0 2 0\r\nab\r\n", &[Command::Store(Store { compare: Some(0), ..base })]);
+    assert_commands(
+        b"cas k 0 0 2 0\r\nab\r\n",
+        &[Command::Operation(Operation::Store(Store { compare: Some(0), ..base }))],
+    );
 }
 
 #[test]
@@ -180,23 +190,36 @@ fn one_key_too_long_spoils_the_whole_line() {
 #[test]
 fn retrieval_commands() {
     let get = |key| Get { key, ..Get::default() };
-    assert_commands(b"get a\r\n", &[Command::Get(get(b"a"))]);
+    assert_commands(b"get a\r\n", &[Command::Operation(Operation::Get(get(b"a")))]);
     assert_commands(
         b"get  a   bb  a \r\n",
-        &[Command::Get(get(b"a")), Command::Get(get(b"bb")), Command::Get(get(b"a"))],
+        &[
+            Command::Operation(Operation::Get(get(b"a"))),
+            Command::Operation(Operation::Get(get(b"bb"))),
+            Command::Operation(Operation::Get(get(b"a"))),
+        ],
     );
     let needs = Needs { version: true, access: false };
     assert_commands(
         b"gets a b\n",
-        &[Command::Get(Get { needs, ..get(b"a") }), Command::Get(Get { needs, ..get(b"b") })],
+        &[
+            Command::Operation(Operation::Get(Get { needs, ..get(b"a") })),
+            Command::Operation(Operation::Get(Get { needs, ..get(b"b") })),
+        ],
     );
     let gat = |key, ttl| Get { touch: Some(ttl), counts_as_touch: true, ..get(key) };
     assert_commands(
         b"gat 30 a b\r\n",
-        &[Command::Get(gat(b"a", Ttl::Seconds(30))), Command::Get(gat(b"b", Ttl::Seconds(30)))],
+        &[
+            Command::Operation(Operation::Get(gat(b"a", Ttl::Seconds(30)))),
+            Command::Operation(Operation::Get(gat(b"b", Ttl::Seconds(30)))),
+        ],
     );
-    assert_commands(b"gat 0 a\r\n", &[Command::Get(gat(b"a", Ttl::Never))]);
-    assert_commands(b"gats -1 a\r\n", &[Command::Get(Get { needs, ..gat(b"a", Ttl::Expired) })]);
+    assert_commands(b"gat 0 a\r\n", &[Command::Operation(Operation::Get(gat(b"a", Ttl::Never)))]);
+    assert_commands(
+        b"gats -1 a\r\n",
+        &[Command::Operation(Operation::Get(Get { needs, ..gat(b"a", Ttl::Expired) }))],
+    );
 }
 
 #[test]
@@ -221,7 +244,10 @@ fn delete_replies() {
         (&format!("delete {too_long}\r\n"), BAD),
         (&format!("delete {too_long} noreply\r\n"), ""),
     ]);
-    assert_commands(b"delete k 0\r\n", &[Command::Delete(Delete { key: b"k", ..Delete::default() })]);
+    assert_commands(
+        b"delete k 0\r\n",
+        &[Command::Operation(Operation::Delete(Delete { key: b"k", ..Delete::default() }))],
+    );
 }
 
 #[test]
@@ -257,10 +283,17 @@ fn arithmetic_replies() {
         ]);
     }
     let arithmetic = Arithmetic { key: b"n", delta: u64::MAX, ..Arithmetic::default() };
-    assert_commands(b"incr n 18446744073709551615\r\n", &[Command::Arithmetic(arithmetic)]);
+    assert_commands(
+        b"incr n 18446744073709551615\r\n",
+        &[Command::Operation(Operation::Arithmetic(arithmetic))],
+    );
     assert_commands(
         b"decr n 007\r\n",
-        &[Command::Arithmetic(Arithmetic { delta: 7, direction: Direction::Decrement, ..arithmetic })],
+        &[Command::Operation(Operation::Arithmetic(Arithmetic {
+            delta: 7,
+            direction: Direction::Decrement,
+            ..arithmetic
+        }))],
     );
 }
 
@@ -285,7 +318,7 @@ fn touch_replies() {
         (&format!("touch {too_long} 0\r\n"), BAD),
         (&format!("touch {too_long} x noreply\r\n"), ""),
     ]);
-    let touch = |ttl| [Command::Touch(Touch { key: b"k", ttl })];
+    let touch = |ttl| [Command::Operation(Operation::Touch(Touch { key: b"k", ttl }))];
     assert_commands(b"touch k 0\r\n", &touch(Ttl::Never));
     assert_commands(b"touch k -5\r\n", &touch(Ttl::Expired));
     assert_commands(b"touch k 2592000\r\n", &touch(Ttl::Seconds(2_592_000)));
@@ -306,10 +339,10 @@ fn flush_replies() {
         ("flush_all x noreply\r\n", ""),
         ("flush_all noreply 1\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
     ]);
-    assert_commands(b"flush_all\r\n", &[Command::Flush { at: Ttl::Never }]);
-    assert_commands(b"flush_all noreply\r\n", &[Command::Flush { at: Ttl::Never }]);
-    assert_commands(b"flush_all 10\r\n", &[Command::Flush { at: Ttl::Seconds(10) }]);
-    assert_commands(b"flush_all -1\r\n", &[Command::Flush { at: Ttl::Expired }]);
+    assert_commands(b"flush_all\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Never })]);
+    assert_commands(b"flush_all noreply\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Never })]);
+    assert_commands(b"flush_all 10\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Seconds(10) })]);
+    assert_commands(b"flush_all -1\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Expired })]);
 
     let forbidden = Limits { flush_allowed: false, ..Limits::default() };
     let refusal = b"CLIENT_ERROR flush_all not allowed\r\n";

@@ -301,7 +301,7 @@ impl Kept {
             self.syncer = Some(syncing.start(database, came_on)?);
         }
         if name.tuning.truncate {
-            let flush = todana_core::Command::Flush { at: todana::Ttl::Never };
+            let flush = todana_core::Operation::Flush { at: todana::Ttl::Never };
             database.execute(&database.lane(), &flush, &mut |_| ());
         }
         for warning in &name.warnings {

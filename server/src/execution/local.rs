@@ -4,7 +4,8 @@ use super::{Completion, Executor};
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::{Database, Lane, Limiter};
-use todana_core::{Arithmetic, Buffer, Command, Reply, Store, Streams};
+use todana_core::{Arithmetic, Buffer, Operation, Reply, Store};
+use todana_protocol::memcached::Streams;
 
 /// Executes operations at once, and shows them to observers.
 pub(crate) struct LocalExecutor {
@@ -33,14 +34,14 @@ impl LocalExecutor {
         &self,
         database: &Database,
         lane: &Lane,
-        operation: &Command<'_>,
+        operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) {
         let observers = &self.shared.observation.observers;
         observers.look_on(database, self.descriptor, operation, reply, |reply| {
             database.execute(lane, operation, reply);
         });
-        if matches!(operation, Command::Flush { .. }) {
+        if matches!(operation, Operation::Flush { .. }) {
             observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
         }
     }
@@ -56,7 +57,7 @@ impl Executor for LocalExecutor {
     fn execute(
         &mut self,
         number: usize,
-        operation: &Command<'_>,
+        operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
         let (database, lane) = &self.databases[number];
@@ -89,8 +90,8 @@ impl Executor for LocalExecutor {
 
 /// Evicts other records if this write exceeded the limit of the database.
 #[cold]
-fn limit(limiter: &Limiter, database: &Database, lane: &Lane, operation: &Command<'_>) {
-    if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = operation {
+fn limit(limiter: &Limiter, database: &Database, lane: &Lane, operation: &Operation<'_>) {
+    if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) = operation {
         // Where nothing can be removed, the next change is refused.
         let _ = limiter.enforce(database, lane, key);
     }

@@ -13,7 +13,7 @@ mod local;
 pub(crate) use local::LocalExecutor;
 
 use crate::session::wake::Ticket;
-use todana_core::{Buffer, Command, Reply};
+use todana_core::{Buffer, Operation, Reply};
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
@@ -24,7 +24,7 @@ pub(crate) trait Executor {
     fn execute(
         &mut self,
         database: usize,
-        operation: &Command<'_>,
+        operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion;
 

@@ -11,9 +11,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use todana::{CachedClock, Clock, Database, Round};
-use todana_core::SizeClass;
-use todana_core::{Command, Delete, Family, Number, Record, Refusal, Reply, StoreMode, Stored, Streams, Ttl};
+use todana_core::{
+    Delete, Family, Number, Operation, Record, Refusal, Reply, SizeClass, StoreMode, Stored, Ttl,
+};
 use todana_engine::{Departure, EvictionObserver};
+use todana_protocol::memcached::Streams;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
 /// Prefixes are counted; the lower bits are streams that are watched.
@@ -117,17 +119,24 @@ impl Observers {
         });
     }
 
+    /// Tells of a request that is no command.
+    pub(crate) fn tell_faulty(&self, descriptor: i32) {
+        self.tell(Streams::REQUESTS, |line| {
+            line.put_text(format_args!("rawcmd cfd={descriptor} cmd=faulty"))
+        });
+    }
+
     /// Has the database execute a command of a connection and looks on.
     #[cold]
     pub(crate) fn look_on(
         &self,
         database: &Database,
         descriptor: i32,
-        command: &Command<'_>,
+        command: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
         execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)),
     ) {
-        let key = key_of(command);
+        let key = command.key();
         self.tell(Streams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
             if let Some(key) = key {
@@ -157,7 +166,7 @@ impl Observers {
     fn tell_about(
         &self,
         descriptor: i32,
-        command: &Command<'_>,
+        command: &Operation<'_>,
         key: &[u8],
         before: Before,
         outcome: &Outcome,
@@ -185,19 +194,19 @@ impl Observers {
             });
         };
         match command {
-            Command::Store(store) => {
+            Operation::Store(store) => {
                 let name = mode_name(store.mode, store.compare.is_some());
                 let value_len = outcome.stored_len.unwrap_or(store.value.len());
                 stored(outcome.status, name, self.seconds(store.ttl), store.flags, value_len);
             }
-            Command::RefusedStore(refused) => {
+            Operation::RefusedStore(refused) => {
                 stored(outcome.status, mode_name(refused.mode, refused.compares), 0, 0, 0)
             }
-            Command::Arithmetic(arithmetic) if outcome.is_created => {
+            Operation::Arithmetic(arithmetic) if outcome.is_created => {
                 let ttl = arithmetic.vivify.map_or(0, |ttl| self.seconds(ttl));
                 stored("stored", "add", ttl, 0, arithmetic.initial.to_string().len());
             }
-            Command::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
+            Operation::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
                 if outcome.is_deleted =>
             {
                 self.tell(Streams::DELETIONS, |line| {
@@ -350,19 +359,6 @@ fn look(database: &Database, key: &[u8]) -> Before {
     before
 }
 
-fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
-    match command {
-        Command::Get(get) => Some(get.key),
-        Command::Store(store) => Some(store.key),
-        Command::RefusedStore(refused) => Some(refused.key),
-        Command::Delete(delete) => Some(delete.key),
-        Command::Arithmetic(arithmetic) => Some(arithmetic.key),
-        Command::Touch(touch) => Some(touch.key),
-        Command::Inspect(inspect) => Some(inspect.key),
-        _ => None,
-    }
-}
-
 fn mode_name(mode: StoreMode, compares: bool) -> &'static str {
     match mode {
         StoreMode::Set if compares => "cas",
@@ -374,19 +370,17 @@ fn mode_name(mode: StoreMode, compares: bool) -> &'static str {
     }
 }
 
-fn name_of(command: &Command<'_>) -> &'static str {
+fn name_of(command: &Operation<'_>) -> &'static str {
     match command {
-        Command::Get(get) if get.counts_as_touch => "gat",
-        Command::Get(_) => "get",
-        Command::Store(store) => mode_name(store.mode, store.compare.is_some()),
-        Command::RefusedStore(refused) => mode_name(refused.mode, refused.compares),
-        Command::Delete(_) => "delete",
-        Command::Arithmetic(_) => "arithmetic",
-        Command::Touch(_) => "touch",
-        Command::Inspect(_) => "me",
-        Command::Flush { .. } => "flush_all",
-        Command::Noop => "mn",
-        Command::Faulty { .. } => "faulty",
-        _ => "other",
+        Operation::Get(get) if get.counts_as_touch => "gat",
+        Operation::Get(_) => "get",
+        Operation::Store(store) => mode_name(store.mode, store.compare.is_some()),
+        Operation::RefusedStore(refused) => mode_name(refused.mode, refused.compares),
+        Operation::Delete(_) => "delete",
+        Operation::Arithmetic(_) => "arithmetic",
+        Operation::Touch(_) => "touch",
+        Operation::Inspect(_) => "me",
+        Operation::Flush { .. } => "flush_all",
+        Operation::Noop => "mn",
     }
 }

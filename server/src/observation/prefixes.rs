@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use todana_core::{Command, Prefix, Reply};
+use todana_core::{Operation, Prefix, Reply};
 
 /// What prefixes a client may make up; what would go beyond is not counted.
 const BYTES_MAX: usize = 4 << 20;
@@ -44,15 +44,15 @@ impl Prefixes {
     }
 
     /// Counts a command; `found` of a read: whether there was a record.
-    pub(crate) fn count(&self, command: &Command<'_>, found: bool) {
+    pub(crate) fn count(&self, command: &Operation<'_>, found: bool) {
         match command {
-            Command::Get(get) => self.add(get.key, |counts| {
+            Operation::Get(get) => self.add(get.key, |counts| {
                 counts.gets += 1;
                 counts.hits += u64::from(found);
             }),
-            Command::Store(store) => self.add(store.key, |counts| counts.sets += 1),
-            Command::RefusedStore(refused) => self.add(refused.key, |counts| counts.sets += 1),
-            Command::Delete(delete) => self.add(delete.key, |counts| counts.deletes += 1),
+            Operation::Store(store) => self.add(store.key, |counts| counts.sets += 1),
+            Operation::RefusedStore(refused) => self.add(refused.key, |counts| counts.sets += 1),
+            Operation::Delete(delete) => self.add(delete.key, |counts| counts.deletes += 1),
             _ => {}
         }
     }
@@ -106,7 +106,7 @@ mod tests {
     fn a_key_without_delimiter_is_not_counted_and_an_empty_prefix_is() {
         let prefixes = Prefixes::new(b':');
         for key in [&b"a:1"[..], b"a:2:3", b"none", b":x", b""] {
-            prefixes.count(&Command::Delete(Delete { key, ..Delete::default() }), false);
+            prefixes.count(&Operation::Delete(Delete { key, ..Delete::default() }), false);
         }
         assert_eq!(told(&prefixes), [(b"".to_vec(), 1), (b"a".to_vec(), 2)]);
         prefixes.clear();
@@ -118,11 +118,11 @@ mod tests {
         let prefixes = Prefixes::new(b':');
         for number in 0..100_000 {
             let key = format!("{number}:");
-            prefixes.count(&Command::Delete(Delete { key: key.as_bytes(), ..Delete::default() }), false);
+            prefixes.count(&Operation::Delete(Delete { key: key.as_bytes(), ..Delete::default() }), false);
         }
         let len = told(&prefixes).len();
         assert!(len < 45_000 && len > 30_000, "{len}");
-        prefixes.count(&Command::Delete(Delete { key: b"0:", ..Delete::default() }), false);
+        prefixes.count(&Operation::Delete(Delete { key: b"0:", ..Delete::default() }), false);
         assert_eq!(told(&prefixes)[0], (b"0".to_vec(), 2));
     }
 }

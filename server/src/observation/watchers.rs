@@ -8,8 +8,8 @@ use crate::transport::output::Output;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_core::Streams;
 use todana_protocol::memcached::Sink;
+use todana_protocol::memcached::Streams;
 
 /// Watchers at once.
 const WATCHERS_MAX: usize = 20;

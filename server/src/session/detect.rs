@@ -7,12 +7,18 @@ use todana_protocol::kyoto::{self, Beginning};
 pub(super) enum Detected {
     Memcached,
     Kyoto,
+    #[cfg(test)]
+    Echo,
     /// More bytes have to come.
     Unsure,
 }
 
 /// Returns whose a request is that begins so.
 pub(super) fn detect(input: &[u8]) -> Detected {
+    #[cfg(test)]
+    if input.starts_with(super::echo::FIRST_BYTES) {
+        return Detected::Echo;
+    }
     match kyoto::begins(input) {
         Beginning::Kyoto => Detected::Kyoto,
         Beginning::Unsure => Detected::Unsure,

@@ -42,6 +42,8 @@ macro_rules! dispatch {
             AnySession::Export($session) => $call,
             AnySession::Kyoto($session) => $call,
             AnySession::Plugin($session) => $call,
+            #[cfg(test)]
+            AnySession::Echo($session) => $call,
         }
     };
     ($any:expr, $workers:ident, $session:ident, $worker:ident => $call:expr) => {{
@@ -67,6 +69,11 @@ macro_rules! dispatch {
                 let $worker = kyoto;
                 $call
             }
+            #[cfg(test)]
+            AnySession::Echo($session) => {
+                let $worker = none;
+                $call
+            }
         }
     }};
 }
@@ -90,6 +97,8 @@ impl AnySession {
                 Detected::Unsure => return false,
                 Detected::Kyoto => *self = AnySession::Kyoto(Box::default()),
                 Detected::Memcached => *self = AnySession::Memcached(session.take()),
+                #[cfg(test)]
+                Detected::Echo => *self = AnySession::Echo(super::echo::EchoSession),
             }
         }
         true

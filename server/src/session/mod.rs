@@ -7,6 +7,7 @@
 //! background  long work on threads of its own
 //! context     what the sessions of one worker share
 //! login       who may log in, for all dialects
+//! echo        the smallest dialect, in tests only: what a new one needs
 //! memcached   memcached's dialects; watchers and exports, which begin there
 //! kyoto       Kyoto Tycoon's protocols, and memcached's as its plug-in speaks it
 //! ```
@@ -21,6 +22,8 @@ pub(crate) mod background;
 pub(crate) mod context;
 mod detect;
 pub(crate) mod dispatch;
+#[cfg(test)]
+mod echo;
 pub(crate) mod kyoto;
 pub(crate) mod login;
 pub(crate) mod memcached;
@@ -122,6 +125,8 @@ pub(crate) enum AnySession {
     Kyoto(Box<KyotoSession>),
     /// memcached's dialect as Kyoto Tycoon's plug-in speaks it.
     Plugin(PluginSession),
+    #[cfg(test)]
+    Echo(echo::EchoSession),
 }
 
 /// What a turn lends its session.

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
-use todana_core::{Command, Store};
+use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::kyoto::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
@@ -60,7 +60,7 @@ pub(crate) fn forget_log(path: &Path) {
     let log = database.log().unwrap();
     for _ in 0..3 {
         let store = Store { key: b"k0", value: b"v", ..Store::default() };
-        database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+        database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
         log.wait(log.end()).unwrap();
         directory.checkpoint_unless(&database, &AtomicBool::new(false)).unwrap();
     }

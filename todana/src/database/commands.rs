@@ -1,4 +1,4 @@
-//! Commands on single records: each one's visitor is run, and what came of it is counted and answered.
+//! Operations on single records: each one's visitor is run, and its outcome is counted and answered.
 
 use super::visits::Worth;
 use super::{Database, is_full};
@@ -9,34 +9,34 @@ use crate::inspect::InspectVisitor;
 use crate::touch::TouchVisitor;
 use crate::transaction::Space;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Error, ErrorKind, Family, Inspect, Refusal, Reply, Touch, Ttl,
+    Arithmetic, Delete, Direction, Error, ErrorKind, Family, Inspect, Operation, Refusal, Reply, Touch, Ttl,
     UnixSeconds,
 };
 
 impl Database {
-    /// Runs a command in a space.
+    /// Executes an operation in a space.
     pub(crate) fn run(
         &self,
         space: Space<'_>,
         lane: &Lane,
-        command: &Command<'_>,
+        command: &Operation<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
     ) {
         match command {
-            Command::Get(get) => self.get(space, lane, get, now, reply),
-            Command::Store(store) => reply(self.store(space, lane, store, now)),
-            Command::RefusedStore(refused) => {
+            Operation::Get(get) => self.get(space, lane, get, now, reply),
+            Operation::Store(store) => reply(self.store(space, lane, store, now)),
+            Operation::RefusedStore(refused) => {
                 let flags_len = if refused.flags != 0 { 4 } else { 0 };
                 let class = self.classes.of(refused.key.len() + refused.value_len + flags_len);
                 self.refuse_store(space, lane, (refused.key, class), refused.discards, refused.refusal, now);
                 reply(Reply::Refused(refused.refusal));
             }
-            Command::Delete(delete) => reply(self.delete(space, lane, delete, now)),
-            Command::Arithmetic(arithmetic) => reply(self.arithmetic(space, lane, arithmetic, now)),
-            Command::Touch(touch) => reply(self.touch(space, lane, touch, now)),
-            Command::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
-            Command::Flush { at } => {
+            Operation::Delete(delete) => reply(self.delete(space, lane, delete, now)),
+            Operation::Arithmetic(arithmetic) => reply(self.arithmetic(space, lane, arithmetic, now)),
+            Operation::Touch(touch) => reply(self.touch(space, lane, touch, now)),
+            Operation::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
+            Operation::Flush { at } => {
                 lane.counts.cmd_flush.one();
                 reply(match self.plan_flush(lane, *at, now) {
                     Ok(()) => Reply::Done,
@@ -44,23 +44,7 @@ impl Database {
                     Err(error) => Reply::Refused(refusal(&error)),
                 });
             }
-            Command::Noop => reply(Reply::Done),
-            Command::Faulty { message } => reply(Reply::Faulty(message)),
-            Command::List(_)
-            | Command::Crawler(_)
-            | Command::Watch(_)
-            | Command::Export(_)
-            | Command::UseDatabase(_)
-            | Command::Stats { .. }
-            | Command::Version
-            | Command::Verbosity(_)
-            | Command::MemoryLimit { .. }
-            | Command::RefreshCertificates
-            | Command::ShiftClock(_)
-            | Command::Shutdown { .. }
-            | Command::Mechanisms
-            | Command::Authenticate(_)
-            | Command::Quit => reply(Reply::Unknown),
+            Operation::Noop => reply(Reply::Done),
         }
     }
 
@@ -199,25 +183,25 @@ pub(super) fn refusal(error: &Error) -> Refusal {
 }
 
 /// Returns true for commands that can only remove records.
-pub(crate) fn is_removal(command: &Command<'_>) -> bool {
+pub(crate) fn is_removal(command: &Operation<'_>) -> bool {
     match command {
-        Command::Delete(delete) => !delete.mark_stale && !delete.drop_value,
-        Command::Flush { .. } => true,
+        Operation::Delete(delete) => !delete.mark_stale && !delete.drop_value,
+        Operation::Flush { .. } => true,
         _ => false,
     }
 }
 
 /// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
 /// sliding expiry that moves.
-pub(crate) fn is_change(command: &Command<'_>) -> bool {
+pub(crate) fn is_change(command: &Operation<'_>) -> bool {
     match command {
-        Command::Get(get) => get.touch.is_some() || get.vivify.is_some(),
-        Command::RefusedStore(refused) => refused.discards,
-        Command::Store(_)
-        | Command::Delete(_)
-        | Command::Arithmetic(_)
-        | Command::Touch(_)
-        | Command::Flush { .. } => true,
+        Operation::Get(get) => get.touch.is_some() || get.vivify.is_some(),
+        Operation::RefusedStore(refused) => refused.discards,
+        Operation::Store(_)
+        | Operation::Delete(_)
+        | Operation::Arithmetic(_)
+        | Operation::Touch(_)
+        | Operation::Flush { .. } => true,
         _ => false,
     }
 }

@@ -31,7 +31,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana_core::{
-    Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Visitor,
+    Arithmetic, Checkpointed, Error, ErrorKind, Operation, Place, Record, Reply, Result, Status, Store,
+    Visitor,
 };
 use witness::Witness;
 
@@ -291,7 +292,7 @@ fn relieve_front(database: &Database, directory: &DataDirectory) -> Result<()> {
 }
 
 impl Records for Db {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         let changes = is_change(command);
         if changes {
             self.refuse_if_read_only()?;
@@ -300,7 +301,9 @@ impl Records for Db {
         let before = lane.logged();
         self.0.database.execute(lane, command, reply);
         if changes {
-            if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
+            if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) =
+                command
+            {
                 self.limit(key);
             }
             self.0.database.settle_engine()?;

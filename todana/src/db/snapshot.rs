@@ -8,7 +8,7 @@ use crate::{Heading, Records, get};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result, Visitor};
+use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result, Visitor};
 
 /// A database as it was when [`Db::snapshot`] was called, to be read only: by keys, iterators and cursors.
 ///
@@ -122,8 +122,8 @@ impl Snapshot {
 
 impl Records for Snapshot {
     /// Only what reads; all else fails with `Invalid`.
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        let Command::Get(get) = command else { return Err(read_only()) };
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        let Operation::Get(get) = command else { return Err(read_only()) };
         if get.touch.is_some() || get.vivify.is_some() {
             return Err(read_only());
         }

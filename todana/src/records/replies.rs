@@ -2,14 +2,14 @@
 
 use crate::Records;
 use crate::database::read_only;
-use todana_core::{Command, Error, ErrorKind, Record, Refusal, Reply, Result, Store};
+use todana_core::{Error, ErrorKind, Operation, Record, Refusal, Reply, Result, Store};
 
 /// Runs a command, and reads its reply. That there is none is an error that is made only then: it takes memory, and a read of a record shall
 /// not (from Python, one of a record in the processor's cache took a quarter longer).
 #[inline]
 pub(super) fn ask<T>(
     records: &(impl Records + ?Sized),
-    command: &Command<'_>,
+    command: &Operation<'_>,
     mut read: impl FnMut(Reply<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut outcome = None;
@@ -19,7 +19,7 @@ pub(super) fn ask<T>(
 
 /// Whether it was stored; not that the condition did not hold.
 pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
-    ask(records, &Command::Store(*store), |reply| match reply {
+    ask(records, &Operation::Store(*store), |reply| match reply {
         Reply::Stored(_) => Ok(true),
         Reply::NotStored | Reply::NotFound => Ok(false),
         other => Err(refused(other)),

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
+use todana_core::{Action, Engine, Error, ErrorKind, MemoryLimit, Operation, Record, Reply, Result, Visitor};
 
 pub(crate) use gate::{Gate, WhileWaiting};
 
@@ -224,8 +224,8 @@ impl<'d> Transaction<'d> {
     }
 
     /// Runs a command as [`Database::execute`] does. One that would remove everything at once is answered `Unknown`.
-    pub fn run(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
-        if matches!(command, Command::Flush { .. }) {
+    pub fn run(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+        if matches!(command, Operation::Flush { .. }) {
             return reply(Reply::Unknown);
         }
         let database = self.database();

@@ -15,7 +15,7 @@ use swayed_disk::{Sway, Swayed};
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, RestoreOptions, Salvaged};
-use todana_core::{Command, Delete, Result, Store, Ttl, UnixSeconds};
+use todana_core::{Delete, Operation, Result, Store, Ttl, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const NOW: u64 = 1_700_000_000;
@@ -76,16 +76,16 @@ pub(crate) fn open_with(path: &Path, options: &DataOptions) -> Kept {
 impl Kept {
     pub(crate) fn set(&self, key: &str, value: &str) {
         let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
-        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
+        self.database.execute(&self.lane, &Operation::Store(store), &mut |_| ());
     }
 
     pub(crate) fn delete(&self, key: &str) {
         let delete = Delete { key: key.as_bytes(), ..Delete::default() };
-        self.database.execute(&self.lane, &Command::Delete(delete), &mut |_| ());
+        self.database.execute(&self.lane, &Operation::Delete(delete), &mut |_| ());
     }
 
     pub(crate) fn flush(&self, at: Ttl) {
-        self.database.execute(&self.lane, &Command::Flush { at }, &mut |_| ());
+        self.database.execute(&self.lane, &Operation::Flush { at }, &mut |_| ());
     }
 
     pub(crate) fn settle(&self) {

@@ -10,7 +10,7 @@ use todana::update_log::{LogOptions, Sync, UpdateLog};
 use todana::{
     Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, RestoreOptions, Salvaged,
 };
-use todana_core::{Attributes, Command, Get, Reply, Result, Store, UnixSeconds};
+use todana_core::{Attributes, Get, Operation, Reply, Result, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const DATA: &str = "/data";
@@ -88,19 +88,19 @@ impl Kept {
     }
 
     /// The reply, as text.
-    pub(crate) fn run(&self, command: Command<'_>) -> String {
+    pub(crate) fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     }
 
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> String {
-        self.run(Command::Store(Store { key, value, ..Store::default() }))
+        self.run(Operation::Store(Store { key, value, ..Store::default() }))
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = None;
-        self.database.execute(&self.lane, &Command::Get(Get { key, ..Get::default() }), &mut |reply| {
+        self.database.execute(&self.lane, &Operation::Get(Get { key, ..Get::default() }), &mut |reply| {
             if let Reply::Hit(hit) = reply {
                 value = Some(hit.record.value.to_vec());
             }

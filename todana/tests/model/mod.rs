@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::{Clock, Database, Lane, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Expiry, Family, Get, Needs, Recache, Refusal, Reply, Store,
-    StoreMode, Touch, Ttl, UnixSeconds,
+    Arithmetic, Delete, Direction, Expiry, Family, Get, Needs, Recache, Refusal, Reply, Store, StoreMode,
+    Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -213,7 +213,7 @@ impl Model {
     }
 
     /// The reply to a command; there is exactly one.
-    fn run(&self, command: &Command<'_>) -> Said {
+    fn run(&self, command: &todana_core::Operation<'_>) -> Said {
         let mut replies = Vec::new();
         self.database.execute(&self.lane, command, &mut |reply| replies.push(said(&reply)));
         assert_eq!(replies.len(), 1, "{command:?}: {replies:?}");
@@ -281,7 +281,7 @@ impl Model {
                 self.arithmetic(key, &arithmetic)
             }
             Operation::Touch { key, ttl } => {
-                let said = self.run(&Command::Touch(Touch { key: KEYS[key], ttl }));
+                let said = self.run(&todana_core::Operation::Touch(Touch { key: KEYS[key], ttl }));
                 let life = self.life(ttl);
                 let expected = match self.items.get_mut(&key) {
                     None => "not found",
@@ -294,7 +294,7 @@ impl Model {
                 Ok(())
             }
             Operation::Flush { at } => {
-                prop_assert_eq!(self.run(&Command::Flush { at }), Said::Plain("done"));
+                prop_assert_eq!(self.run(&todana_core::Operation::Flush { at }), Said::Plain("done"));
                 self.flush_at = Some(self.life(at).dies.unwrap_or(0));
                 self.age();
                 Ok(())
@@ -336,7 +336,7 @@ impl Model {
             key: KEYS[key], touch, vivify, recache_below_s: recache, version: given,
             needs: Needs { version: shown, access: false }, family, ..Get::default()
         };
-        let reply = self.run(&Command::Get(get));
+        let reply = self.run(&todana_core::Operation::Get(get));
         let now = self.now();
         let touched = touch.map(|ttl| self.life(ttl));
         let created = vivify.map(|ttl| self.life(ttl));
@@ -374,7 +374,7 @@ impl Model {
     }
 
     fn store(&mut self, key: usize, store: &Store<'_>) -> Outcome {
-        let reply = self.run(&Command::Store(*store));
+        let reply = self.run(&todana_core::Operation::Store(*store));
         let version = store.version.map_or(Version::Unseen, Version::Known);
         let fresh = Item {
             flags: store.flags,
@@ -436,7 +436,7 @@ impl Model {
     }
 
     fn delete(&mut self, key: usize, delete: &Delete<'_>) -> Outcome {
-        let reply = self.run(&Command::Delete(*delete));
+        let reply = self.run(&todana_core::Operation::Delete(*delete));
         let life = delete.ttl.map(|ttl| self.life(ttl));
         let place = self.make();
         let expected = match self.items.get_mut(&key) {
@@ -466,7 +466,7 @@ impl Model {
     }
 
     fn arithmetic(&mut self, key: usize, arithmetic: &Arithmetic<'_>) -> Outcome {
-        let reply = self.run(&Command::Arithmetic(*arithmetic));
+        let reply = self.run(&todana_core::Operation::Arithmetic(*arithmetic));
         let now = self.now();
         let version = arithmetic.version.map_or(Version::Unseen, Version::Known);
         let created = arithmetic.vivify.map(|ttl| self.life(ttl));

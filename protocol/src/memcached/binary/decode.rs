@@ -2,13 +2,14 @@
 
 use super::form::{Answer, BinaryForm};
 use super::header::{HEADER_LEN, Header, REQUEST_MAGIC};
-use super::opcode::{Operation, Read, Verb, name_of};
+use super::opcode::{Opcode, Read, Verb, name_of};
 use super::status::Status;
 use crate::memcached::item_size;
 use crate::memcached::server::{Form, Head, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
+use crate::memcached::{Authenticate, Command};
 use todana_core::{
-    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, RefusedStore, Shared, Store,
-    StoreMode, Ttl,
+    Arithmetic, Delete, Direction, Get, Needs, Operation, Refusal, RefusedStore, Shared, Store, StoreMode,
+    Ttl,
 };
 
 /// The longest body that is even dropped; a longer one closes the connection.
@@ -78,7 +79,7 @@ pub(in crate::memcached) fn head(place: Place, input: &[u8]) -> Head<'_> {
     let header = Header::parse(bytes);
     let key_at = HEADER_LEN + header.extras_len;
     let key_end = key_at + header.key_len.min(KEY_LEN_MAX);
-    let stores = matches!(Operation::of(header.opcode), Some(Operation { verb: Verb::Store(_), .. }));
+    let stores = matches!(Opcode::of(header.opcode), Some(Opcode { verb: Verb::Store(_), .. }));
     let value_len = header.body_len.checked_sub(header.extras_len + header.key_len);
     Head::Packet {
         header: bytes,
@@ -125,13 +126,13 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
         return packet.fatal(place, Status::UnknownCommand);
     }
     // Said before the body is there: nothing of a stranger's is kept.
-    if limits.sasl && !is_admitted && !Operation::is_for_strangers(header.opcode) {
+    if limits.sasl && !is_admitted && !Opcode::is_for_strangers(header.opcode) {
         return packet.fatal(place, Status::NotAuthenticated);
     }
     if header.key_len > KEY_LEN_MAX || header.body_len > BODY_LEN_MAX {
         return packet.fatal(place, Status::Invalid);
     }
-    let Some(operation) = Operation::of(header.opcode) else {
+    let Some(operation) = Opcode::of(header.opcode) else {
         return packet.fault(place, 0, Status::UnknownCommand);
     };
     if !operation.verb.fits(header) {
@@ -190,7 +191,14 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
         Verb::Append(mode) => append(&packet, limits, mode, operation.is_quiet),
         Verb::Delete => {
             let compare = packet.compare();
-            (Command::Delete(Delete { key: packet.key(), compare, ..Delete::default() }), Answer::Plain)
+            (
+                Command::Operation(Operation::Delete(Delete {
+                    key: packet.key(),
+                    compare,
+                    ..Delete::default()
+                })),
+                Answer::Plain,
+            )
         }
         Verb::Arithmetic(direction) => arithmetic(&packet, direction, operation.is_quiet),
         Verb::Flush if !limits.flush_allowed => {
@@ -198,7 +206,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
         }
         Verb::Flush => {
             let at = if header.extras_len == 0 { Ttl::Never } else { ttl(packet.number_at(0)) };
-            (Command::Flush { at }, Answer::Plain)
+            (Command::Operation(Operation::Flush { at }), Answer::Plain)
         }
         Verb::Quit if operation.is_quiet => {
             *place = Place::End;
@@ -207,9 +215,9 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
         Verb::Quit => {
             *place = Place::End;
             let form = BinaryForm { closes: true, ..packet.form(Answer::Plain) };
-            return packet.request(total, Command::Noop, form);
+            return packet.request(total, Command::Operation(Operation::Noop), form);
         }
-        Verb::Noop => (Command::Noop, Answer::Plain),
+        Verb::Noop => (Command::Operation(Operation::Noop), Answer::Plain),
         Verb::Version => (Command::Version, Answer::Plain),
         Verb::Stat => match packet.key() {
             b"" | b"reset" | b"settings" | b"items" | b"slabs" | b"sizes" | b"detail on" | b"detail off"
@@ -243,7 +251,10 @@ fn get<'a>(packet: &Packet<'a>, read: Read) -> (Command<'a>, Answer<'a>) {
         counts_as_touch: read.touches,
         ..Get::default()
     };
-    (Command::Get(get), Answer::Record { key: read.with_key.then_some(key), with_value: read.with_value })
+    (
+        Command::Operation(Operation::Get(get)),
+        Answer::Record { key: read.with_key.then_some(key), with_value: read.with_value },
+    )
 }
 
 #[inline]
@@ -269,7 +280,7 @@ fn store<'a>(
         ..Store::default()
     };
     let not_stored = if mode == StoreMode::Add { Status::Exists } else { Status::NotFound };
-    (Command::Store(store), Answer::Store { not_stored })
+    (Command::Operation(Operation::Store(store)), Answer::Store { not_stored })
 }
 
 #[inline]
@@ -289,7 +300,7 @@ fn append<'a>(
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
     };
-    (Command::Store(store), Answer::Store { not_stored: Status::NotStored })
+    (Command::Operation(Operation::Store(store)), Answer::Store { not_stored: Status::NotStored })
 }
 
 #[inline]
@@ -305,7 +316,7 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
         needs: Needs { version: !is_quiet, access: false },
         ..Arithmetic::default()
     };
-    (Command::Arithmetic(arithmetic), Answer::Plain)
+    (Command::Operation(Operation::Arithmetic(arithmetic)), Answer::Plain)
 }
 
 /// A value that is not taken. The client of a set believes its old value gone; the others have promised nothing.
@@ -328,7 +339,11 @@ fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: 
         discards: mode == StoreMode::Set,
         refusal,
     };
-    packet.request(packet.value_at(), Command::RefusedStore(refused), packet.form(Answer::Plain))
+    packet.request(
+        packet.value_at(),
+        Command::Operation(Operation::RefusedStore(refused)),
+        packet.form(Answer::Plain),
+    )
 }
 
 impl<'a> Packet<'a> {

@@ -5,7 +5,7 @@ use todana_core::{Direction, StoreMode};
 
 /// What an opcode stands for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Operation {
+pub(super) struct Opcode {
     pub(super) verb: Verb,
     /// What goes as expected is not answered: a read's miss, anything else's success.
     pub(super) is_quiet: bool,
@@ -85,10 +85,10 @@ pub(super) struct Read {
 const GET: Read = Read { with_key: false, with_value: true, touches: false };
 const TOUCH: Read = Read { with_key: false, with_value: false, touches: true };
 
-impl Operation {
+impl Opcode {
     /// What this opcode stands for, `None` if for nothing that is served.
     #[inline]
-    pub(super) fn of(opcode: u8) -> Option<Operation> {
+    pub(super) fn of(opcode: u8) -> Option<Opcode> {
         let with_key = true;
         let gat = Read { touches: true, ..GET };
         let (verb, is_quiet) = match opcode {
@@ -114,7 +114,7 @@ impl Operation {
             0x21 | 0x22 => (Verb::Authenticate { continues: opcode == 0x22 }, false),
             _ => return None,
         };
-        Some(Operation { verb, is_quiet })
+        Some(Opcode { verb, is_quiet })
     }
 
     /// Whether it is served before the client has said who it is: version, and what it takes to say that.

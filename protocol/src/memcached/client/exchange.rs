@@ -1,11 +1,11 @@
 //! Both sides of the codec against each other: what the client writes, the server understands, and back.
 
 use super::{Fetch, Meta, Response, Store, Verb, Want, decode, put_get, put_store, put_words};
-use crate::memcached::{Dialect, Limits, Step, encode};
+use crate::memcached::{Command, Dialect, Limits, Step, encode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use todana_core::{
-    Attributes, Command, Direction, Expiry, Hit, Number, Recache, Record, Reply, StoreMode, Stored, Ttl,
+    Attributes, Direction, Expiry, Hit, Number, Operation, Recache, Record, Reply, StoreMode, Stored, Ttl,
     UnixSeconds,
 };
 
@@ -124,9 +124,12 @@ impl Request {
 }
 
 fn gist(command: &Command<'_>) -> Gist {
-    match *command {
-        Command::Get(get) => Gist::Get { key: get.key.into(), versions: get.needs.version, touch: get.touch },
-        Command::Store(store) => Gist::Store {
+    let Command::Operation(operation) = command else { panic!("nobody asked for {command:?}") };
+    match *operation {
+        Operation::Get(get) => {
+            Gist::Get { key: get.key.into(), versions: get.needs.version, touch: get.touch }
+        }
+        Operation::Store(store) => Gist::Store {
             key: store.key.into(),
             value: store.value.into(),
             flags: store.flags,
@@ -134,11 +137,11 @@ fn gist(command: &Command<'_>) -> Gist {
             mode: store.mode,
             compare: store.compare,
         },
-        Command::Delete(delete) => Gist::Delete { key: delete.key.into(), compare: delete.compare },
-        Command::Arithmetic(count) => {
+        Operation::Delete(delete) => Gist::Delete { key: delete.key.into(), compare: delete.compare },
+        Operation::Arithmetic(count) => {
             Gist::Count { key: count.key.into(), direction: count.direction, delta: count.delta }
         }
-        Command::Touch(touch) => Gist::Touch { key: touch.key.into(), ttl: touch.ttl },
+        Operation::Touch(touch) => Gist::Touch { key: touch.key.into(), ttl: touch.ttl },
         ref other => panic!("nobody asked for {other:?}"),
     }
 }

@@ -8,8 +8,9 @@ use super::form::Form;
 use super::frame::Frame;
 use super::words::{Words, ends_in_noreply};
 use super::{BAD_FORMAT, Step, number};
+use crate::memcached::{ClassSet, Command, Crawler, Export, Exported, List, LogStart, Streams};
 use std::num::NonZeroU64;
-use todana_core::{ClassSet, Command, Crawler, Export, Exported, List, LogStart, Streams};
+use todana_core::Operation;
 
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 
@@ -85,7 +86,7 @@ pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>)
 type Outcome = Result<Command<'static>, &'static str>;
 
 /// Right, and without effect.
-const ACCEPTED: Outcome = Ok(Command::Noop);
+const ACCEPTED: Outcome = Ok(Command::Operation(Operation::Noop));
 
 fn accepted_if(is_right: bool) -> Outcome {
     if is_right { ACCEPTED } else { Err("ERROR") }

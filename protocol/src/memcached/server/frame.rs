@@ -1,7 +1,8 @@
 //! A frame: one line at the start of the unread bytes, and the data block that may follow it.
 
 use super::{Dialect, Form, Limits, LongBlock, Mode, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, Request, Step};
-use todana_core::{Command, Shared};
+use crate::memcached::Command;
+use todana_core::Shared;
 
 /// One whole line of the input.
 #[derive(Clone, Copy)]

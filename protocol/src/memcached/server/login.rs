@@ -6,7 +6,7 @@
 use super::frame::{Block, Frame};
 use super::words::Words;
 use super::{Dialect, Form, Limits, Step, number};
-use todana_core::{Authenticate, Command};
+use crate::memcached::{Authenticate, Command};
 
 /// The shortest line that is answered, its end included; after a shorter one the connection is closed.
 const LINE_LEN_MIN: usize = 6;

@@ -6,9 +6,10 @@ use super::frame::{Block, Frame};
 use super::text::bad_chunk;
 use super::words::Words;
 use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
+use crate::memcached::Command;
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, RefusedStore, Shared,
+    Arithmetic, Delete, Direction, Family, Get, Inspect, Needs, Operation, Refusal, RefusedStore, Shared,
     Store, StoreMode,
 };
 
@@ -93,23 +94,23 @@ fn request<'a>(
     let command = match verb {
         Verb::Get | Verb::Inspect => {
             check_opaque()?;
-            Command::Get(get(key, &flags))
+            Command::Operation(Operation::Get(get(key, &flags)))
         }
         Verb::Delete => {
             check_opaque()?;
-            Command::Delete(delete(key, &flags))
+            Command::Operation(Operation::Delete(delete(key, &flags)))
         }
         Verb::Arithmetic => {
             let direction = direction(&flags)?;
             check_opaque()?;
-            Command::Arithmetic(arithmetic(key, direction, &flags))
+            Command::Operation(Operation::Arithmetic(arithmetic(key, direction, &flags)))
         }
         Verb::Store => {
             let mode = store_mode(&flags)?;
             check_opaque()?;
             let refused = |refusal, discards| {
                 let (flags, compares) = (flags.client_flags, flags.has(b'C'));
-                Command::RefusedStore(RefusedStore {
+                Command::Operation(Operation::RefusedStore(RefusedStore {
                     key,
                     value_len,
                     flags,
@@ -117,7 +118,7 @@ fn request<'a>(
                     compares,
                     discards,
                     refusal,
-                })
+                }))
             };
             if item_size(key.len() as u64, value_len as u64, flags.client_flags) > limits.item_size_max {
                 let refused = refused(Refusal::TooLarge, true);
@@ -133,7 +134,10 @@ fn request<'a>(
                 Block::Partial(step) => return Ok(step),
                 Block::Unterminated => return Ok(bad_chunk(frame, value_len, Form::LINE)),
             };
-            let command = Command::Store(Store { shared, ..store(key, value, mode, &flags, limits) });
+            let command = Command::Operation(Operation::Store(Store {
+                shared,
+                ..store(key, value, mode, &flags, limits)
+            }));
             return Ok(frame.request_with_block(value_len, command, form));
         }
     };
@@ -256,5 +260,5 @@ fn inspect<'a>(frame: Frame<'a>, key: &'a [u8], words: Words<'a>, scratch: &'a m
         known_version: None,
         value_len: 0,
     };
-    frame.request(Command::Inspect(Inspect { key }), Form(Shape::Meta(form)))
+    frame.request(Command::Operation(Operation::Inspect(Inspect { key })), Form(Shape::Meta(form)))
 }

@@ -38,9 +38,10 @@ pub use reply::{Sink, encode, put_uri_encoded};
 pub(super) use reply::{body as put_value, prefixes as put_prefixes};
 
 use super::binary;
+use crate::memcached::Command;
 use frame::Frame;
 use memchr::memchr;
-use todana_core::{Command, SharedBytes};
+use todana_core::SharedBytes;
 
 /// The longest key, in bytes.
 pub(super) const KEY_LEN_MAX: usize = 250;
@@ -200,17 +201,17 @@ pub enum LongBlock<'a> {
 
 /// The state of one connection's decoder: a few bytes, no buffer.
 ///
-/// A `get` of several keys comes out as one [`Command::Get`] a key, so that a slow reader can be paused
+/// A `get` of several keys comes out as one [`Get`](todana_core::Get) a key, so that a slow reader can be paused
 /// between them; the form of the last one also writes the `END`.
 ///
 /// ```
-/// use todana_core::{Command, Get, Reply};
-/// use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+/// use todana_core::{Get, Operation, Reply};
+/// use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
 ///
 /// let (mut dialect, mut scratch, mut out) = (Dialect::default(), Vec::new(), Vec::new());
 /// let step = dialect.decode(&Limits::default(), b"get cart:17\r\n", &mut scratch);
 /// let Step::Request { consumed: 13, request } = step else { panic!("{step:?}") };
-/// assert_eq!(request.command, Command::Get(Get { key: b"cart:17", ..Get::default() }));
+/// assert_eq!(request.command, Command::Operation(Operation::Get(Get { key: b"cart:17", ..Get::default() })));
 /// encode(&request.form, &Reply::Miss, &mut out);
 /// assert_eq!(out, b"END\r\n");
 /// ```

@@ -5,9 +5,10 @@ use super::frame::{Block, Frame, line_body};
 use super::words::{Words, ends_in_noreply, last_word, word_len};
 use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, administration, meta, number};
 use crate::memcached::item_size;
+use crate::memcached::{ClockShift, Command};
 use todana_core::{
-    Arithmetic, ClockShift, Command, Delete, Direction, Family, Get, Needs, Refusal, RefusedStore, Store,
-    StoreMode, Touch, Ttl,
+    Arithmetic, Delete, Direction, Family, Get, Needs, Operation, Refusal, RefusedStore, Store, StoreMode,
+    Touch, Ttl,
 };
 
 /// The shortest line that is looked at, its end included.
@@ -37,7 +38,7 @@ pub(super) fn decode<'a>(
         b"ms" => meta::decode(dialect, limits, frame, words, Verb::Store, scratch),
         b"md" => meta::decode(dialect, limits, frame, words, Verb::Delete, scratch),
         b"ma" => meta::decode(dialect, limits, frame, words, Verb::Arithmetic, scratch),
-        b"mn" => frame.request(Command::Noop, Form(Shape::Noop)),
+        b"mn" => frame.request(Command::Operation(Operation::Noop), Form(Shape::Noop)),
         b"gets" => gets(dialect, frame, words, Retrieval { with_version: true, ..Retrieval::default() }),
         b"gat" => gats(dialect, limits, frame, words, false),
         b"gats" => gats(dialect, limits, frame, words, true),
@@ -154,14 +155,14 @@ pub(super) fn next_key<'a>(dialect: &mut Dialect, retrieval: Retrieval, unread: 
 impl Retrieval {
     #[inline]
     fn command<'a>(&self, key: &'a [u8]) -> Command<'a> {
-        Command::Get(Get {
+        Command::Operation(Operation::Get(Get {
             key,
             touch: self.touch,
             needs: Needs { version: self.with_version, access: false },
             counts_as_touch: self.touch.is_some(),
             family: Family::Text,
             ..Get::default()
-        })
+        }))
     }
 
     #[inline]
@@ -203,7 +204,15 @@ fn store<'a>(
     let discards = mode == StoreMode::Set && !is_cas;
     let refused = |refusal| {
         let compares = is_cas;
-        Command::RefusedStore(RefusedStore { key, value_len, flags, mode, compares, discards, refusal })
+        Command::Operation(Operation::RefusedStore(RefusedStore {
+            key,
+            value_len,
+            flags,
+            mode,
+            compares,
+            discards,
+            refusal,
+        }))
     };
     if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
         return frame.without_block(dialect, value_len, refused(Refusal::TooLarge), form);
@@ -217,7 +226,7 @@ fn store<'a>(
         Block::Partial(step) => return step,
         Block::Unterminated => return bad_chunk(frame, value_len, form),
     };
-    let command = Command::Store(Store {
+    let command = Command::Operation(Operation::Store(Store {
         key,
         value,
         shared,
@@ -228,7 +237,7 @@ fn store<'a>(
         item_size_max: Some(limits.item_size_max),
         family: Family::Text,
         ..Store::default()
-    });
+    }));
     frame.request_with_block(value_len, command, form)
 }
 
@@ -254,7 +263,10 @@ fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     if key.len() > KEY_LEN_MAX {
         return frame.fault(BAD_FORMAT, form);
     }
-    frame.request(Command::Delete(Delete { key, family: Family::Text, ..Delete::default() }), form)
+    frame.request(
+        Command::Operation(Operation::Delete(Delete { key, family: Family::Text, ..Delete::default() })),
+        form,
+    )
 }
 
 fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: Direction) -> Step<'a> {
@@ -270,7 +282,13 @@ fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: Direction) 
     };
     let family = Family::Text;
     frame.request(
-        Command::Arithmetic(Arithmetic { key, direction, delta, family, ..Arithmetic::default() }),
+        Command::Operation(Operation::Arithmetic(Arithmetic {
+            key,
+            direction,
+            delta,
+            family,
+            ..Arithmetic::default()
+        })),
         form,
     )
 }
@@ -284,7 +302,7 @@ fn touch<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a
         return frame.fault(BAD_FORMAT, form);
     }
     let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(Command::Touch(Touch { key, ttl: ttl(limits, exptime) }), form)
+    frame.request(Command::Operation(Operation::Touch(Touch { key, ttl: ttl(limits, exptime) })), form)
 }
 
 fn flush_all<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
@@ -298,7 +316,7 @@ fn flush_all<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Ste
         Some(delay) => number::signed(delay),
     };
     let Some(at) = at else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(Command::Flush { at: Ttl::from_memcached(at.into()) }, form)
+    frame.request(Command::Operation(Operation::Flush { at: Ttl::from_memcached(at.into()) }), form)
 }
 
 fn verbosity<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {

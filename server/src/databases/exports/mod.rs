@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::{Catalog, DataDirectory, Database};
-use todana_core::{Export, Exported};
+use todana_protocol::memcached::{Export, Exported};
 
 /// Checkpoints and backups at once.
 const BACKUPS_MAX: usize = 2;
@@ -227,8 +227,9 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, Sync};
     use todana::{CatalogEntry, DataOptions, Name, SystemClock};
-    use todana_core::{Command, LogStart, Reply, Store};
+    use todana_core::{Operation, Reply, Store};
     use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
+    use todana_protocol::memcached::LogStart;
 
     const TOO_MUCH: u64 = 10_000;
 
@@ -241,7 +242,7 @@ mod tests {
         let log = database.log().unwrap();
         for _ in 0..3 {
             let store = Store { key: b"key", value: &[7; TOO_MUCH as usize], ..Store::default() };
-            database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+            database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
             log.wait(log.end()).unwrap();
             directory.checkpoint_unless(database, &AtomicBool::new(false)).unwrap();
         }
@@ -322,7 +323,7 @@ mod tests {
             for number in 0..100u32 {
                 let key = number.to_string();
                 let store = Store { key: key.as_bytes(), value: &[7; 1000], ..Store::default() };
-                database.execute(&lane, &Command::Store(store), &mut |reply| {
+                database.execute(&lane, &Operation::Store(store), &mut |reply| {
                     assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
                 });
             }

@@ -10,7 +10,8 @@ use todana::backup::Backup;
 use todana::disk::SystemDisk;
 use todana::update_log::{Health, LogBytes, Position};
 use todana::{DataDirectory, Database};
-use todana_core::{Error, ErrorKind, Exported, LogStart, Result};
+use todana_core::{Error, ErrorKind, Result};
+use todana_protocol::memcached::{Exported, LogStart};
 
 /// The most that one frame carries.
 const FRAME_LEN_MAX: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use crate::observation::measurements::classes;
 use crate::session::memcached::listing::{Room, Walk};
 use crate::shared::Shared;
-use todana_core::ClassSet;
+use todana_protocol::memcached::ClassSet;
 
 /// Class numbers are below this.
 const CLASSES: u32 = 64;

@@ -4,7 +4,7 @@ use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana::{Heading, Lane, Records};
-use todana_core::{Arithmetic, Command, Place, Record, Reply, Result, Store, Visitor};
+use todana_core::{Arithmetic, Operation, Place, Record, Reply, Result, Store, Visitor};
 
 /// A database of the server's, with a lane of the worker's.
 #[derive(Clone)]
@@ -52,9 +52,9 @@ impl Reach {
 
 impl Records for Reach {
     #[inline]
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         self.served().database.execute(&self.lane, command, reply);
-        if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
+        if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) = command {
             self.limit(key);
         }
         Ok(())

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::kyoto::translate;
 use todana::{Heading, Records, Symbols};
-use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
+use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
 
 /// So many records are looked through, or written, between two others' requests ...
@@ -396,7 +396,7 @@ impl Keys<'_> {
 }
 
 impl Records for Keys<'_> {
-    fn execute(&self, _: &Command<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
+    fn execute(&self, _: &Operation<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
         Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
     }
 

@@ -32,7 +32,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::Authenticate;
+use todana_protocol::memcached::Authenticate;
 use todana_protocol::memcached::{Choice, Limits};
 use tokens::Tokens;
 use verifier::{Attempt, Verifier};

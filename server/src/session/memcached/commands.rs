@@ -18,7 +18,8 @@ use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Database;
-use todana_core::{Authenticate, ClockShift, Command, Export, Exported, List, Refusal, Reply, Streams};
+use todana_core::{Refusal, Reply};
+use todana_protocol::memcached::{Authenticate, ClockShift, Command, Export, Exported, List, Streams};
 use todana_protocol::memcached::{Form, Head, Request, encode};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -43,27 +44,40 @@ impl MemcachedSession {
         request: &Request<'_>,
         output: &mut Output,
     ) -> Next {
-        // They end with the client's login or database changed, or with the connection in other hands.
+        let Command::Operation(operation) = &request.command else {
+            return self.execute_own(context, request, output);
+        };
+        let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
+        let completion = context.executor.execute(self.database, operation, reply);
+        debug_assert_eq!(completion, Completion::Done, "local databases never wait");
+        if request.form.closes() { Next::Close } else { Next::Continue }
+    }
+
+    /// Executes a command about the server or the connection.
+    fn execute_own(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
+        let shared = &context.shared;
         match &request.command {
+            // The reply is the executor's.
+            Command::Operation(_) => {}
+            // They end with the connection in other hands, or with other limits in the next turn.
             Command::List(list) => return self.list_records(context, request, list, output),
             Command::Watch(streams) => return watch(context, request, *streams, output),
             Command::Export(export) => return self.export(context, request, *export, output),
             Command::UseDatabase(number) => {
                 let number = *number as usize;
-                if number >= context.shared.databases.len() {
-                    answer(request, &Reply::Faulty(NO_DATABASE), output);
-                    return Next::Continue;
+                if number < shared.databases.len() {
+                    self.database = number;
+                    reply(Reply::Done);
+                    return Next::Yield;
                 }
-                self.database = number;
-                answer(request, &Reply::Done, output);
-                // The next turn begins with its limits.
-                return Next::Yield;
+                reply(Reply::Faulty(NO_DATABASE));
             }
-            _ => {}
-        }
-        let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
-        let shared = &context.shared;
-        match &request.command {
             Command::Quit => return Next::Close,
             Command::Crawler(order) => {
                 let wake = || shared.databases.each(Database::want_sweep);
@@ -88,6 +102,10 @@ impl MemcachedSession {
             }
             Command::Authenticate(message) => {
                 return self.authenticate(context, message, request.form, &mut reply);
+            }
+            Command::Faulty { message } => {
+                shared.observation.observers.tell_faulty(context.descriptor);
+                reply(Reply::Faulty(message));
             }
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
@@ -115,10 +133,6 @@ impl MemcachedSession {
                 tracing::info!(graceful, "stopping: a client asked for it");
                 shared.lifecycle.handle.stop();
                 return Next::Close;
-            }
-            operation => {
-                let completion = context.executor.execute(self.database, operation, &mut reply);
-                debug_assert_eq!(completion, Completion::Done, "local databases never wait");
             }
         }
         if request.form.closes() { Next::Close } else { Next::Continue }

@@ -43,8 +43,12 @@ impl Crawler {
     }
 
     /// Does as it is told, or says why not. `sweep` begins a round of the sweep.
-    pub(crate) fn obey(&self, order: todana_core::Crawler, sweep: &dyn Fn()) -> Result<(), &'static str> {
-        use todana_core::Crawler::{Crawl, Disable, Enable, RecordsMax, Sleep};
+    pub(crate) fn obey(
+        &self,
+        order: todana_protocol::memcached::Crawler,
+        sweep: &dyn Fn(),
+    ) -> Result<(), &'static str> {
+        use todana_protocol::memcached::Crawler::{Crawl, Disable, Enable, RecordsMax, Sleep};
         match order {
             Enable if self.switch(true) => return Err("ERROR failed to start lru crawler thread"),
             Enable => {}
@@ -86,8 +90,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use todana::{Database, SystemClock};
-    use todana_core::Crawler as Order;
     use todana_engine::{MemHash, MemHashOptions};
+    use todana_protocol::memcached::Crawler as Order;
 
     #[test]
     fn it_crawls_only_when_it_is_there() {
@@ -95,7 +99,7 @@ mod tests {
         let database = Database::new(Box::new(engine), Arc::new(SystemClock));
         let crawler = Crawler::new(true);
         let sweep = || database.want_sweep();
-        let crawl = Order::Crawl(todana_core::ClassSet::ALL);
+        let crawl = Order::Crawl(todana_protocol::memcached::ClassSet::ALL);
         let rounds = || {
             while database.maintain() {}
             database.sweeps().rounds

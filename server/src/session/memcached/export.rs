@@ -7,7 +7,8 @@ use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
 use crate::transport::output::OUTPUT_MAX;
-use todana_core::{Export, Reply};
+use todana_core::Reply;
+use todana_protocol::memcached::Export;
 use todana_protocol::memcached::{Form, encode};
 
 /// The end of an export when the server ends before it.

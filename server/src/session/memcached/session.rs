@@ -9,7 +9,8 @@ use crate::session::wake::{Ticket, Wake};
 use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
 use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
-use todana_core::{Command, Refusal, Reply};
+use todana_core::{Refusal, Reply};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step as Decoded, encode};
 
 /// A connection that speaks one of memcached's dialects.
@@ -314,12 +315,5 @@ fn ends_batch(command: &Command<'_>) -> bool {
 /// Returns the key that a command looks for.
 #[inline]
 fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
-    match command {
-        Command::Get(get) => Some(get.key),
-        Command::Store(store) => Some(store.key),
-        Command::Delete(delete) => Some(delete.key),
-        Command::Arithmetic(arithmetic) => Some(arithmetic.key),
-        Command::Touch(touch) => Some(touch.key),
-        _ => None,
-    }
+    if let Command::Operation(operation) = command { operation.key() } else { None }
 }

@@ -4,7 +4,7 @@ use crate::observation::roster::State;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{Next, Session, Step, Turn};
-use todana_core::Streams;
+use todana_protocol::memcached::Streams;
 
 /// A connection that watches events. Its input is read and dropped.
 pub(crate) struct Watcher {

@@ -26,7 +26,8 @@ use std::io;
 use std::sync::Arc;
 use todana::Clock;
 use todana::update_log::Position;
-use todana_core::{Command, Refusal, Reply};
+use todana_core::{Refusal, Reply};
+use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Choice, Form, Limits, Step, encode};
 
 const WAKE: Token = Token(usize::MAX);

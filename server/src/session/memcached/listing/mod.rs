@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Database;
-use todana_core::{ClassSet, Inspection, Place, Reply};
+use todana_core::{Inspection, Place, Reply};
+use todana_protocol::memcached::ClassSet;
 use todana_protocol::memcached::{Form, encode, item_size, size_class};
 
 /// A piece ends behind so many records, even if none of them is shown.

@@ -1,9 +1,9 @@
-//! What a client can ask for, independent of any protocol.
+//! What can be done with records, independent of any protocol.
 //!
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
-use crate::{Crawler, Export, List, Refusal, Shared, Streams};
+use crate::{Refusal, Shared};
 
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,52 +229,6 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
-/// A client says who it is: one message of a SASL exchange, or the text dialect's token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Authenticate<'a> {
-    /// The mechanism's name, as the client writes it; empty for a token.
-    pub mechanism: &'a [u8],
-    /// What the mechanism has the client say: for PLAIN `authorisation NUL user NUL password`; a token is `user password`.
-    pub response: &'a [u8],
-    /// It goes on with an exchange instead of beginning one.
-    pub continues: bool,
-}
-
-impl<'a> Authenticate<'a> {
-    /// User and password of a PLAIN response (RFC 4616: whom to act for, who one is, the password, a NUL between them);
-    /// `None` if it is none. Whom to act for is left out: nobody here acts for others.
-    ///
-    /// ```
-    /// # use todana_core::Authenticate;
-    /// let authenticate = Authenticate { response: b"\0user\0secret", ..Authenticate::default() };
-    /// assert_eq!(authenticate.plain(), Some((&b"user"[..], &b"secret"[..])));
-    /// ```
-    pub fn plain(&self) -> Option<(&'a [u8], &'a [u8])> {
-        let mut parts = self.response.split(|&byte| byte == 0);
-        let (_, user, password) = (parts.next()?, parts.next()?, parts.next()?);
-        parts.next().is_none().then_some((user, password))
-    }
-
-    /// User and password of a token: a word, and what stands behind it, without the blanks around the two; `None` if
-    /// either is missing.
-    ///
-    /// ```
-    /// # use todana_core::Authenticate;
-    /// let authenticate = Authenticate { response: b"user two words", ..Authenticate::default() };
-    /// assert_eq!(authenticate.token(), Some((&b"user"[..], &b"two words"[..])));
-    /// ```
-    pub fn token(&self) -> Option<(&'a [u8], &'a [u8])> {
-        let is_blank = |&byte: &u8| byte == b' ';
-        let not_blank = |byte: &u8| !is_blank(byte);
-        let from = self.response.iter().position(not_blank)?;
-        let to = self.response.iter().rposition(not_blank)? + 1;
-        let token = &self.response[from..to];
-        let (user, rest) = token.split_at(token.iter().position(is_blank)?);
-        let password = &rest[rest.iter().position(not_blank)?..];
-        Some((user, password))
-    }
-}
-
 /// Show a record's attributes for debugging (`me`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspect<'a> {
@@ -282,28 +236,14 @@ pub struct Inspect<'a> {
     pub key: &'a [u8],
 }
 
-/// What a test wants done to the server's clock.
+/// What is to be done with records. Words that belong to one protocol alone are that protocol's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockShift {
-    /// It stands still.
-    Pause,
-    /// It goes on from where it stands.
-    Resume,
-    /// It reads so many seconds more.
-    Forward {
-        /// How many.
-        seconds: u32,
-    },
-}
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum Operation<'a> {
     /// Read: [`Reply::Hit`](crate::Reply::Hit) or `Miss`.
     Get(Get<'a>),
     /// Write: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
     Store(Store<'a>),
-    /// A write whose value the codec refused. Always answered `Refused` with the same reason.
+    /// A write whose value was not taken. Always answered `Refused` with the same reason.
     RefusedStore(RefusedStore<'a>),
     /// Remove: `Deleted`, `NotFound` or `Exists`.
     Delete(Delete<'a>),
@@ -318,93 +258,23 @@ pub enum Command<'a> {
         /// When.
         at: Ttl,
     },
-    /// Statistics of a group (empty: the general ones): many `Statistic`, then `End`; or `Unknown`.
-    Stats {
-        /// The words after `stats`.
-        group: &'a [u8],
-    },
-    /// `Version`.
-    Version,
-    /// Change how much is logged. `Done`.
-    Verbosity(u32),
-    /// Change the memory limit (in MiB). `Done` or `Refused`.
-    MemoryLimit {
-        /// The new limit.
-        mebibytes: u64,
-    },
-    /// Read certificates again, for the connections that come after. `Done`, or `Faulty` with the reason.
-    RefreshCertificates,
-    /// Pause, resume or move the clock; only where tests are allowed to. `Done`.
-    ShiftClock(ClockShift),
-    /// Stop the server: nothing, or `Refused(NotEnabled)`.
-    Shutdown {
-        /// As by SIGUSR1 rather than by SIGINT.
-        graceful: bool,
-    },
-    /// `Done`; flushes what quiet commands have left behind.
+    /// Nothing. `Done`.
     Noop,
-    /// List records: `Done`, a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
-    List(List),
-    /// Steer the crawler. `Done`, or `Faulty` with what stands against it.
-    Crawler(Crawler),
-    /// Send these kinds of events as they happen, and serve nothing else on this connection. `Done`, or `Faulty`.
-    Watch(Streams),
-    /// Make something of the data that is kept on disk, and perhaps send it. Takes as long as it takes, in pieces that are written
-    /// as they come; `Faulty` if it cannot begin.
-    Export(Export),
-    /// Have the connection's further commands on records go to another database, by its number. `Done`, or `Faulty` if there is none.
-    UseDatabase(u32),
-    /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
-    Faulty {
-        /// The reply line, without its line end.
-        message: &'a str,
-    },
-    /// Which SASL mechanisms there are: `Mechanisms`, or `Unknown` where there is no authentication.
-    Mechanisms,
-    /// Say who one is: `Authenticated`, `Challenge` or `Refused(NotAuthenticated)`; `Unknown` where there is no
-    /// authentication.
-    Authenticate(Authenticate<'a>),
-    /// Close after what is pending has been sent. No reply.
-    Quit,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Authenticate;
-
-    #[test]
-    fn a_token_is_a_word_and_what_stands_behind_it() {
-        let cases: [(&[u8], _); 9] = [
-            (b"user secret", Some((&b"user"[..], &b"secret"[..]))),
-            (b"  user  secret ", Some((b"user", b"secret"))),
-            (b"user two  words", Some((b"user", b"two  words"))),
-            (b"user\tx secret", Some((b"user\tx", b"secret"))),
-            (b"user", None),
-            (b"user ", None),
-            (b" user", None),
-            (b"  ", None),
-            (b"", None),
-        ];
-        for (response, parts) in cases {
-            let authenticate = Authenticate { response, ..Authenticate::default() };
-            assert_eq!(authenticate.token(), parts, "{}", response.escape_ascii());
-        }
-    }
-
-    #[test]
-    fn a_plain_response_has_three_parts() {
-        let cases: [(&[u8], _); 7] = [
-            (b"\0user\0secret", Some((&b"user"[..], &b"secret"[..]))),
-            (b"other\0user\0secret", Some((b"user", b"secret"))),
-            (b"\0\0", Some((b"", b""))),
-            (b"", None),
-            (b"user\0secret", None),
-            (b"\0user\0secret\0", None),
-            (b"\0user\0sec\0ret", None),
-        ];
-        for (response, parts) in cases {
-            let authenticate = Authenticate { response, ..Authenticate::default() };
-            assert_eq!(authenticate.plain(), parts, "{}", response.escape_ascii());
-        }
+impl<'a> Operation<'a> {
+    /// Returns the key of the record that it is about.
+    #[inline]
+    pub fn key(&self) -> Option<&'a [u8]> {
+        Some(match self {
+            Operation::Get(get) => get.key,
+            Operation::Store(store) => store.key,
+            Operation::RefusedStore(refused) => refused.key,
+            Operation::Delete(delete) => delete.key,
+            Operation::Arithmetic(arithmetic) => arithmetic.key,
+            Operation::Touch(touch) => touch.key,
+            Operation::Inspect(inspect) => inspect.key,
+            Operation::Flush { .. } | Operation::Noop => return None,
+        })
     }
 }

@@ -1,0 +1,93 @@
+//! An echo dialect, in tests only: each line that begins with `echo ` goes back as it came.
+//!
+//! It shows what a dialect needs besides its own file: a variant in `session/mod.rs`, its arm in `dispatch.rs`, and its first bytes in
+//! `detect.rs`.
+
+use super::{Next, Session, Step, Turn};
+use crate::transport::output::OUTPUT_MAX;
+use todana_protocol::Sink;
+
+/// What the first line of a connection begins with.
+pub(super) const FIRST_BYTES: &[u8] = b"echo ";
+
+/// A connection that speaks the echo dialect.
+pub(crate) struct EchoSession;
+
+impl Session for EchoSession {
+    type Worker = ();
+
+    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, input: &[u8]) -> Step {
+        let mut consumed = 0;
+        let next = loop {
+            let Some(len) = input[consumed..].iter().position(|&byte| byte == b'\n') else {
+                break Next::READ;
+            };
+            if *turn.budget == 0 {
+                break Next::Yield;
+            }
+            if turn.output.len() > OUTPUT_MAX {
+                break Next::Flush;
+            }
+            let line = &input[consumed..=consumed + len];
+            turn.output.put(line);
+            consumed += line.len();
+            *turn.budget -= 1;
+        };
+        Step { consumed, next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Kyoto, KyotoOptions, ListenOptions, MemoryOptions, Options, ProtocolOptions, Server};
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpStream};
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn new_dialect_is_detected_and_served_beside_the_others() {
+        let options = Options {
+            listen: ListenOptions { port: 0, ..ListenOptions::default() },
+            memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
+            protocols: ProtocolOptions {
+                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..KyotoOptions::default() },
+                ..ProtocolOptions::default()
+            },
+            ..Options::default()
+        };
+        let server = Server::bind(options).unwrap();
+        let (address, handle) = (server.tcp_addresses()[0], server.handle());
+        let serving = std::thread::spawn(move || server.run());
+        let connect = || {
+            let stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream
+        };
+        let ask = |stream: &mut TcpStream, bytes: &[u8], expected: &[u8]| {
+            stream.write_all(bytes).unwrap();
+            let mut reply = vec![0; expected.len()];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(reply, expected);
+        };
+        let (mut echo, mut memcached, mut kyoto) = (connect(), connect(), connect());
+        ask(&mut echo, b"echo one\nget two\nthr", b"echo one\nget two\n");
+        ask(&mut memcached, b"set key 0 0 5\r\nvalue\r\n", b"STORED\r\n");
+        ask(&mut kyoto, b"GET /key HTTP/1.1\r\n\r\n", b"HTTP/1.1 200 OK\r\n");
+        ask(&mut echo, b"ee\n", b"three\n");
+        let many: Vec<u8> = (0..100_000).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        let mut writer = echo.try_clone().unwrap();
+        let sent = many.clone();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&sent).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        echo.read_to_end(&mut received).unwrap();
+        writing.join().unwrap();
+        assert!(received == many, "{} of {} bytes came back", received.len(), many.len());
+        handle.stop();
+        serving.join().unwrap().unwrap();
+    }
+}
