@@ -3,7 +3,7 @@
 use super::crawler::DISABLED;
 use super::export::ExportSession;
 use super::listing::{Listing, Walk};
-use super::session::MemcachedSession;
+use super::session::{MemcachedSession, PendingLogin};
 use super::watcher::Watcher;
 use crate::databases::exports::NO_DATABASE;
 use crate::execution::{Completion, Executor};
@@ -185,7 +185,7 @@ impl MemcachedSession {
         let shared = &context.shared;
         match shared.logins.authenticate(message, &mut self.login, &mut context.waits) {
             Outcome::Pending(ticket) => {
-                self.pending_login = Some((ticket, form.detached()));
+                self.pending_login = Some(Box::new(PendingLogin { ticket, form: form.detached() }));
                 Next::Wait
             }
             outcome => {

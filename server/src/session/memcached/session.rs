@@ -22,8 +22,8 @@ pub(crate) struct MemcachedSession {
     pub(super) database: usize,
     /// How far its client has come with logging in.
     pub(super) login: Login,
-    /// A password is being checked: the form of the answer.
-    pub(super) pending_login: Option<(Ticket, Form<'static>)>,
+    /// Its password is being checked.
+    pub(super) pending_login: Option<Box<PendingLogin>>,
     /// The long value that is being received.
     upload: Option<Upload>,
     /// A walk over all records is under way.
@@ -32,6 +32,12 @@ pub(crate) struct MemcachedSession {
     is_introduced: bool,
     /// When it began to wait for the update log, a part of the reply that it was in had left already.
     is_amid_reply: bool,
+}
+
+/// A login whose password is being checked.
+pub(super) struct PendingLogin {
+    pub(super) ticket: Ticket,
+    pub(super) form: Form<'static>,
 }
 
 /// What a worker keeps for memcached's sessions.
@@ -68,7 +74,8 @@ impl MemcachedSession {
 
     /// Answers the login that has waited for its password to be checked.
     fn end_login(&mut self, turn: &mut Turn<'_>) {
-        let Some((_, form)) = self.pending_login.take() else { return };
+        let Some(pending) = self.pending_login.take() else { return };
+        let form = pending.form;
         let at = turn.output.end();
         let outcome = self.login.decided().unwrap_or(Outcome::Refused);
         self.logged_in(outcome, turn.context, &mut |reply| encode(&form, &reply, turn.output));
@@ -256,7 +263,7 @@ impl Session for MemcachedSession {
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
         match (wake, &self.pending_login) {
-            (Wake::Ready(ticket), Some((pending, _))) if ticket == *pending => {
+            (Wake::Ready(ticket), Some(pending)) if ticket == pending.ticket => {
                 context.waits.leave(ticket);
                 true
             }
@@ -291,8 +298,8 @@ impl Session for MemcachedSession {
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
-        if let Some((ticket, _)) = self.pending_login {
-            context.waits.leave(ticket);
+        if let Some(pending) = &self.pending_login {
+            context.waits.leave(pending.ticket);
         }
     }
 }
