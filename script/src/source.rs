@@ -4,12 +4,11 @@ use crate::trouble::{Done, Trouble};
 use crate::turn::Turn;
 use crate::world::{Abort, World};
 use parking_lot::Mutex;
-use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use todana::kyoto::Kyoto;
-use todana::{Database, Db, Heading, Name, Records, Transaction};
-use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
+use todana::{Database, Db, Name, Records, RecordsHandle, Transaction};
+use todana_core::Result;
 
 /// How long a script waits for the transaction of a client's call, which is short, before it looks again.
 const TRY_AGAIN: Duration = Duration::from_micros(100);
@@ -112,17 +111,6 @@ impl Reach {
         path(self.source().name())
     }
 
-    fn with<T>(&self, run: impl FnOnce(&dyn Records) -> T) -> T {
-        let open = self.0.open.lock();
-        match &*open {
-            Some(open) => run(&open.transaction),
-            None => {
-                drop(open);
-                run(&*self.0.source)
-            }
-        }
-    }
-
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.0.open.lock().is_some()
     }
@@ -173,33 +161,19 @@ impl Reach {
     }
 }
 
-impl Records for Reach {
-    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.with(|records| records.execute(command, reply))
+impl RecordsHandle for Reach {
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        let open = self.0.open.lock();
+        match &*open {
+            Some(open) => run(&open.transaction),
+            None => {
+                drop(open);
+                run(&*self.0.source)
+            }
+        }
     }
 
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.with(|records| records.visit(key, visitor))
-    }
-
-    fn is_ordered(&self) -> bool {
+    fn has_order(&self) -> bool {
         self.0.source.is_ordered()
-    }
-
-    fn scan(
-        &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        self.with(|records| records.scan(from, see))
-    }
-
-    fn walk(
-        &self,
-        heading: Heading,
-        from: Bound<&[u8]>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.with(|records| records.walk(heading, from, see))
     }
 }

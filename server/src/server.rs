@@ -277,7 +277,11 @@ impl Server {
     ) -> io::Result<Option<Opened>> {
         let shared = Arc::clone(&self.shared);
         let disk = Watched::over(disk, &shared.persistence.pulse);
-        if shared.databases.iter().any(|served| served.data.is_some() || served.syncing.is_some()) {
+        if shared
+            .databases
+            .iter()
+            .any(|served| served.data.is_some() || served.database.engine_sync().is_some())
+        {
             // A limit to the size of files is to be an error like others, not the end of the process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         }

@@ -88,12 +88,12 @@ fn open(path: &Path, compression: Compression, rests: u32) -> (DataDirectory, Da
 
 fn set(database: &Database, lane: &todana::Lane, key: &[u8], value: &[u8]) {
     let command = Operation::Store(Store { key, value, ..Store::default() });
-    database.execute(lane, &command, &mut |_| ());
+    let end = database.execute(lane, &command, &mut |_| ()).into();
     // As the server does: nobody runs ahead of the log.
     if let Some(log) = database.log()
-        && !log.is_settled(lane.logged())
+        && !log.is_settled(end)
     {
-        log.wait(lane.logged()).expect("a log");
+        log.wait(end).expect("a log");
     }
 }
 

@@ -1,6 +1,5 @@
 //! What has happened, counted by worker; some of it by the size of the record that it happened to as well.
 
-use crate::update_log::Position;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,14 +115,11 @@ counters! {
     reclaimed,
 }
 
-/// The counters of one worker: no other thread adds to them at the same time, so adding costs no contention. Where two do, counts are lost,
-/// and one may not wait for all that it has written.
+/// The counters of one worker: no other thread adds to them at the same time, so adding costs no contention. Where two do, counts are lost.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Lane {
     pub(crate) counts: Counts,
-    /// Behind the last change of this worker's in the update log.
-    logged: AtomicU64,
     classes: Box<[ClassCounts]>,
 }
 
@@ -133,17 +129,6 @@ impl Lane {
         let mut sum = Counters::default();
         sum.add(&self.counts);
         sum
-    }
-
-    /// Behind the last change that this worker has told the update log; what it answered before is settled when that is.
-    #[inline]
-    pub fn logged(&self) -> Position {
-        Position(self.logged.load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(crate) fn has_logged(&self, end: Position) {
-        self.logged.store(end.0, Ordering::Relaxed);
     }
 
     /// Counts a change that failed, if it was refused by the files.
@@ -205,7 +190,7 @@ impl Lanes {
 
     pub(crate) fn open(&self, classes: &ClassBounds) -> Arc<Lane> {
         let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
-        let lane = Arc::new(Lane { counts: Counts::default(), logged: AtomicU64::new(0), classes });
+        let lane = Arc::new(Lane { counts: Counts::default(), classes });
         self.state().lanes.push(Arc::clone(&lane));
         lane
     }

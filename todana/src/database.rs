@@ -1,6 +1,8 @@
 //! The database: one command in, its replies out.
 
 mod commands;
+mod front;
+mod limiter;
 mod reads;
 mod resumption;
 mod scans;
@@ -8,21 +10,27 @@ mod stores;
 mod visits;
 
 pub(crate) use commands::{is_change, is_removal};
-pub(crate) use visits::{OnlyLooks, Regardless};
+pub(crate) use visits::OnlyLooks;
+pub use visits::Overwrite;
 
 use crate::access::Tracking;
 use crate::clock::Clock;
 use crate::counters::{ClassCounters, Counters, Lane, Lanes};
+use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
 use crate::figures::Figures;
 use crate::flush::{self, Flush};
+use crate::open::Name;
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::transaction::{Gate, Space, WhileWaiting};
 use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
 use crate::versions::Versions;
+use limiter::Limiter;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
+    Arithmetic, Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Store, Ttl,
+    UnixSeconds,
 };
 use todana_engine::ClassBounds;
 
@@ -38,16 +46,16 @@ pub struct Database {
     classes: ClassBounds,
     figures: Figures,
     emulates_full: bool,
-    /// When changes count as made where the engine keeps them in files of its own.
-    sync: Sync,
+    /// Keeps to what the name says of its size, where the engine does not.
+    limiter: Option<Limiter>,
+    /// Where the engine keeps changes in files of its own.
+    files: Option<EngineFiles>,
     /// Opened for reading: nothing changes that is kept.
     is_read_only: bool,
-    /// They count there before they are answered: lanes tell that there have been some.
-    promises: bool,
-    /// The engine cannot bring changes to its disk any more.
-    has_lost_disk: AtomicBool,
     /// Too much waits in memory for a checkpoint.
     has_full_front: AtomicBool,
+    /// The last checkpoint that was tried has failed.
+    has_stuck_checkpoints: AtomicBool,
     gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
@@ -76,11 +84,11 @@ impl Database {
             classes,
             figures: Figures::default(),
             emulates_full: false,
-            sync: LogOptions::default().sync,
+            limiter: None,
+            files: None,
             is_read_only: false,
-            promises: false,
-            has_lost_disk: AtomicBool::new(false),
             has_full_front: AtomicBool::new(false),
+            has_stuck_checkpoints: AtomicBool::new(false),
             gate: Gate::default(),
             log: OnceLock::new(),
             before_commit: OnceLock::new(),
@@ -94,7 +102,7 @@ impl Database {
             database.sweep.want();
         }
         database.tell_time();
-        database
+        database.sync_engine(LogOptions::default().sync)
     }
 
     /// The same database, but every store finds no memory: for tests of clients.
@@ -105,12 +113,8 @@ impl Database {
 
     /// When changes count as made where the engine keeps them in files of its own ([`Engine::durable`]): they are not in the update
     /// log then, which has an option of its own for it. At first, one second.
-    ///
-    /// With [`Sync::Always`], [`Lane::logged`] moves on with each change, though there is no log: it is then on disk when a
-    /// sync of the engine's that has begun later is over.
     pub fn sync_engine(mut self, sync: Sync) -> Database {
-        self.sync = sync;
-        self.promises = sync == Sync::Always && self.engine.durable().is_some();
+        self.files = self.engine.durable().map(|_| EngineFiles::new(sync));
         self
     }
 
@@ -118,6 +122,21 @@ impl Database {
     pub fn read_only(mut self) -> Database {
         self.is_read_only = true;
         self
+    }
+
+    /// The same database, kept to the number of records or bytes that its name says, where its engine does not do so.
+    pub fn limited_as(mut self, name: &Name) -> Database {
+        self.limiter = Limiter::of(name).filter(|_| !self.is_read_only);
+        self
+    }
+
+    /// Has others go for what transactions have written, and for what was there before the database was limited: some tens of records, if
+    /// there are too many. To be called now and then; does not wait for an open transaction.
+    pub(crate) fn keep_to_limits(&self, lane: &Lane) {
+        if let Some(limiter) = &self.limiter {
+            // What cannot be removed now is tried again by and by.
+            let _ = limiter.keep_house(self, lane);
+        }
     }
 
     /// Returns true if the database was opened for reading.
@@ -131,38 +150,37 @@ impl Database {
         self
     }
 
-    /// The engine cannot bring changes to its disk any more: they are refused from here on.
-    pub fn has_lost_disk(&self) {
-        self.has_lost_disk.store(true, Ordering::Relaxed);
-    }
-
-    /// It can again: its disk was full, and has room now.
-    pub fn has_disk_again(&self) {
-        self.has_lost_disk.store(false, Ordering::Relaxed);
-    }
-
     /// Whether so much waits in memory for a checkpoint that changes are refused. Reads go on.
     pub fn refuse_changes(&self, is_full: bool) {
         self.has_full_front.store(is_full, Ordering::Relaxed);
     }
 
-    /// Returns once what has just been changed counts as made, where the engine keeps it in files of its own. Fails with `Unavailable` if
-    /// it cannot be written.
-    pub(crate) fn settle_engine(&self) -> Result<()> {
-        match (self.engine.durable(), self.sync) {
-            (Some(durable), Sync::Always) => durable.sync(),
-            _ => Ok(()),
+    /// Returns what vouches for changes; `None` where nothing does, and where nothing is written.
+    pub fn durability(&self) -> Option<Durability<'_>> {
+        let log = self.log.get();
+        match (&self.files, self.engine.durable()) {
+            (Some(files), Some(engine)) if !self.is_read_only => {
+                Some(Durability::Files(EngineDurability { files, engine, log }))
+            }
+            _ => log.map(Durability::Log),
         }
     }
 
-    /// Whether lanes tell of changes that the engine keeps.
-    pub(crate) fn promises(&self) -> bool {
-        self.promises
+    pub(crate) fn engine_files(&self) -> Option<&EngineFiles> {
+        self.files.as_ref().filter(|_| !self.is_read_only)
     }
 
-    /// When changes count as made where the engine keeps them.
-    pub(crate) fn engine_sync(&self) -> Sync {
-        self.sync
+    /// Returns when changes count as made where the engine keeps them in files of its own; `None` elsewhere.
+    pub fn engine_sync(&self) -> Option<Sync> {
+        self.engine_files().map(EngineFiles::sync)
+    }
+
+    /// Returns what an answer to a change has to wait for that the log was given up to this position.
+    pub(crate) fn commit_point(&self, logged: Option<Position>) -> CommitPoint {
+        match &self.files {
+            Some(files) => files.commit_point(),
+            None => logged.map_or(CommitPoint::NONE, CommitPoint::from),
+        }
     }
 
     /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
@@ -306,30 +324,20 @@ impl Database {
         self.log.get().map(|log| log.append(&change))
     }
 
-    fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
-        self.plan_flush_from(None, lane, at, now)
-    }
-
-    fn plan_flush_from(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
+    fn plan_flush(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<CommitPoint> {
         self.refuse_if_read_only()?;
         // Records outlive a restart there, and a plan would not.
         if self.engine.durable().is_some() && flush::is_ahead(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
+        let logged = Cell::new(None);
         let planned = self.gate.while_open(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
-                if let Some(end) = self.log.get().map(|log| log.append_from(origin, &change))
-                    && self.is_vouched_for_by_log()
-                {
-                    lane.has_logged(end);
-                }
+                logged.set(self.log.get().map(|log| log.append_from(origin, &change)));
             })
         })?;
         planned.inspect_err(|error| lane.count_refusal(error))?;
-        if self.promises {
-            lane.has_logged(Position(lane.logged().0 + 1));
-        }
-        Ok(())
+        Ok(self.commit_point(logged.get()))
     }
 
     /// Returns true if records are kept on disk, in an update log or in files of the engine's own.
@@ -362,7 +370,7 @@ impl Database {
 
     fn cannot_write(&self) -> bool {
         self.log.get().is_some_and(|log| !log.takes_changes())
-            || self.has_lost_disk.load(Ordering::Relaxed)
+            || self.files.as_ref().is_some_and(|files| !files.takes_changes())
             || self.has_full_front.load(Ordering::Relaxed)
     }
 
@@ -408,24 +416,21 @@ impl Database {
         self.engine().durable().map_or(Ok(()), |durable| durable.sync())
     }
 
-    /// Whether the log vouches for changes; that of an engine which keeps its own files is for replicas alone.
-    pub(crate) fn is_vouched_for_by_log(&self) -> bool {
-        self.engine.durable().is_none()
-    }
-
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
     /// open.
-    pub fn clear(&self, lane: &Lane) -> Result<()> {
-        self.refuse_if_unwritable(lane)?;
-        lane.counts.cmd_flush.one();
-        self.plan_flush(lane, Ttl::Never, self.clock.now())
+    pub fn clear(&self, lane: &Lane) -> Result<CommitPoint> {
+        self.clear_first_made_by(None, lane)
     }
 
     /// The same as it was first done at the server `origin`, which the update log is told.
-    pub fn clear_from(&self, origin: u32, lane: &Lane) -> Result<()> {
+    pub fn clear_from(&self, origin: u32, lane: &Lane) -> Result<CommitPoint> {
+        self.clear_first_made_by(Some(origin), lane)
+    }
+
+    fn clear_first_made_by(&self, origin: Option<u32>, lane: &Lane) -> Result<CommitPoint> {
         self.refuse_if_unwritable(lane)?;
         lane.counts.cmd_flush.one();
-        self.plan_flush_from(Some(origin), lane, Ttl::Never, self.clock.now())
+        self.plan_flush(origin, lane, Ttl::Never, self.clock.now())
     }
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
@@ -436,26 +441,44 @@ impl Database {
     }
 
     /// Executes an operation. `reply` is called once, perhaps under a lock of the engine: it shall only encode.
-    pub fn execute(&self, lane: &Lane, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+    ///
+    /// Returns what the answer has to wait for ([`durability`](Self::durability)).
+    pub fn execute(
+        &self,
+        lane: &Lane,
+        command: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> CommitPoint {
         let now = self.clock.now();
         self.flush_if_due(now);
         if self.is_read_only && is_change(command) {
-            return reply(Reply::Refused(Refusal::ReadOnly));
+            reply(Reply::Refused(Refusal::ReadOnly));
+            return CommitPoint::NONE;
         }
         if self.refuses(command) {
             lane.counts.log_refusals.one();
             let has_log_trouble =
                 self.log.get().is_some_and(|log| !log.takes_changes() || log.takes_only_removals());
             let refusal = if has_log_trouble { Refusal::LogUnwritable } else { Refusal::FilesUnwritable };
-            return reply(Reply::Refused(refusal));
+            reply(Reply::Refused(refusal));
+            return CommitPoint::NONE;
         }
-        self.run(self.space(), lane, command, now, reply);
+        let commit = Cell::default();
+        self.run(self.space(&commit), lane, command, now, reply);
+        if let Some(limiter) = &self.limiter
+            && let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) =
+                command
+        {
+            limiter.enforce(self, lane, key);
+        }
+        commit.get()
     }
 
     /// What everybody reads and writes, as long as no transaction has it otherwise.
     #[inline]
-    fn space(&self) -> Space<'_> {
-        Space { engine: &*self.engine, log: self.log.get(), origin: None, gate: Some(&self.gate) }
+    fn space<'s>(&'s self, commit: &'s Cell<CommitPoint>) -> Space<'s> {
+        let gate = Some(&self.gate);
+        Space { engine: &*self.engine, log: self.log.get(), origin: None, gate, commit }
     }
 
     pub(crate) fn gate(&self) -> &Gate {

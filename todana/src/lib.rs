@@ -43,6 +43,7 @@ mod data_directory;
 mod database;
 mod db;
 mod delete;
+mod durability;
 mod expiry;
 mod figures;
 mod file_header;
@@ -65,6 +66,7 @@ mod touch;
 mod transaction;
 pub mod tsv;
 pub mod update_log;
+mod upkeep;
 mod versions;
 
 pub use todana_engine::{ExaminedTree, disk};
@@ -73,17 +75,17 @@ pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};
-pub use database::Database;
+pub use database::{Database, Overwrite};
 pub use db::{
-    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Limiter, Loaded, Merge, Snapshot,
-    Symbols,
+    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Loaded, Merge, Snapshot, Symbols,
 };
+pub use durability::{CommitPoint, Durability, EngineDurability, Health, LatestCommit, SyncThread};
 pub use key_order::KeyOrder;
 pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{EngineOptions, Kind, Name, Storage, Tuning};
-pub use records::{Compared, Heading, OwnedRecord, Records, Update};
+pub use records::{Compared, Heading, OwnedRecord, Records, RecordsHandle, Update};
 pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
 pub use salvage::{Damage, Salvaged, salvage};
 pub use sweep::{Round, Sweeps};
@@ -91,6 +93,7 @@ pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 pub use transaction::{Holder, Transaction};
+pub use upkeep::{TICK, Upkeep};
 
 /// The guide's programs are tests.
 #[cfg(doctest)]

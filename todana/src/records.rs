@@ -622,44 +622,70 @@ impl Records for Transaction<'_> {
     }
 }
 
-/// What is done with a pointer to records is done with them.
-macro_rules! pointed_to {
-    ($pointer:ty) => {
-        impl<R: Records + ?Sized> Records for $pointer {
-            fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-                (**self).execute(command, reply)
-            }
+/// Stands for records that are elsewhere, and may be gone: a pointer, a handle of another language. It implements [`Records`] by way of
+/// them.
+pub trait RecordsHandle {
+    /// Runs with the records. Fails if they are gone.
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T>;
 
-            fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-                (**self).visit(key, visitor)
-            }
-
-            fn is_ordered(&self) -> bool {
-                (**self).is_ordered()
-            }
-
-            fn scan(
-                &self,
-                from: Option<Place>,
-                see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-            ) -> Result<Option<Place>> {
-                (**self).scan(from, see)
-            }
-
-            fn walk(
-                &self,
-                heading: Heading,
-                from: Bound<&[u8]>,
-                see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-            ) -> Result<()> {
-                (**self).walk(heading, from, see)
-            }
-        }
-    };
+    /// Returns true if their keys have an order.
+    fn has_order(&self) -> bool {
+        self.with_records(|records| Ok(records.is_ordered())).unwrap_or(false)
+    }
 }
 
-pointed_to!(&R);
-pointed_to!(Arc<R>);
+impl<H: RecordsHandle> Records for H {
+    #[inline]
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.with_records(|records| records.execute(command, reply))
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.with_records(|records| records.visit(key, visitor))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.has_order()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.with_records(|records| records.scan(from, see))
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.with_records(|records| records.walk(heading, from, see))
+    }
+}
+
+impl<R: Records> RecordsHandle for &R {
+    #[inline]
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        run(*self)
+    }
+}
+
+impl RecordsHandle for &(dyn Records + '_) {
+    #[inline]
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        run(*self)
+    }
+}
+
+impl<R: Records> RecordsHandle for Arc<R> {
+    #[inline]
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        run(&**self)
+    }
+}
 
 /// Shows `see` no expired record.
 pub(crate) fn living<'s>(

@@ -157,15 +157,15 @@ fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
     let opening = open(folder.path(), 1, Sync::Always);
     opening.set(b"k", b"v");
     let log = opening.database.log().unwrap();
-    log.wait(opening.lane.logged()).unwrap();
-    assert!(log.synced() >= opening.lane.logged());
+    log.wait(log.end()).unwrap();
+    assert!(log.synced() >= log.end());
     drop(opening);
     let opening = open(folder.path(), 1, Sync::Every(Duration::from_secs(3600)));
     opening.set(b"k", b"w");
     let log = opening.database.log().unwrap();
-    assert!(log.is_settled(opening.lane.logged()) && log.synced() < opening.lane.logged());
-    log.sync_to(opening.lane.logged()).unwrap();
-    assert!(log.synced() >= opening.lane.logged());
+    assert!(log.is_settled(log.end()) && log.synced() < log.end());
+    log.sync_to(log.end()).unwrap();
+    assert!(log.synced() >= log.end());
 }
 
 /// One sync is for all who are likely to come back, and does not depend on it that they do.
@@ -184,9 +184,9 @@ fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
                     for _ in 0..20 {
                         all.wait();
                         let store = Store { key: &key.to_le_bytes(), value: b"v", ..Store::default() };
-                        opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
-                        log.wait(lane.logged()).unwrap();
-                        assert!(log.synced() >= lane.logged());
+                        let point = opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
+                        log.wait(point.into()).unwrap();
+                        assert!(log.synced() >= point.into());
                     }
                 });
             }

@@ -210,7 +210,7 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
         };
         for number in 0..20 {
             assert!(kept.set(&key(number), &[b'v'; 400]).starts_with("Stored"), "error {cause}");
-            kept.log().wait(kept.lane.logged()).unwrap();
+            kept.log().wait(kept.logged()).unwrap();
         }
         assert_eq!((segments(&disk), is_well(&kept)), (1, true));
         // A checkpoint needs one, and says why it has none.
@@ -220,7 +220,7 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
         fails.store(false, Ordering::SeqCst);
         kept.directory.checkpoint(&kept.database).unwrap();
         kept.set(b"more", b"m");
-        kept.log().wait(kept.lane.logged()).unwrap();
+        kept.log().wait(kept.logged()).unwrap();
         assert_eq!(segments(&disk), 2);
         let state = kept.disk.state().reboot(1);
         kept.kill();
@@ -242,7 +242,7 @@ fn writes_are_taken_where_no_reserve_can_be_created() {
         });
         let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
         assert!(is_well(&kept) && kept.set(b"key", b"v").starts_with("Stored"), "error {cause}");
-        kept.log().wait(kept.lane.logged()).unwrap();
+        kept.log().wait(kept.logged()).unwrap();
         kept.kill();
     }
 }
@@ -261,8 +261,7 @@ fn log_does_not_go_on_before_a_segment_that_may_have_its_name() {
         _ => Ok(()),
     });
     let is_kept = |number: &usize| {
-        kept.set(&key(*number), &[b'v'; 400]).starts_with("Stored")
-            && kept.log().wait(kept.lane.logged()).is_ok()
+        kept.set(&key(*number), &[b'v'; 400]).starts_with("Stored") && kept.log().wait(kept.logged()).is_ok()
     };
     let acknowledged = (0..20).take_while(is_kept).count();
     assert!(acknowledged > 0);

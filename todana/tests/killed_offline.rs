@@ -38,7 +38,7 @@ fn unsynced() -> LogOptions {
 }
 
 fn acknowledge(kept: &Kept) {
-    kept.log().wait(kept.lane.logged()).unwrap();
+    kept.log().wait(kept.logged()).unwrap();
 }
 
 /// The files of the database, but for its lock, which is created to see that nobody has it open.

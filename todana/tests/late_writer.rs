@@ -90,7 +90,7 @@ fn abandoned_writer_keeps_the_directory_locked() {
         let kept = open(&disk, NOW, unsynced()).unwrap();
         kept.set(b"first", b"value");
         if waits == "the mark" {
-            kept.log().sync_to(kept.lane.logged()).unwrap();
+            kept.log().sync_to(kept.logged()).unwrap();
         }
         hold_writes(&disk, &gate);
         let given_up = kept.log().close_unless(&|| gate.has_come.load(Ordering::SeqCst));
@@ -102,7 +102,7 @@ fn abandoned_writer_keeps_the_directory_locked() {
         let kept = open_when_free(&disk);
         assert_eq!(kept.opened.tail, Tail::Clean, "{waits}");
         kept.set(b"second", b"value");
-        kept.log().wait(kept.lane.logged()).unwrap();
+        kept.log().wait(kept.logged()).unwrap();
         let expected = kept.records();
         assert_eq!(expected.len(), 2, "{waits}");
         kept.kill();
@@ -117,13 +117,13 @@ fn change_behind_the_last_batch_is_not_acknowledged() {
     let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
     let kept = open(&disk, NOW, unsynced()).unwrap();
     kept.set(b"first", b"value");
-    kept.log().sync_to(kept.lane.logged()).unwrap();
+    kept.log().sync_to(kept.logged()).unwrap();
     hold_writes(&disk, &gate);
     std::thread::scope(|scope| {
         let closing = scope.spawn(|| kept.log().close());
         gate.wait();
         kept.set(b"late", b"value");
-        let late = kept.lane.logged();
+        let late = kept.logged();
         assert!(!kept.log().is_settled(late));
         gate.open();
         closing.join().unwrap().unwrap();

@@ -26,7 +26,7 @@ fn recent() -> PathBuf {
 
 /// As a server does before its answer leaves.
 fn acknowledge(kept: &Kept) {
-    kept.log().wait(kept.lane.logged()).unwrap();
+    kept.log().wait(kept.logged()).unwrap();
 }
 
 fn records(state: State) -> Records {

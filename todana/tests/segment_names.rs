@@ -21,7 +21,7 @@ fn log() -> LogOptions {
 
 fn set(kept: &Kept, number: usize) -> todana_core::Result<()> {
     kept.set(format!("key {number}").as_bytes(), b"value");
-    kept.log().wait(kept.lane.logged())
+    kept.log().wait(kept.logged())
 }
 
 /// A database of so many records whose next write needs a new segment, and the name of that.
@@ -68,7 +68,7 @@ fn foreign_file_stays_and_is_named() {
         assert_eq!(disk.state().files()[&next], bytes);
         disk.damage(|state| state.take_away(&next));
         let patience = Instant::now() + Duration::from_secs(60);
-        while kept.log().wait(kept.lane.logged()).is_err() {
+        while kept.log().wait(kept.logged()).is_err() {
             assert!(Instant::now() < patience, "it is tried again");
             std::thread::yield_now();
         }

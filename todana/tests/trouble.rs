@@ -73,7 +73,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
             if kept.set(&key, &value) == REFUSED {
                 break;
             }
-            match kept.log().wait(kept.lane.logged()) {
+            match kept.log().wait(kept.logged()) {
                 Ok(()) => acknowledged.push(key),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -90,9 +90,9 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
             // There is room again.
             disk.heal();
             wait_for(kept.log(), is_well);
-            kept.log().wait(kept.lane.logged()).unwrap();
+            kept.log().wait(kept.logged()).unwrap();
             kept.set(b"more", b"m");
-            kept.log().wait(kept.lane.logged()).unwrap();
+            kept.log().wait(kept.logged()).unwrap();
             acknowledged.extend(unknown);
             acknowledged.push(b"more".to_vec());
         }

@@ -1,7 +1,7 @@
 //! The contest: the same requests for the references and for the real engine, at the same number of objects.
 //!
 //! The engine runs in process under a database, as behind the server: a get, and on a miss a set. It is held to the
-//! capacity by count (`MemHashOptions::capacity_records`), in one shard, as a server with so little memory would be.
+//! capacity by count (`capcnt`), in one shard, as a server with so little memory would be.
 
 use super::lru::Lru;
 use super::policy::Policy;
@@ -10,9 +10,9 @@ use super::s3_fifo::S3Fifo;
 use super::sieve::Sieve;
 use std::io::Write;
 use std::sync::Arc;
-use todana::{Database, Lane, ManualClock};
+use todana::disk::SystemDisk;
+use todana::{Database, EngineOptions, Lane, ManualClock, Name};
 use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
-use todana_engine::{MemHash, MemHashOptions};
 
 /// How often progress is told and the engine's records are counted, in requests.
 const STEP: usize = 1024;
@@ -108,14 +108,10 @@ struct Contestant {
 
 impl Contestant {
     fn new(capacity: usize, shape: Shape) -> todana_core::Result<Contestant> {
-        let engine = MemHash::new(MemHashOptions {
-            seed: Some(shape.seed),
-            shards: Some(1),
-            capacity_records: Some(capacity as u64),
-            ..MemHashOptions::default()
-        })?;
-        let database =
-            Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(1_000_000_000))));
+        let options = EngineOptions { seed: Some(shape.seed), shards: Some(1), ..EngineOptions::default() };
+        let name = Name::parse(&format!("mem:hash#capcnt={capacity}"))?;
+        let engine = name.open_engine(Arc::new(SystemDisk), options)?;
+        let database = Database::new(engine, Arc::new(ManualClock::new(UnixSeconds(1_000_000_000))));
         let lane = database.lane();
         Ok(Contestant {
             database,

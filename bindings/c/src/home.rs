@@ -5,12 +5,10 @@ use crate::handles::{Handles, shown};
 use crate::transactions;
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::cell::Cell;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use todana::{Db, Error, ErrorKind, Heading, Record, Records, Result, Snapshot, UnixSeconds, Visitor};
-use todana_core::{Operation, Place, Reply};
+use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, UnixSeconds};
 
 /// An open database, or a snapshot of one. The same handle may be used by any number of threads at once.
 pub struct Database {
@@ -130,19 +128,6 @@ impl Home {
         }
     }
 
-    /// Runs with its records: as this thread's transaction sees them, if it has one open.
-    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
-        let base = self.base.read_recursive();
-        let base = base.as_ref().ok_or_else(closed)?;
-        if let Some(transaction) = transactions::of_this_thread(self.number) {
-            return run(transaction.records());
-        }
-        match base {
-            Base::Db(db) => run(db),
-            Base::Snapshot { snapshot, .. } => run(snapshot),
-        }
-    }
-
     /// The time by which its records live.
     pub(crate) fn now(&self) -> Result<UnixSeconds> {
         self.with_db(|db| Ok(db.database().now()))
@@ -171,34 +156,18 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database was closed")
 }
 
-impl Records for Home {
-    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.with_records(|records| records.execute(command, reply))
-    }
-
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.with_records(|records| records.visit(key, visitor))
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.with_records(|records| Ok(records.is_ordered())).unwrap_or(false)
-    }
-
-    fn scan(
-        &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        self.with_records(|records| records.scan(from, see))
-    }
-
-    fn walk(
-        &self,
-        heading: Heading,
-        from: Bound<&[u8]>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.with_records(|records| records.walk(heading, from, see))
+impl RecordsHandle for Home {
+    /// As this thread's transaction sees them, if it has one open.
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        let base = self.base.read_recursive();
+        let base = base.as_ref().ok_or_else(closed)?;
+        if let Some(transaction) = transactions::of_this_thread(self.number) {
+            return run(transaction.records());
+        }
+        match base {
+            Base::Db(db) => run(db),
+            Base::Snapshot { snapshot, .. } => run(snapshot),
+        }
     }
 }
 

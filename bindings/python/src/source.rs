@@ -4,14 +4,14 @@ use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::ops::{Bound, ControlFlow, Deref};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
-use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transaction};
-use todana_core::{Operation, Place, Record, Reply, Visitor};
+use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, Transaction};
+use todana_core::Record;
 
 use crate::conversion::Form;
 use crate::error::{outcome, raised};
@@ -529,54 +529,17 @@ impl Source {
     }
 }
 
-/// Runs with what the source is now, if it is still there.
-macro_rules! with_records {
-    ($source:expr, $records:ident => $run:expr) => {
-        match $source {
-            Source::Database(home) => {
-                let $records = home.db.get()?;
-                $run
-            }
-            Source::Transaction(undertaking) => {
-                let $records = undertaking.get()?;
-                $run
-            }
-            Source::Snapshot(view) => {
-                let $records = view.slot.get()?;
-                $run
-            }
-        }
-    };
-}
-
-impl Records for Source {
+impl RecordsHandle for Source {
     #[inline]
-    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        with_records!(self, records => records.execute(command, reply))
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        match self {
+            Source::Database(home) => run(&**home.db.get()?),
+            Source::Transaction(undertaking) => run(&**undertaking.get()?),
+            Source::Snapshot(view) => run(&**view.slot.get()?),
+        }
     }
 
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        with_records!(self, records => records.visit(key, visitor))
-    }
-
-    fn is_ordered(&self) -> bool {
+    fn has_order(&self) -> bool {
         self.home().is_ordered
-    }
-
-    fn scan(
-        &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        with_records!(self, records => records.scan(from, see))
-    }
-
-    fn walk(
-        &self,
-        heading: Heading,
-        from: Bound<&[u8]>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        with_records!(self, records => records.walk(heading, from, see))
     }
 }

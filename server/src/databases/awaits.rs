@@ -1,16 +1,32 @@
-//! What has to be settled before a connection is told more.
+//! What has to be durable before a connection is told more.
 
-use todana::update_log::Position;
+use std::sync::Arc;
+use todana::{CommitPoint, Database, Lane, LatestCommit};
 
-/// How far the logs of databases, by number, have to come before a connection is told more.
-pub(crate) type Changes = Vec<(usize, Position)>;
+/// How far databases, by number, have to be durable before a connection is told more.
+pub(crate) type Changes = Vec<(usize, CommitPoint)>;
 
-/// How far the logs of databases have to come, by their numbers.
+/// One thread's way to write to a database.
+#[derive(Clone)]
+pub(crate) struct DatabaseLane {
+    /// Its counters.
+    pub(crate) lane: Arc<Lane>,
+    /// What it has written and nobody waits for yet.
+    pub(crate) commits: Arc<LatestCommit>,
+}
+
+impl DatabaseLane {
+    pub(crate) fn new(database: &Database) -> DatabaseLane {
+        DatabaseLane { lane: database.lane(), commits: Arc::default() }
+    }
+}
+
+/// How far databases have to be durable, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Awaits {
-    first: Option<Position>,
+    first: Option<CommitPoint>,
     /// Those that only protocols with a choice of databases can change.
-    others: Vec<(usize, Position)>,
+    others: Vec<(usize, CommitPoint)>,
 }
 
 impl Awaits {
@@ -20,9 +36,9 @@ impl Awaits {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// The database's log has to come this far, which is further than before.
+    /// The database has to be durable to this point, which is further than before.
     #[inline]
-    pub(crate) fn note(&mut self, number: usize, position: Position) {
+    pub(crate) fn note(&mut self, number: usize, position: CommitPoint) {
         if number == 0 {
             self.first = Some(position);
         } else if let Some((_, awaited)) = self.others.iter_mut().find(|(other, _)| *other == number) {
@@ -32,8 +48,8 @@ impl Awaits {
         }
     }
 
-    /// Numbers of databases, and how far they have to come.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Position)> + '_ {
+    /// Returns numbers of databases, and how far each has to be durable.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, CommitPoint)> + '_ {
         self.first.iter().map(|&position| (0, position)).chain(self.others.iter().copied())
     }
 }
@@ -41,12 +57,13 @@ impl Awaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use todana::update_log::Position;
 
     #[test]
     fn each_database_is_awaited_at_its_last_change() {
         let mut awaits = Awaits::default();
         assert!(awaits.is_empty());
-        let at = Position;
+        let at = |raw| CommitPoint::from(Position(raw));
         for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4)] {
             awaits.note(number, at(raw));
         }

@@ -1,16 +1,14 @@
 //! The janitor: housekeeping in the background, at each tick of which the memory of the process is measured too.
 
-use crate::databases::has_ended;
+use crate::databases::{Served, has_ended};
 use crate::handle::Stopping;
 use crate::shared::Shared;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana::{TICK, Upkeep};
 use todana_core::{Error, ErrorKind, Result};
-
-const TICK: Duration = Duration::from_millis(100);
-/// Housekeeping takes at most so much of a tick.
-const WORK: Duration = Duration::from_millis(25);
 
 /// The allocator, which is locked meanwhile, is trimmed at most so often.
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
@@ -22,21 +20,18 @@ const SETTLED_TICKS: u64 = 2;
 pub(crate) fn run(shared: &Shared) {
     let mut has_settled = false;
     let mut trimmed_at: Option<Instant> = None;
-    let lanes: Vec<_> = shared.databases.iter().map(|served| served.database.lane()).collect();
+    let upkeep = |served: &Served| Upkeep::new(Arc::clone(&served.database));
+    let upkeeps: Vec<Upkeep> = shared.databases.iter().map(upkeep).collect();
     while shared.lifecycle.stopping() == Stopping::No {
         shared.clock.tick();
         let start = Instant::now();
         let tick = shared.observation.housekeepings.fetch_add(1, Ordering::Relaxed);
         shared.persistence.exports.look(tick);
-        for (served, lane) in shared.databases.iter().zip(&lanes) {
-            served.guard_front();
-            while served.database.maintain() && start.elapsed() < WORK {}
+        for (served, upkeep) in shared.databases.iter().zip(&upkeeps) {
+            served.database.guard_front();
+            upkeep.tick(start);
             served.tell_damage();
             served.tell_refusals();
-            if let Some(limiter) = &served.limiter {
-                // What cannot be removed now is looked at again.
-                let _ = limiter.keep_house(&served.database, lane);
-            }
         }
         if let Some(round) = shared.databases.primary().database.take_sweep_round() {
             shared.observation.observers.tell_swept(&round);

@@ -11,18 +11,14 @@
 pub(crate) mod awaits;
 pub(crate) mod exports;
 pub(crate) mod janitor;
-pub(crate) mod ledger;
 pub(crate) mod memory;
 pub(crate) mod patience;
 pub(crate) mod shards;
 pub(crate) mod snapshots;
-pub(crate) mod syncing;
 
 use crate::databases::exports::Exports;
-use crate::databases::ledger::Ledger;
 use crate::databases::patience::Pulse;
 use crate::databases::snapshots::History;
-use crate::databases::syncing::{Syncer, Syncing};
 use crate::options::{DataPlace, Further, Options};
 use parking_lot::Mutex;
 use std::io;
@@ -32,12 +28,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
+use todana::checkpoint::CheckpointKeeper;
 use todana::disk::Disk;
-use todana::update_log::{Health, Sync, Tail};
+use todana::update_log::{Health, Tail};
 use todana::{
-    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, EngineOptions, Limiter,
-    Name, Opened, Storage, seed_of,
+    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, Durability,
+    EngineOptions, Name, Opened, Storage, SyncThread, seed_of,
 };
 use todana_core::{Checkpointed, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
@@ -47,12 +43,6 @@ pub(crate) struct Served {
     pub(crate) name: Name,
     pub(crate) database: Arc<Database>,
     pub(crate) data: Option<DataPlace>,
-    /// Where its engine keeps records in files of its own.
-    pub(crate) syncing: Option<Arc<Syncing>>,
-    /// The last checkpoint that was tried has failed.
-    has_stuck_checkpoints: Arc<AtomicBool>,
-    /// Keeps to what its name says of its size, where its engine does not.
-    pub(crate) limiter: Option<Limiter>,
     /// Values may come straight into memory of the engine's.
     pub(crate) has_buffers: bool,
     /// Held while a command of `synchronize` has an image of it: two would have one name.
@@ -115,10 +105,10 @@ impl Persistence {
 }
 
 /// What has been told of a database's files.
-#[derive(Default, PartialEq, Eq)]
+#[derive(Default)]
 struct Told {
     trouble: Option<String>,
-    log_trouble: Option<String>,
+    health: Health,
     damaged_records: u64,
 }
 
@@ -129,7 +119,7 @@ pub(crate) struct Kept {
     pub(crate) directory: Option<Arc<DataDirectory>>,
     /// Makes checkpoints of it.
     keeper: Option<CheckpointKeeper>,
-    syncer: Option<Syncer>,
+    syncer: Option<SyncThread>,
     is_kept: bool,
     /// A checkpoint that was being made was left to itself: the disk does not answer.
     has_hung: bool,
@@ -182,8 +172,6 @@ impl Making<'_> {
             !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
         let sync = self.options.databases.sync;
         let read_only = name.tuning.read_only;
-        let syncing =
-            engine.durable().filter(|_| !read_only).map(|_| Arc::new(Syncing::new(name.label(), sync)));
         let clock = Arc::clone(self.clock) as Arc<dyn Clock>;
         let mut database =
             Database::with_classes(engine, clock, self.class_bounds.to_vec()).sync_engine(sync);
@@ -193,20 +181,9 @@ impl Making<'_> {
         if self.options.memory.emulate_full {
             database = database.emulate_full();
         }
-        let database = Arc::new(database);
-        let has_stuck_checkpoints = Arc::default();
-        let limiter = Limiter::of(&name).filter(|_| !read_only);
-        let served = Served {
-            name,
-            database,
-            data,
-            syncing,
-            has_stuck_checkpoints,
-            limiter,
-            has_buffers,
-            imaging: Mutex::default(),
-            told: Mutex::default(),
-        };
+        let database = Arc::new(database.limited_as(&name));
+        let served =
+            Served { name, database, data, has_buffers, imaging: Mutex::default(), told: Mutex::default() };
         Ok((served, kept))
     }
 }
@@ -275,10 +252,9 @@ impl Kept {
                 log.on_progress(came_on.clone());
             }
             let directory = (!name.tuning.read_only).then_some(directory);
-            let (label, stuck) = (name.label().to_string(), Arc::clone(&served.has_stuck_checkpoints));
+            let label = name.label().to_string();
             let came_on = came_on.clone();
             let report = move |made: Result<todana::checkpoint::Checkpoint>| {
-                stuck.store(made.is_err(), Ordering::Relaxed);
                 match made {
                     Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
                     Err(error) => {
@@ -295,11 +271,7 @@ impl Kept {
             let keep = |directory| CheckpointKeeper::start(directory, Arc::clone(database), report);
             self.keeper = directory.map(keep).transpose().map_err(failed)?;
         }
-        if let Some(syncing) = &served.syncing
-            && syncing.sync() != Sync::Never
-        {
-            self.syncer = Some(syncing.start(database, came_on)?);
-        }
+        self.syncer = SyncThread::start(database, came_on).map_err(failed)?;
         if name.tuning.truncate {
             let flush = todana_core::Operation::Flush { at: todana::Ttl::Never };
             database.execute(&database.lane(), &flush, &mut |_| ());
@@ -447,25 +419,25 @@ impl Served {
 
     /// Tells once that changes cannot be kept, and once that they can again: clients hear of it in words that say little.
     pub(crate) fn tell_refusals(&self) {
-        let trouble = match self.database.log() {
-            None if self.syncing.as_ref().is_some_and(|syncing| syncing.has_told()) => return,
-            None => {
-                self.refused_write().map(|why| format!("changes are refused until they can be kept: {why}"))
-            }
-            Some(log) => match log.health() {
-                Health::Well => None,
-                Health::Stuck(why) => Some(format!("changes are refused until they can be kept: {why}")),
-                Health::Lost(why) => Some(format!("changes are refused until a restart: {why}")),
-            },
-        };
+        let health = self.database.durability().map_or(Health::Well, Durability::health);
         let mut told = self.told.lock();
-        if trouble != told.log_trouble {
-            match &trouble {
-                Some(why) => tracing::error!(database = self.name.label(), "{why}"),
-                None => tracing::info!(database = self.name.label(), "changes are taken again"),
-            }
-            told.log_trouble = trouble;
+        // Of files, a sync and a write may report the same cause in different words.
+        let is_same = match (&health, &told.health) {
+            (Health::Stuck(_), Health::Stuck(_)) if self.database.engine_sync().is_some() => true,
+            (now, before) => now == before,
+        };
+        if is_same {
+            return;
         }
+        let database = self.name.label();
+        match &health {
+            Health::Well => tracing::info!(database, "changes are taken again"),
+            Health::Stuck(why) => {
+                tracing::error!(database, "changes are refused until they can be kept: {why}");
+            }
+            Health::Lost(why) => tracing::error!(database, "changes are refused until a restart: {why}"),
+        }
+        told.health = health;
     }
 
     /// Tells once what housekeeping cannot do in the engine's own files, and which damaged records have gone.
@@ -524,43 +496,10 @@ impl Served {
     /// What keeps its files from being kept well.
     pub(crate) fn trouble(&self) -> Option<String> {
         let of_files = self.database.engine().durable().and_then(|files| files.trouble());
-        let of_tree = || self.has_stuck_checkpoints().then(|| "no checkpoint can be made".to_string());
+        let of_tree =
+            || self.database.has_stuck_checkpoints().then(|| "no checkpoint can be made".to_string());
         of_files.map(|trouble| trouble.to_string()).or_else(of_tree)
     }
-
-    /// What vouches for changes.
-    #[inline]
-    pub(crate) fn ledger(&self) -> Option<Ledger<'_>> {
-        match (self.syncing.as_deref(), self.database.log()) {
-            (Some(syncing), log) => Some(Ledger::Engine(syncing, log)),
-            (None, log) => log.map(Ledger::Log),
-        }
-    }
-
-    /// Whether the last checkpoint that was tried has failed.
-    pub(crate) fn has_stuck_checkpoints(&self) -> bool {
-        self.has_stuck_checkpoints.load(Ordering::Relaxed)
-    }
-
-    /// Whether changes may come where they wait in memory for a checkpoint.
-    pub(crate) fn front_has_room(&self) -> bool {
-        let pending = self.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
-        pending <= FRONT_BYTES_MAX
-    }
-
-    /// Has the database refuse changes, or take them again, as much as waits in memory for a checkpoint. Whoever can wait for
-    /// room has been asked to before; not all can, and none comes while checkpoints fail.
-    pub(crate) fn guard_front(&self) {
-        if let Some(engine) = self.database.engine().checkpointed() {
-            let is_stuck = self.has_stuck_checkpoints();
-            self.database.refuse_changes(is_too_much(engine.pending_bytes(), is_stuck));
-        }
-    }
-}
-
-/// Whether no more may come to what waits for a checkpoint; `is_stuck`: none can be made.
-fn is_too_much(pending: u64, is_stuck: bool) -> bool {
-    pending > if is_stuck { FRONT_BYTES_MAX } else { 2 * FRONT_BYTES_MAX }
 }
 
 /// The error of a database.
@@ -570,16 +509,4 @@ pub(crate) fn failed(error: Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_waits_for_a_checkpoint_is_bounded_and_sooner_when_none_can_be_made() {
-        let around = [FRONT_BYTES_MAX, FRONT_BYTES_MAX + 1, 2 * FRONT_BYTES_MAX, 2 * FRONT_BYTES_MAX + 1];
-        assert_eq!(around.map(|pending| is_too_much(pending, true)), [false, true, true, true]);
-        assert_eq!(around.map(|pending| is_too_much(pending, false)), [false, false, false, true]);
-    }
 }

@@ -1,31 +1,33 @@
 //! The databases of this process, as one worker uses them: nothing here ever waits.
 
 use super::{Completion, Executor};
+use crate::databases::awaits::DatabaseLane;
 use crate::shared::Shared;
 use std::sync::Arc;
-use todana::{Database, Lane, Limiter};
-use todana_core::{Arithmetic, Buffer, Operation, Reply, Store};
+use todana::{CommitPoint, Database, Lane};
+use todana_core::{Buffer, Operation, Reply};
 use todana_protocol::memcached::Streams;
 
 /// Executes operations at once, and shows them to observers.
 pub(crate) struct LocalExecutor {
     shared: Arc<Shared>,
     /// All databases in their order, each with this worker's lane.
-    databases: Vec<(Arc<Database>, Arc<Lane>)>,
+    databases: Vec<(Arc<Database>, DatabaseLane)>,
     /// The descriptor of the connection that is being served, which observers see.
     pub(crate) descriptor: i32,
 }
 
 impl LocalExecutor {
     pub(crate) fn new(shared: &Arc<Shared>) -> LocalExecutor {
-        let with_lane =
-            |served: &crate::databases::Served| (Arc::clone(&served.database), served.database.lane());
+        let with_lane = |served: &crate::databases::Served| {
+            (Arc::clone(&served.database), DatabaseLane::new(&served.database))
+        };
         let databases = shared.databases.iter().map(with_lane).collect();
         LocalExecutor { shared: Arc::clone(shared), databases, descriptor: -1 }
     }
 
     /// Returns this worker's lanes, in the order of the databases.
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &DatabaseLane> {
         self.databases.iter().map(|(_, lane)| lane)
     }
 
@@ -36,14 +38,16 @@ impl LocalExecutor {
         lane: &Lane,
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) {
+    ) -> CommitPoint {
+        let mut point = CommitPoint::NONE;
         let observers = &self.shared.observation.observers;
         observers.look_on(database, self.descriptor, operation, reply, |reply| {
-            database.execute(lane, operation, reply);
+            point = database.execute(lane, operation, reply);
         });
         if matches!(operation, Operation::Flush { .. }) {
             observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
         }
+        point
     }
 }
 
@@ -61,14 +65,11 @@ impl Executor for LocalExecutor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
         let (database, lane) = &self.databases[number];
-        if self.shared.observation.observers.are_there() {
-            self.execute_observed(database, lane, operation, reply);
+        lane.commits.note(if self.shared.observation.observers.are_there() {
+            self.execute_observed(database, &lane.lane, operation, reply)
         } else {
-            database.execute(lane, operation, reply);
-        }
-        if let Some(limiter) = &self.shared.databases[number].limiter {
-            limit(limiter, database, lane, operation);
-        }
+            database.execute(&lane.lane, operation, reply)
+        });
         Completion::Done
     }
 
@@ -85,14 +86,5 @@ impl Executor for LocalExecutor {
             return None;
         }
         database.room(buffer, len).ok()
-    }
-}
-
-/// Evicts other records if this write exceeded the limit of the database.
-#[cold]
-fn limit(limiter: &Limiter, database: &Database, lane: &Lane, operation: &Operation<'_>) {
-    if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) = operation {
-        // Where nothing can be removed, the next change is refused.
-        let _ = limiter.enforce(database, lane, key);
     }
 }

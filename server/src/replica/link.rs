@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::replication::NANOS;
-use todana::{Action, Lane, Record, Visitor, kyoto};
+use todana::{Action, Lane, Overwrite, Record, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
@@ -325,17 +325,17 @@ impl Follower {
                     (kyoto::expiry_of(time), value)
                 };
                 let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-                database.visit_record_from(origin, lane, key, &mut Put(Action::Put(record)))?;
-                if let Some(limiter) = &served.limiter {
-                    // Where nothing can be removed, the next change is refused.
-                    let _ = limiter.enforce(database, lane, key);
-                }
-                Ok(())
+                database.visit_record_from(origin, lane, key, &mut Overwrite(Action::Put(record)))?;
             }
-            Change::Remove { key } => database.visit_record_from(origin, lane, key, &mut Put(Action::Remove)),
-            Change::Clear => database.clear_from(origin, lane),
-            Change::Other { .. } => Ok(()),
+            Change::Remove { key } => {
+                database.visit_record_from(origin, lane, key, &mut Overwrite(Action::Remove))?;
+            }
+            Change::Clear => {
+                database.clear_from(origin, lane)?;
+            }
+            Change::Other { .. } => {}
         }
+        Ok(())
     }
 
     /// Waits where more waits for the disk than there should.
@@ -346,7 +346,8 @@ impl Follower {
             {
                 log.wait_while(log.end(), &|| self.goes_on())?;
             }
-            while !served.front_has_room() && !served.has_stuck_checkpoints() && self.goes_on() {
+            let database = &served.database;
+            while !database.front_has_room() && !database.has_stuck_checkpoints() && self.goes_on() {
                 std::thread::park_timeout(ASK_EVERY / 10);
             }
         }
@@ -386,19 +387,6 @@ fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
         }
     }
     outcome
-}
-
-/// Does as it is told, whatever is there.
-pub(crate) struct Put<'p>(pub(crate) Action<'p>);
-
-impl Visitor for Put<'_> {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        self.0
-    }
-
-    fn overwrites(&self) -> bool {
-        true
-    }
 }
 
 /// What has come and has not been looked at.

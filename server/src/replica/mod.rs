@@ -21,6 +21,6 @@ mod position;
 mod wire;
 
 pub(crate) use connected::ConnectedReplica;
-pub(crate) use link::{Link, Put, Standing};
+pub(crate) use link::{Link, Standing};
 pub(crate) use master::Replicas;
 pub use options::{MasterAddress, Replication};

@@ -1,8 +1,6 @@
 //! A worker: one readiness loop that owns its connections.
 
-use crate::databases::Served;
 use crate::databases::awaits::Awaits;
-use crate::databases::ledger::Ledger;
 use crate::handle::Stopping;
 use crate::session::context::WorkerContext;
 use crate::session::dispatch::DialectWorkers;
@@ -21,8 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-use todana::Clock;
-use todana::update_log::Position;
+use todana::{Clock, CommitPoint, Database, Durability};
 
 /// The worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -45,8 +42,6 @@ pub(crate) struct Worker {
     ready: VecDeque<usize>,
     context: WorkerContext,
     dialects: DialectWorkers,
-    /// What the lanes of all databases had logged before the turn at hand.
-    logged: Vec<Position>,
     /// Connections whose replies wait for the update log.
     parked: Vec<usize>,
     idle: Option<IdleWatch>,
@@ -77,7 +72,6 @@ impl Worker {
             ready: VecDeque::new(),
             context,
             dialects,
-            logged: Vec::new(),
             parked: Vec::new(),
             idle,
             now_s: 0,
@@ -276,9 +270,9 @@ impl Worker {
     }
 
     /// What vouches for the changes of a connection, and how far it has to come.
-    fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Ledger<'w>, Position)> {
+    fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
         let databases = &self.shared.databases;
-        awaits.iter().filter_map(|(number, position)| Some((databases[number].ledger()?, position)))
+        awaits.iter().filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
     }
 
     /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
@@ -288,7 +282,7 @@ impl Worker {
         if awaits.is_empty() {
             return true;
         }
-        let unsettled = || self.awaited(awaits).filter(|&(log, position)| !log.is_settled(position));
+        let unsettled = || self.awaited(awaits).filter(|&(durability, point)| !durability.is_durable(point));
         let is_settled = unsettled().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
             // It may have come on just before.
@@ -298,8 +292,9 @@ impl Worker {
             self.connections[index].settlement.awaits = Awaits::default();
             return true;
         }
-        let refusal = unsettled().find(|(log, _)| !log.takes_changes()).map(|(log, _)| log.refusal());
-        if let Some(refusal) = refusal {
+        let refusal =
+            unsettled().map(|(durability, _)| durability).find(|durability| !durability.takes_changes());
+        if let Some(refusal) = refusal.map(Durability::refusal) {
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].give_up(refusal);
         } else {
@@ -333,16 +328,16 @@ impl Worker {
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
         let crowded = || {
             let changed = self.shared.databases.iter().enumerate().filter(|&(number, _)| is_changed(number));
-            changed.map(|(_, served)| served).filter(|served| !served.front_has_room())
+            changed.map(|(_, served)| &*served.database).filter(|database| !database.front_has_room())
         };
         let mut has_room = crowded().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
             // One may have been made just before.
             crowded().next().is_none()
         };
-        if !has_room && crowded().all(Served::has_stuck_checkpoints) {
+        if !has_room && crowded().all(Database::has_stuck_checkpoints) {
             // It may not have been told yet.
-            crowded().for_each(Served::guard_front);
+            crowded().for_each(Database::guard_front);
             has_room = true;
         }
         if has_room {
@@ -480,8 +475,6 @@ impl Worker {
         let mut budget = self.shared.options.limits.requests_per_event;
         let mut next = Next::READ;
         connection.begin_turn();
-        self.logged.clear();
-        self.logged.extend(self.context.executor.lanes().map(|lane| lane.logged()));
         let room = self.shared.memory.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
@@ -526,18 +519,14 @@ impl Worker {
         if matches!(next, Next::Fail) {
             connection.fault = Some(Fault::Failed);
         }
-        for (number, position) in connection.session.take_changes() {
-            connection.settlement.awaits.note(number, position);
-            connection.settlement.changed |= 1 << number.min(LAST_BIT);
-        }
-        for (number, (lane, before)) in self.context.executor.lanes().zip(&self.logged).enumerate() {
-            let end = lane.logged();
-            if end != *before {
-                if let Some(ledger) = self.shared.databases[number].ledger() {
-                    connection.settlement.awaits.note(number, ledger.position(end));
-                }
-                connection.settlement.changed |= 1 << number.min(LAST_BIT);
+        let lanes = self.context.executor.lanes().enumerate();
+        let own = lanes.filter_map(|(number, lane)| Some((number, lane.commits.take()?)));
+        for (number, point) in connection.session.take_changes().into_iter().chain(own) {
+            if let Some(durability) = self.shared.databases[number].database.durability() {
+                durability.request(point);
             }
+            connection.settlement.awaits.note(number, point);
+            connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
         self.send(index)?;
         if self.connections[index].pending.is_some() || !self.may_go_on(index) {

@@ -43,6 +43,10 @@ impl CheckpointKeeper {
             // What waits in memory for a checkpoint grows fast.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
+            let mut report = |made: Result<Checkpoint>| {
+                database.note_checkpoint(made.is_err());
+                report(made);
+            };
             let mut pause = look_every;
             let mut has_failed = false;
             while its_own.waits(pause) {

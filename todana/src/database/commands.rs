@@ -38,8 +38,11 @@ impl Database {
             Operation::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
             Operation::Flush { at } => {
                 lane.counts.cmd_flush.one();
-                reply(match self.plan_flush(lane, *at, now) {
-                    Ok(()) => Reply::Done,
+                reply(match self.plan_flush(None, lane, *at, now) {
+                    Ok(point) => {
+                        space.commit.set(point);
+                        Reply::Done
+                    }
                     Err(error) if error.kind() == ErrorKind::Invalid => Reply::Refused(Refusal::NoPlans),
                     Err(error) => Reply::Refused(refusal(&error)),
                 });

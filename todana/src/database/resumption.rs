@@ -1,6 +1,6 @@
 //! What a log and checkpoints ask of a database: where it stands, and that it goes on from there.
 
-use super::{Database, Regardless};
+use super::{Database, Overwrite};
 use crate::flush;
 use crate::update_log::{Change, Position, UpdateLog};
 use parking_lot::RwLockReadGuard;
@@ -14,14 +14,14 @@ impl Database {
             Change::Put { key, record } => {
                 self.versions.have_been_made_to(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
-                self.engine.visit(key, &mut Regardless(Action::Put(record)))
+                self.engine.visit(key, &mut Overwrite(Action::Put(record)))
             }
             Change::Retag { key, attributes } => {
                 self.versions.have_been_made_to(attributes.version);
                 self.sweep.note_expiry(attributes.expiry);
-                self.engine.visit(key, &mut Regardless(Action::Retag(attributes)))
+                self.engine.visit(key, &mut Overwrite(Action::Retag(attributes)))
             }
-            Change::Remove { key } => self.engine.visit(key, &mut Regardless(Action::Remove)),
+            Change::Remove { key } => self.engine.visit(key, &mut Overwrite(Action::Remove)),
             Change::Clear => {
                 self.flush.restore(None);
                 self.engine.clear(&mut || ())

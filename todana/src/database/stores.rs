@@ -2,7 +2,7 @@
 
 use super::Database;
 use super::commands::refusal;
-use super::visits::{Met, Regardless};
+use super::visits::{Met, Overwrite};
 use crate::classes::size_of;
 use crate::counters::Lane;
 use crate::long_value;
@@ -91,7 +91,7 @@ impl Database {
         }
         let is_for_room = matches!(refusal, Refusal::TooLarge | Refusal::OutOfMemory);
         if discards && is_for_room && !self.keeps_records() {
-            let _ = self.visit(space, lane, key, now, &mut Regardless(Action::Remove));
+            let _ = self.visit(space, lane, key, now, &mut Overwrite(Action::Remove));
         }
     }
 

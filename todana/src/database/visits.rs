@@ -2,9 +2,11 @@
 
 use super::{Database, is_full, unwritable};
 use crate::counters::Lane;
+use crate::durability::CommitPoint;
 use crate::expiry::Living;
 use crate::transaction::Space;
-use crate::update_log::{Position, UpdateLog};
+use crate::update_log::UpdateLog;
+use std::cell::Cell;
 use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
 
 /// How much depends on a visit.
@@ -42,10 +44,10 @@ impl Database {
     /// Runs a visitor on a record atomically. The visitor does not see expired records. Fails as
     /// [`Engine::visit`](todana_core::Engine::visit) does; with `Busy` if this thread has a transaction open; with `Invalid`
     /// if the database is read-only and the visitor wants a change; with `Unavailable` if changes cannot be written to disk.
-    pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.flush_if_due(self.clock.now());
-        self.refuse_if_unwritable(lane)?;
-        self.visit_in(self.space(), lane, key, visitor)
+    ///
+    /// Returns what an answer has to wait for.
+    pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<CommitPoint> {
+        self.visit_first_made_by(None, lane, key, visitor)
     }
 
     /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The log entry names that server.
@@ -55,14 +57,29 @@ impl Database {
         lane: &Lane,
         key: &[u8],
         visitor: &mut dyn Visitor,
-    ) -> Result<()> {
+    ) -> Result<CommitPoint> {
+        self.visit_first_made_by(Some(origin), lane, key, visitor)
+    }
+
+    fn visit_first_made_by(
+        &self,
+        origin: Option<u32>,
+        lane: &Lane,
+        key: &[u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<CommitPoint> {
         self.flush_if_due(self.clock.now());
         self.refuse_if_unwritable(lane)?;
-        self.visit_in(Space { origin: Some(origin), ..self.space() }, lane, key, visitor)
+        let commit = Cell::default();
+        self.visit_in(Space { origin, ..self.space(&commit) }, lane, key, visitor)?;
+        if let Some(limiter) = &self.limiter {
+            limiter.enforce(self, lane, key);
+        }
+        Ok(commit.get())
     }
 
     /// A visit of a commit's.
-    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Regardless<'_>) -> Result<()> {
+    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Overwrite<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {
             self.note_expiry(record.attributes.expiry);
         }
@@ -113,7 +130,7 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         if self.emulates_full {
-            return self.visit_full(space, lane, key, now, visitor);
+            return self.visit_full(space, key, now, visitor);
         }
         if self.is_read_only {
             return self.visit_read_only(space, key, now, visitor);
@@ -143,7 +160,7 @@ impl Database {
         let forgets = || self.forgets();
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
-        self.note_changes(lane, worth, &living);
+        self.note_changes(space, worth, &living);
         if let Err(error) = &outcome {
             lane.count_refusal(error);
         }
@@ -204,18 +221,10 @@ impl Database {
         }
     }
 
-    /// Tells the lane of what its next answer has to wait for.
-    fn note_changes(&self, lane: &Lane, worth: Worth, living: &Living<'_>) {
-        if worth != Worth::Change {
-            return;
-        }
-        if let Some(end) = living.logged
-            && self.is_vouched_for_by_log()
-        {
-            lane.has_logged(end);
-        }
-        if self.promises && living.has_changed {
-            lane.has_logged(Position(lane.logged().0 + 1));
+    /// Notes what the answer has to wait for.
+    fn note_changes(&self, space: Space<'_>, worth: Worth, living: &Living<'_>) {
+        if worth == Worth::Change && (living.has_changed || living.logged.is_some()) {
+            space.commit.set(self.commit_point(living.logged).max(space.commit.get()));
         }
     }
 
@@ -224,7 +233,6 @@ impl Database {
     fn visit_full(
         &self,
         space: Space<'_>,
-        lane: &Lane,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -233,7 +241,7 @@ impl Database {
         let forgets = || self.forgets();
         let mut living = Living::new(&mut full, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, Worth::Change, key, now, &mut living)?;
-        self.note_changes(lane, Worth::Change, &living);
+        self.note_changes(space, Worth::Change, &living);
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if full.refused {
             return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
@@ -242,10 +250,10 @@ impl Database {
     }
 }
 
-/// Does as it is told, whatever is there.
-pub(crate) struct Regardless<'r>(pub(crate) Action<'r>);
+/// A visitor that does the same whatever is there.
+pub struct Overwrite<'r>(pub Action<'r>);
 
-impl Visitor for Regardless<'_> {
+impl Visitor for Overwrite<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         self.0
     }

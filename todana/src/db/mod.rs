@@ -5,10 +5,8 @@ mod bulk;
 mod cursor;
 mod draft;
 mod dump;
-mod housekeeper;
 mod iter;
 mod lanes;
-mod limiter;
 mod options;
 mod similarity;
 mod snapshot;
@@ -16,24 +14,19 @@ mod transfer;
 mod witness;
 
 use crate::backup::Backup;
-use crate::checkpoint::FRONT_BYTES_MAX;
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
 use crate::disk::SystemDisk;
-use crate::update_log::Position;
+use crate::durability::CommitPoint;
+use crate::upkeep::UpkeepThread;
 use crate::{Database, Heading, Lane, Name, Records, Transaction};
-use housekeeper::Housekeeper;
 use lanes::ThreadLanes;
-pub use limiter::Limiter;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use todana_core::{
-    Arithmetic, Checkpointed, Error, ErrorKind, Operation, Place, Record, Reply, Result, Status, Store,
-    Visitor,
-};
+use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result, Status, Visitor};
 use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
@@ -63,11 +56,10 @@ pub struct Db(Arc<Inner>);
 
 struct Inner {
     /// Ends first.
-    housekeeper: Option<Housekeeper>,
+    upkeep: Option<UpkeepThread>,
     database: Arc<Database>,
     lanes: ThreadLanes,
     directory: Option<Arc<DataDirectory>>,
-    limiter: Option<Arc<Limiter>>,
     notes: Vec<String>,
     witness: Arc<Witness>,
     name: Name,
@@ -138,11 +130,8 @@ impl Db {
     /// Removes all records.
     pub fn clear(&self) -> Result<()> {
         self.refuse_if_read_only()?;
-        let lane = self.lane();
-        let before = lane.logged();
-        self.0.database.clear(lane)?;
-        self.0.database.settle_engine()?;
-        self.settle(before)
+        let point = self.0.database.clear(self.lane())?;
+        self.settle(point)
     }
 
     /// Shows every live record, in no order unless the engine keeps one, until `see` breaks. A record that is there throughout is
@@ -242,14 +231,6 @@ impl Db {
         Err(Error::read_only(format!("database \"{}\" was opened for reading only", self.name())))
     }
 
-    /// Others go for what has just been written, if there are too many.
-    fn limit(&self, written: &[u8]) {
-        if let Some(limiter) = &self.0.limiter {
-            // Written it is all the same. What keeps others from going will keep the next write from being made, or they go with that.
-            let _ = limiter.enforce(&self.0.database, self.lane(), written);
-        }
-    }
-
     /// This thread's.
     pub(crate) fn lane(&self) -> &Lane {
         self.0.lanes.own(|| self.0.database.lane())
@@ -264,63 +245,35 @@ impl Db {
         self.0.lanes.take_back(lane);
     }
 
-    /// What this thread has written counts as made before the call returns.
-    fn settle(&self, before: Position) -> Result<()> {
-        let lane = self.lane();
-        match self.0.database.log() {
-            Some(log) if lane.logged() != before => {
-                self.relieve_front()?;
-                log.wait(lane.logged())
+    /// Returns once a change counts as made.
+    fn settle(&self, point: CommitPoint) -> Result<()> {
+        let Inner { directory, database, .. } = &*self.0;
+        match database.durability() {
+            Some(durability) if !point.is_none() => {
+                directory.as_ref().map_or(Ok(()), |directory| database.relieve_front(directory))?;
+                durability.wait(point)
             }
             _ => Ok(()),
         }
     }
-
-    fn relieve_front(&self) -> Result<()> {
-        let Inner { directory, database, .. } = &*self.0;
-        directory.as_ref().map_or(Ok(()), |directory| relieve_front(database, directory))
-    }
-}
-
-/// Where changes wait in memory for a checkpoint and have become far too many, whoever makes more makes the checkpoint.
-fn relieve_front(database: &Database, directory: &DataDirectory) -> Result<()> {
-    let pending = database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
-    if pending <= FRONT_BYTES_MAX {
-        return Ok(());
-    }
-    directory.checkpoint(database).map(|_| ())
 }
 
 impl Records for Db {
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        let changes = is_change(command);
-        if changes {
+        if is_change(command) {
             self.refuse_if_read_only()?;
         }
-        let lane = self.lane();
-        let before = lane.logged();
-        self.0.database.execute(lane, command, reply);
-        if changes {
-            if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) =
-                command
-            {
-                self.limit(key);
-            }
-            self.0.database.settle_engine()?;
-        }
-        self.settle(before)
+        let point = self.0.database.execute(self.lane(), command, reply);
+        self.settle(point)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let lane = self.lane();
-        let before = lane.logged();
-        self.0.database.visit_record(lane, key, visitor).map_err(|error| match error.is_read_only() {
+        let visited = self.0.database.visit_record(self.lane(), key, visitor);
+        let point = visited.map_err(|error| match error.is_read_only() {
             true => self.refuse_if_read_only().err().unwrap_or(error),
             false => error,
         })?;
-        self.limit(key);
-        self.0.database.settle_engine()?;
-        self.settle(before)
+        self.settle(point)
     }
 
     fn is_ordered(&self) -> bool {
@@ -347,7 +300,7 @@ impl Records for Db {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.housekeeper = None;
+        self.upkeep = None;
         // Whoever wants to know that it is on disk has called `sync`.
         if let Some(log) = self.database.log() {
             if let (Some(directory), Some(_)) = (&self.directory, self.database.engine().checkpointed()) {

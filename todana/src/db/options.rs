@@ -1,15 +1,14 @@
 //! How a database is opened.
 
-use super::housekeeper::Housekeeper;
 use super::lanes::ThreadLanes;
-use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
-use super::{Db, Inner, relieve_front};
+use super::{Db, Inner};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::open::contents::expect_kind;
 use crate::open::{EngineOptions, Name, Storage, Tuning};
 use crate::transaction::WhileWaiting;
+use crate::upkeep::UpkeepThread;
 use crate::{CachedClock, Clock, Database};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -179,7 +178,7 @@ impl DbOptions {
         if read_only {
             database = database.read_only();
         }
-        let database = Arc::new(database.sync_engine(self.data.log.sync));
+        let database = Arc::new(database.sync_engine(self.data.log.sync).limited_as(&name));
         let directory = directory.map(Arc::new);
         let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.notes());
         if let Some(directory) = &directory {
@@ -188,14 +187,12 @@ impl DbOptions {
         }
         if let Some(directory) = directory.as_ref().filter(|_| database.engine().checkpointed().is_some()) {
             let (weak, directory) = (Arc::downgrade(&database), Arc::clone(directory));
-            let relieve = move |database: Arc<Database>| relieve_front(&database, &directory);
+            let relieve = move |database: Arc<Database>| database.relieve_front(&directory);
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
-        let limiter = Limiter::of(&name).filter(|_| !read_only).map(Arc::new);
-        let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
-        let (housekeeper, lanes) = (Some(housekeeper), ThreadLanes::default());
-        let db =
-            Db(Arc::new(Inner { housekeeper, database, lanes, directory, limiter, notes, witness, name }));
+        let upkeep = UpkeepThread::start(&database, clock, directory.as_ref())?;
+        let (upkeep, lanes) = (Some(upkeep), ThreadLanes::default());
+        let db = Db(Arc::new(Inner { upkeep, database, lanes, directory, notes, witness, name }));
         if truncate {
             db.clear()?;
         }

@@ -289,7 +289,7 @@ fn unordered() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::Regardless;
+    use crate::database::Overwrite;
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
     #[test]
@@ -301,13 +301,13 @@ mod tests {
         for engine in engines {
             let put = |engine: &dyn Engine, key: u32, value: &[u8]| {
                 let record = Record::new(value, Attributes::default());
-                engine.visit(&key.to_be_bytes(), &mut Regardless(Action::Put(record))).unwrap();
+                engine.visit(&key.to_be_bytes(), &mut Overwrite(Action::Put(record))).unwrap();
             };
             (0..500).for_each(|key| put(&*engine, key, b"below"));
             let layer = Layer::default();
             let layered = layer.over(&*engine);
             (400..600).for_each(|key| put(&layered, key, b"above"));
-            layered.visit(&7u32.to_be_bytes(), &mut Regardless(Action::Remove)).unwrap();
+            layered.visit(&7u32.to_be_bytes(), &mut Overwrite(Action::Remove)).unwrap();
             let mut seen = BTreeMap::new();
             let mut place = None;
             loop {

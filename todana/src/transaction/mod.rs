@@ -16,10 +16,12 @@ mod gate;
 mod layer;
 
 use crate::counters::Lane;
-use crate::update_log::{Change, Gathered, Position, UpdateLog};
-use crate::{Database, Db, database::Regardless};
+use crate::durability::CommitPoint;
+use crate::update_log::{Change, Gathered, UpdateLog};
+use crate::{Database, Db, database::Overwrite};
 use layer::{Layer, Owned};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub(crate) struct Space<'s> {
     pub(crate) origin: Option<u32>,
     /// Who keeps it waiting; `None` within a transaction.
     pub(crate) gate: Option<&'s Gate>,
+    /// What an answer to the changes has to wait for.
+    pub(crate) commit: &'s Cell<CommitPoint>,
 }
 
 impl Space<'_> {
@@ -240,7 +244,7 @@ impl<'d> Transaction<'d> {
     /// Runs with the space of this transaction.
     pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
         let engine = self.layer.over(self.database().engine());
-        run(Space { engine: &engine, log: None, origin: None, gate: None })
+        run(Space { engine: &engine, log: None, origin: None, gate: None, commit: &Cell::default() })
     }
 
     /// Makes all changes or none. Fails with `Full` if there is no room, `Unavailable` if changes cannot be written to disk, `Invalid` if
@@ -248,37 +252,22 @@ impl<'d> Transaction<'d> {
     /// Others see the old state until the commit is complete. Returns once the changes count as made by the log's options, as with any
     /// other write ([`UpdateLog::wait`]).
     pub fn commit(mut self) -> Result<()> {
-        let (has_changes, end) = self.make()?;
-        let database = self.database();
-        match (end, database.log()) {
-            (Some(end), Some(log)) => log.wait(end),
-            _ if !has_changes => Ok(()),
-            _ => database.settle_engine(),
-        }
+        let point = self.make()?;
+        self.database().durability().map_or(Ok(()), |durability| durability.wait(point))
     }
 
-    /// The same, but returns before they count as made: when they do the transaction's lane tells, as of any other write
-    /// ([`Lane::logged`]).
-    pub fn commit_unsettled(mut self) -> Result<()> {
-        let (has_changes, _) = self.make()?;
-        let (database, lane) = (self.database(), self.lane());
-        if has_changes && database.promises() {
-            lane.has_logged(Position(lane.logged().0 + 1));
-        }
-        Ok(())
+    /// The same, but returns before they count as made: what an answer has to wait for, as of any other write.
+    pub fn commit_unsettled(mut self) -> Result<CommitPoint> {
+        self.make()
     }
 
-    /// Makes all changes; returns whether there are any, and where the log tells them.
-    fn make(&mut self) -> Result<(bool, Option<Position>)> {
+    /// Makes all changes.
+    fn make(&mut self) -> Result<CommitPoint> {
         let changes = std::mem::take(&mut self.layer).into_changes();
-        let outcome = if changes.is_empty() { Ok(None) } else { self.apply(&changes) };
+        let outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
         // Others may go on while the disk is waited for.
         self.end();
-        let end = outcome?;
-        if let Some(end) = end {
-            self.lane().has_logged(end);
-        }
-        Ok((!changes.is_empty(), end))
+        outcome
     }
 
     /// Leaves everything as it was. So does dropping it.
@@ -291,7 +280,7 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Option<Position>> {
+    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<CommitPoint> {
         let database = self.database();
         let log = database.log();
         database.refuse_if_unwritable(self.lane())?;
@@ -325,7 +314,7 @@ impl<'d> Transaction<'d> {
             if let Some(log) = log {
                 log.append(&gathered.change());
             }
-            return Ok(None);
+            return Ok(database.commit_point(None));
         }
         if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
             self.undo(&undo);
@@ -333,7 +322,7 @@ impl<'d> Transaction<'d> {
         }
         let end = log.map(|log| log.append(&gathered.change()));
         drop(lowers);
-        Ok(end)
+        Ok(database.commit_point(end))
     }
 
     /// Puts back what changes that were made in part have replaced.
@@ -418,7 +407,7 @@ fn make<'c>(
     changes: impl IntoIterator<Item = (&'c [u8], Option<&'c Owned>)>,
 ) -> Result<()> {
     for (key, record) in changes {
-        database.visit_past_gate(key, &mut Regardless(action(record)))?;
+        database.visit_past_gate(key, &mut Overwrite(action(record)))?;
     }
     Ok(())
 }
@@ -444,11 +433,13 @@ mod tests {
             let age_s = || engine.survey().records[0].idle_s;
             set_time(1000);
             let record = Record::new(b"1", Attributes::default());
-            engine.visit(b"a", &mut Regardless(Action::Put(record))).unwrap();
+            engine.visit(b"a", &mut Overwrite(Action::Put(record))).unwrap();
             set_time(1060);
             let gate = Gate::default();
             gate.raise(Layer::default());
-            let space = Space { engine: &*engine, log: None, origin: None, gate: Some(&gate) };
+            let commit = Cell::default();
+            let space =
+                Space { engine: &*engine, log: None, origin: None, gate: Some(&gate), commit: &commit };
             let look = |counts| {
                 let mut value = Vec::new();
                 assert!(space.look(b"a", counts, |record| value = record.value.to_vec()).unwrap());

@@ -92,9 +92,10 @@ impl Default for LogOptions {
 }
 
 /// Whether the log can be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// It can.
+    #[default]
     Well,
     /// A write has failed and is tried again until it succeeds; nothing is lost as long as the process lives.
     Stuck(String),

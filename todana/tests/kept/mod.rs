@@ -5,10 +5,11 @@ use crate::crash_disk::CrashDisk;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
-use todana::update_log::{LogOptions, Sync, UpdateLog};
+use std::sync::{Arc, Mutex};
+use todana::update_log::{LogOptions, Position, Sync, UpdateLog};
 use todana::{
-    Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, RestoreOptions, Salvaged,
+    Clock, CommitPoint, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, RestoreOptions,
+    Salvaged,
 };
 use todana_core::{Attributes, Get, Operation, Reply, Result, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
@@ -23,6 +24,7 @@ pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 pub(crate) struct Kept {
     pub(crate) database: Database,
     pub(crate) lane: Arc<Lane>,
+    committed: Mutex<CommitPoint>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) opened: Opened,
     pub(crate) disk: CrashDisk,
@@ -50,7 +52,8 @@ pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Res
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();
-    Ok(Kept { database, lane, clock, opened, disk: disk.clone(), directory })
+    let committed = Mutex::default();
+    Ok(Kept { database, lane, committed, clock, opened, disk: disk.clone(), directory })
 }
 
 /// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files stay as they are.
@@ -90,8 +93,15 @@ impl Kept {
     /// The reply, as text.
     pub(crate) fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        let point = self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        let mut committed = self.committed.lock().unwrap();
+        *committed = point.max(*committed);
         answer
+    }
+
+    /// Returns the end of the last change in the update log.
+    pub(crate) fn logged(&self) -> Position {
+        (*self.committed.lock().unwrap()).into()
     }
 
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> String {

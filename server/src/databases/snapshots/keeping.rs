@@ -2,7 +2,6 @@
 
 use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
 use crate::databases::{Served, failed, has_ended};
-use crate::replica::Put;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
 use todana::replication::{NANOS, first_of_second};
 use todana::update_log::{Position, segments};
-use todana::{Action, Clock, Expiry, Opened, Record, kyoto};
+use todana::{Action, Clock, Expiry, Opened, Overwrite, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
@@ -297,12 +296,8 @@ fn fill(
             return Ok(());
         }
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-        let stored = database.visit_record(&lane, key, &mut Put(Action::Put(record)));
+        let stored = database.visit_record(&lane, key, &mut Overwrite(Action::Put(record)));
         stored.map_err(|error| error.to_string())?;
-        if let Some(limiter) = &served.limiter {
-            // Where nothing can be removed, the next record is refused.
-            let _ = limiter.enforce(database, &lane, key);
-        }
         records += 1;
         Ok(())
     };

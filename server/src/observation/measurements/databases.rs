@@ -6,7 +6,7 @@ use crate::replica::ConnectedReplica;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::DataDirectory;
-use todana::update_log::Health;
+use todana::update_log::{Health, UpdateLog};
 use todana_core::{Checkpointed, Status};
 
 /// A database, read once for all its rows.
@@ -83,17 +83,19 @@ table! { REPLICAS, "Replicas", "`stats replicas` has these by number, as `0:addr
 /// Returns in a word whether changes come to disk, by the update log or by the engine's own files; `None` where nothing is
 /// kept.
 pub(crate) fn health(served: &Served) -> Option<&'static str> {
-    let of_files = served.syncing.as_ref().map(|syncing| syncing.health());
-    let of_log = served.database.log().map(|log| match log.health() {
-        // Changes are in the log; the tree cannot take them.
-        Health::Well if served.has_files() && served.has_stuck_checkpoints() => "stuck",
-        Health::Well => "well",
-        Health::Stuck(_) => "stuck",
+    let log = served.database.log().map(UpdateLog::health);
+    // Where an engine's own files are well, the log for replicas beside them counts.
+    let health = match (served.database.durability()?.health(), log) {
+        (Health::Well, Some(health)) => health,
+        (health, _) => health,
+    };
+    Some(match health {
         Health::Lost(_) => "lost",
-    });
-    // What keeps the records counts, unless that is well.
-    let health = of_files.filter(|&health| health != "well").or(of_log).or(of_files);
-    health.map(|health| if health == "well" && !takes_writes(served) { "stuck" } else { health })
+        // Changes are in the log; the tree cannot take them.
+        Health::Well if served.has_files() && served.database.has_stuck_checkpoints() => "stuck",
+        Health::Well if takes_writes(served) => "well",
+        Health::Well | Health::Stuck(_) => "stuck",
+    })
 }
 
 /// Returns the bytes of changes that wait in memory for a checkpoint.
@@ -103,6 +105,5 @@ pub(crate) fn pending_bytes(served: &Served) -> u64 {
 
 /// Returns true if every change can be brought to disk, where it is to be.
 pub(crate) fn takes_writes(served: &Served) -> bool {
-    let is_in_files = served.syncing.as_ref().is_none_or(|syncing| syncing.takes_changes());
-    is_in_files && served.refused_write().is_none() && served.database.takes_changes()
+    served.refused_write().is_none() && served.database.takes_changes()
 }

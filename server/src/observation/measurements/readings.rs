@@ -36,7 +36,7 @@ pub(crate) struct Readings {
 impl Readings {
     pub(crate) fn take(shared: &Shared) -> Readings {
         let primary = shared.databases.primary();
-        let is_logged = primary.syncing.is_none() && shared.options.databases.data.is_some();
+        let is_logged = primary.database.engine_sync().is_none() && shared.options.databases.data.is_some();
         // In this order, so that no more is on disk than was appended.
         let log = primary.database.log().filter(|_| is_logged).map(|log| (log.synced().0, log.end().0));
         Readings {

@@ -111,7 +111,7 @@ table! { KEPT, "Data directory",
 }
 
 fn sync(shared: &Shared) -> Option<String> {
-    let of_files = shared.databases.primary().syncing.as_ref().map(|syncing| syncing.sync());
+    let of_files = shared.databases.primary().database.engine_sync();
     Some(match of_files.or(shared.options.databases.data.as_ref().map(|place| place.sync))? {
         Sync::Always => "always".to_string(),
         Sync::Every(interval) => interval.as_millis().to_string(),
@@ -120,13 +120,14 @@ fn sync(shared: &Shared) -> Option<String> {
 }
 
 fn is_loading(shared: &Shared) -> Option<bool> {
-    let is_logged = shared.databases.primary().syncing.is_none() && shared.options.databases.data.is_some();
+    let is_logged = shared.databases.primary().database.engine_sync().is_none()
+        && shared.options.databases.data.is_some();
     is_logged.then(|| shared.lifecycle.is_loading())
 }
 
 /// Returns a value if the first database is kept in files of its own or in the data directory.
 fn keeps<T>(shared: &Shared, r: &Readings, value: impl FnOnce() -> T) -> Option<T> {
-    (shared.databases.primary().syncing.is_some() || r.log.is_some()).then(value)
+    (shared.databases.primary().database.engine_sync().is_some() || r.log.is_some()).then(value)
 }
 
 /// Returns how many snapshots were made and failed, the newest one's time stamp, and why the last one failed.

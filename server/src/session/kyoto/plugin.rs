@@ -225,7 +225,7 @@ impl Scope {
             }
             PluginRequest::Flush { .. } => {
                 counters.cmd_flush.add(1);
-                let cleared = reach.served().database.clear(reach.lane());
+                let cleared = reach.clear();
                 answer(if cleared.is_ok() { "OK" } else { "SERVER_ERROR the records were not removed" });
             }
             PluginRequest::Stats => self.plugin_stats(reach, output),

@@ -287,8 +287,7 @@ impl Scope {
             let begin = reach.served().database.begin(reach.lane());
             begin.and_then(|transaction| {
                 let outcome = work(&Kyoto::new(&transaction, is_persistent))?;
-                // The answer waits for the disk, not the worker.
-                transaction.commit_unsettled()?;
+                reach.commit(transaction)?;
                 Ok(outcome)
             })
         } else {
@@ -355,7 +354,7 @@ impl Scope {
         if !self.shared.options.limits.flush_allowed {
             return Err(NO_PERMISSION);
         }
-        reach.served().database.clear(reach.lane()).map_err(failure)?;
+        reach.clear().map_err(failure)?;
         answer.done(&[]);
         Ok(())
     }

@@ -1,21 +1,22 @@
 //! A database, as one worker gets at it.
 
+use crate::databases::awaits::DatabaseLane;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use todana::{Heading, Lane, Records};
-use todana_core::{Arithmetic, Operation, Place, Record, Reply, Result, Store, Visitor};
+use todana::{CommitPoint, Heading, Lane, Records, Transaction};
+use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
 
 /// A database of the server's, with a lane of the worker's.
 #[derive(Clone)]
 pub(crate) struct Reach {
     shared: Arc<Shared>,
     number: usize,
-    lane: Arc<Lane>,
+    lane: DatabaseLane,
 }
 
 impl Reach {
-    pub(crate) fn new(shared: &Arc<Shared>, number: usize, lane: Arc<Lane>) -> Reach {
+    pub(crate) fn new(shared: &Arc<Shared>, number: usize, lane: DatabaseLane) -> Reach {
         Reach { shared: Arc::clone(shared), number, lane }
     }
 
@@ -38,31 +39,36 @@ impl Reach {
     }
 
     pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
+        &self.lane.lane
     }
 
-    /// Others go for what has just been written, where there are too many.
-    fn limit(&self, written: &[u8]) {
-        if let Some(limiter) = &self.served().limiter {
-            // Where nothing can be removed, the next change is refused.
-            let _ = limiter.enforce(&self.served().database, &self.lane, written);
-        }
+    /// Returns what has been written here since the last call, and has to be durable before it is answered.
+    pub(crate) fn take_commit(&self) -> Option<CommitPoint> {
+        self.lane.commits.take()
+    }
+
+    /// Removes all records.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.lane.commits.note(self.served().database.clear(self.lane())?);
+        Ok(())
+    }
+
+    /// Makes all changes of a transaction: the answer waits for the disk, not the worker.
+    pub(crate) fn commit(&self, transaction: Transaction<'_>) -> Result<()> {
+        self.lane.commits.note(transaction.commit_unsettled()?);
+        Ok(())
     }
 }
 
 impl Records for Reach {
     #[inline]
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.served().database.execute(&self.lane, command, reply);
-        if let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) = command {
-            self.limit(key);
-        }
+        self.lane.commits.note(self.served().database.execute(self.lane(), command, reply));
         Ok(())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.served().database.visit_record(&self.lane, key, visitor)?;
-        self.limit(key);
+        self.lane.commits.note(self.served().database.visit_record(self.lane(), key, visitor)?);
         Ok(())
     }
 

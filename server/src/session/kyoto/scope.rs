@@ -2,11 +2,12 @@
 
 use super::counters::Counters;
 use super::reach::Reach;
+use crate::databases::awaits::DatabaseLane;
 use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::sync::Arc;
+use todana::Clock;
 use todana::kyoto::Kyoto;
-use todana::{Clock, Lane};
 use todana_protocol::kyoto::{Failure, Target};
 
 /// What an answer may hold, in bytes, as a request of the original's.
@@ -24,7 +25,7 @@ pub(super) struct Scope {
 impl Scope {
     pub(super) fn new(context: &WorkerContext) -> Scope {
         let shared = &context.shared;
-        let reach = |(number, lane): (usize, &Arc<Lane>)| Reach::new(shared, number, Arc::clone(lane));
+        let reach = |(number, lane): (usize, &DatabaseLane)| Reach::new(shared, number, lane.clone());
         let reaches = context.executor.lanes().enumerate().map(reach).collect();
         Scope { shared: Arc::clone(shared), worker: context.worker, answer_max: ANSWER_MAX, reaches }
     }

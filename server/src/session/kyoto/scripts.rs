@@ -2,7 +2,7 @@
 
 use super::reach::Reach;
 use crate::databases::Served;
-use crate::databases::awaits::Changes;
+use crate::databases::awaits::{Changes, DatabaseLane};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ impl Source for Reach {
         if !self.flush_allowed() {
             return Err(Error::new(ErrorKind::Invalid, "this server does not remove everything at once"));
         }
-        self.served().database.clear(Reach::lane(self))
+        Reach::clear(self)
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
@@ -133,7 +133,9 @@ impl Scripts {
                 }
             }
         };
-        let reach = |(number, served): (usize, &Served)| Reach::new(shared, number, served.database.lane());
+        let reach = |(number, served): (usize, &Served)| {
+            Reach::new(shared, number, DatabaseLane::new(&served.database))
+        };
         let reaches = match reaches {
             none if none.is_empty() => shared.databases.iter().enumerate().map(reach).collect(),
             reaches => reaches,
@@ -166,17 +168,12 @@ impl Scripts {
             return Err(Failure::Other { status: Status::InternalError, text });
         }
         let mut machine = self.machine(shared)?;
-        let before: Vec<_> = machine.reaches.iter().map(|reach| reach.lane().logged()).collect();
         let outcome = machine.interpreter.as_mut().map(|interpreter| {
             let input = input.iter().map(|(name, value)| (&name[..], &value[..]));
             interpreter.call_unless(name, input, called_off)
         });
-        for (number, (reach, before)) in machine.reaches.iter().zip(before).enumerate() {
-            let end = reach.lane().logged();
-            if let Some(ledger) = reach.served().ledger().filter(|_| end != before) {
-                changes.push((number, ledger.position(end)));
-            }
-        }
+        let commits = machine.reaches.iter().enumerate();
+        changes.extend(commits.filter_map(|(number, reach)| Some((number, reach.take_commit()?))));
         let mut machines = self.machines.lock();
         if !machines.is_closed {
             machines.idle.push(machine);

@@ -255,7 +255,7 @@ impl Work {
             Task::Vacuum => is_small,
             // Nobody knows how long one takes.
             Task::RemoveLogs { .. } | Task::Script { .. } => false,
-            Task::Synchronize { command } => command.is_none() && served.ledger().is_none(),
+            Task::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
         }
     }
 

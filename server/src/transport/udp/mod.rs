@@ -25,7 +25,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana::Clock;
-use todana::update_log::Position;
 use todana_core::{Refusal, Reply};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Choice, Form, Limits, Step, encode};
@@ -125,8 +124,6 @@ impl Udp {
 struct DatagramServer {
     context: WorkerContext,
     limits: Limits,
-    /// How far the update log has been waited for.
-    settled: Position,
     /// All replies to a datagram together, in bytes.
     reply_max: usize,
     output: Output,
@@ -136,8 +133,8 @@ struct DatagramServer {
 
 impl DatagramServer {
     fn new(context: WorkerContext, limits: Limits, reply_max: usize) -> Self {
-        let (output, message, scratch, settled) = Default::default();
-        DatagramServer { context, limits, settled, reply_max, output, message, scratch }
+        let (output, message, scratch) = Default::default();
+        DatagramServer { context, limits, reply_max, output, message, scratch }
     }
 
     /// Answers the requests in a datagram, each by a message in as many datagrams as it takes.
@@ -177,7 +174,7 @@ impl DatagramServer {
                         } else {
                             session.execute(&mut self.context, &request, &mut self.output)
                         };
-                        if !settle(&self.context, &mut self.settled) {
+                        if !settle(&self.context) {
                             // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
                             self.output.clear(0);
                         }
@@ -223,20 +220,20 @@ impl DatagramServer {
 }
 
 /// Waits until what has been executed is settled, as far as it has not been before; returns false if that cannot be known.
-fn settle(context: &WorkerContext, settled: &mut Position) -> bool {
-    let (shared, mut lanes) = (&context.shared, context.executor.lanes());
-    let Some(end) = lanes.next().map(|lane| lane.logged()) else { return true };
-    // Nothing has changed since: what is only read waits for nothing.
-    if *settled != end {
-        let Some(log) = shared.databases.primary().ledger() else { return true };
-        // A stop does not wait for a disk that does not answer.
-        let goes_on = || shared.lifecycle.stopping() == Stopping::No;
-        if !log.wait_while(log.position(end), &goes_on) {
-            return false;
-        }
-        *settled = end;
+fn settle(context: &WorkerContext) -> bool {
+    let (shared, Some(lane)) = (&context.shared, context.executor.lanes().next()) else { return true };
+    // Answers to reads wait for nothing.
+    let Some(point) = lane.commits.take() else { return true };
+    let Some(durability) = shared.databases.primary().database.durability() else { return true };
+    durability.request(point);
+    // A stop does not wait for a disk that does not answer.
+    let goes_on = || shared.lifecycle.stopping() == Stopping::No;
+    let is_durable = durability.wait_while(point, &goes_on);
+    if !is_durable {
+        // Nor may a later answer leave before.
+        lane.commits.note(point);
     }
-    true
+    is_durable
 }
 
 fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Next {

@@ -3,9 +3,10 @@
 //! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
 //! their use: noting uses on disk would cost a write a read.
 
-use crate::database::Regardless;
-use crate::{Database, Lane, Name};
+use super::{Database, Overwrite};
+use crate::{Lane, Name};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Action, Place, Result};
@@ -17,8 +18,7 @@ const WRITES_MAX: u64 = 64;
 const BYTES_LARGE: u64 = 64 << 20;
 
 /// Keeps a database within the number of records or bytes that its name says, where its engine does not do so itself.
-#[derive(Debug)]
-pub struct Limiter {
+pub(super) struct Limiter {
     records_max: u64,
     bytes_max: u64,
     /// Writes between two counts.
@@ -29,7 +29,7 @@ pub struct Limiter {
 
 impl Limiter {
     /// That of a database of this name; `None` where there is nothing to limit, or the engine does it.
-    pub fn of(name: &Name) -> Option<Limiter> {
+    pub(super) fn of(name: &Name) -> Option<Limiter> {
         let records_max = name.tuning.records_max.filter(|_| !name.kind.limits_records());
         let bytes_max = name.tuning.bytes_max.filter(|_| !name.kind.limits_bytes());
         Limiter::new(records_max, bytes_max)
@@ -52,20 +52,23 @@ impl Limiter {
         Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), hand: Mutex::default() })
     }
 
-    /// To be called after a write; `written` stays, unless it is alone and too large. Others go, a few for each write at most times, as soon
-    /// as there are too many. Fails as [`Database::visit_record`] does.
-    pub fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) -> Result<()> {
+    /// To be called after each write; `written` stays, unless it is alone and too large. Others go, a few for each write at most times, as soon
+    /// as there are too many.
+    ///
+    /// The write is made all the same. Where nothing can be removed, the next one is refused, or others go with that.
+    #[cold]
+    pub(super) fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
-            return Ok(());
+            return;
         }
-        self.relieve(database, written, &mut |key| {
-            database.visit_record(lane, key, &mut Regardless(Action::Remove))
-        })
+        let _ = self.relieve(database, written, &mut |key| {
+            database.visit_in(database.space(&Cell::default()), lane, key, &mut Overwrite(Action::Remove))
+        });
     }
 
     /// The same for what transactions have written, and for what was there before it was limited; to be called again and again. Some tens of
     /// records go at a time. Does not wait for a transaction that is open.
-    pub fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
+    pub(super) fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
         if self.surplus(database) == 0 {
             return Ok(());
         }
@@ -75,7 +78,7 @@ impl Limiter {
         let surplus = self.surplus(database).max(self.heavy(database)).min(VICTIMS_MAX);
         let (victims, gone) = victims(database, &mut hand, surplus, &[])?;
         for key in victims.iter().take(surplus.saturating_sub(gone) as usize) {
-            transaction.visit_record(key, &mut Regardless(Action::Remove))?;
+            transaction.visit_record(key, &mut Overwrite(Action::Remove))?;
         }
         drop(hand);
         transaction.commit()

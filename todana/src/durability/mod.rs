@@ -1,0 +1,164 @@
+//! Durability: when a change counts as made, who waits for it, and whether changes can be kept.
+//!
+//! ```text
+//! Database::execute -> CommitPoint -> Durability::{is_durable, wait_while, wait}
+//!     Log     the update log vouches for changes
+//!     Files   the engine keeps them in files of its own
+//! ```
+
+mod engine_files;
+
+pub use crate::update_log::Health;
+pub(crate) use engine_files::EngineFiles;
+pub use engine_files::SyncThread;
+
+use crate::update_log::{Position, UpdateLog};
+use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::{Durable, Refusal, Result};
+
+/// Where a change stands among all changes of its database: it counts as made once the database is durable up to there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CommitPoint(u64);
+
+impl CommitPoint {
+    /// Nothing has changed, or nothing vouches for the change: there is nothing to wait for.
+    pub const NONE: CommitPoint = CommitPoint(0);
+
+    /// Returns true if there is nothing to wait for.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self == CommitPoint::NONE
+    }
+}
+
+impl From<CommitPoint> for Position {
+    /// Returns where the change ends in the update log, where that vouches for it.
+    #[inline]
+    fn from(point: CommitPoint) -> Position {
+        Position(point.0)
+    }
+}
+
+impl From<Position> for CommitPoint {
+    #[inline]
+    fn from(position: Position) -> CommitPoint {
+        CommitPoint(position.0)
+    }
+}
+
+/// The latest of the commit points that have not been waited for. One thread at a time notes and takes.
+#[derive(Debug, Default)]
+pub struct LatestCommit(AtomicU64);
+
+impl LatestCommit {
+    /// Adds a commit point.
+    #[inline]
+    pub fn note(&self, point: CommitPoint) {
+        if !point.is_none() {
+            self.0.store(point.0.max(self.0.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the latest, if there is any, and begins anew.
+    #[inline]
+    pub fn take(&self) -> Option<CommitPoint> {
+        let point = self.0.load(Ordering::Relaxed);
+        if point == 0 {
+            return None;
+        }
+        self.0.store(0, Ordering::Relaxed);
+        Some(CommitPoint(point))
+    }
+}
+
+/// What vouches for the changes of a database ([`Database::durability`](crate::Database::durability)).
+#[derive(Clone, Copy)]
+pub enum Durability<'d> {
+    /// The update log.
+    Log(&'d UpdateLog),
+    /// The files of the engine. An update log beside them is for replicas, and vouches for nothing.
+    Files(EngineDurability<'d>),
+}
+
+/// The files of an engine, which vouch for its changes.
+#[derive(Clone, Copy)]
+pub struct EngineDurability<'d> {
+    pub(crate) files: &'d EngineFiles,
+    pub(crate) engine: &'d dyn Durable,
+    pub(crate) log: Option<&'d UpdateLog>,
+}
+
+impl Durability<'_> {
+    /// Returns true if an answer to the change that ends there may leave. Costs a few loads.
+    pub fn is_durable(self, point: CommitPoint) -> bool {
+        match self {
+            Durability::Log(log) => log.is_settled(Position(point.0)),
+            Durability::Files(durability) => durability.files.is_durable(point),
+        }
+    }
+
+    /// Has changes up to this point brought to disk, by a thread that does so ([`Database::start_syncing`](crate::Database::start_syncing)).
+    pub fn request(self, point: CommitPoint) {
+        if let Durability::Files(durability) = self {
+            durability.files.request(point);
+        }
+    }
+
+    /// Waits until a change counts as made; brings its files to disk itself where no thread does. Fails with `Unavailable` when it
+    /// cannot be written: whether it survives a crash is not known then.
+    pub fn wait(self, point: CommitPoint) -> Result<()> {
+        match self {
+            _ if point.is_none() => Ok(()),
+            Durability::Log(log) => log.wait(Position(point.0)),
+            Durability::Files(durability) => durability.engine.sync(),
+        }
+    }
+
+    /// Waits until a change counts as made that was [requested](Self::request); false if it will not, or `goes_on`, which is asked now
+    /// and then, says no.
+    pub fn wait_while(self, point: CommitPoint, goes_on: &dyn Fn() -> bool) -> bool {
+        match self {
+            Durability::Log(log) => log.wait_while(Position(point.0), goes_on).is_ok_and(|is_over| is_over),
+            Durability::Files(durability) => durability.files.wait_while(point, goes_on),
+        }
+    }
+
+    /// Returns true if changes can be written.
+    pub fn takes_changes(self) -> bool {
+        match self {
+            Durability::Log(log) => log.takes_changes(),
+            Durability::Files(EngineDurability { files, log, .. }) => {
+                files.takes_changes() && log.is_none_or(UpdateLog::takes_changes)
+            }
+        }
+    }
+
+    /// Returns true if more waits to be written than there should. An engine's own files take what comes.
+    pub fn is_crowded(self) -> bool {
+        match self {
+            Durability::Log(log) => log.is_crowded(),
+            Durability::Files(durability) => durability.log.is_some_and(UpdateLog::is_crowded),
+        }
+    }
+
+    /// Returns whether changes can be written, and if not, why.
+    pub fn health(self) -> Health {
+        match self {
+            Durability::Log(log) => log.health(),
+            Durability::Files(durability) => {
+                match (durability.files.health(), durability.engine.refused_write()) {
+                    (Health::Well, Some(why)) => Health::Stuck(why.to_string()),
+                    (health, _) => health,
+                }
+            }
+        }
+    }
+
+    /// Returns the answer to a change that cannot be written.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Durability::Log(_) => Refusal::LogUnwritable,
+            Durability::Files(_) => Refusal::FilesUnwritable,
+        }
+    }
+}
