@@ -250,11 +250,13 @@ impl Worker {
 
     /// Gives a session a wake-up, and its connection a turn if it wants one and has none yet.
     fn wake(&mut self, index: usize, wake: Wake) {
-        if let Some(connection) = self.connections.get_mut(index)
-            && connection.session.wake(wake, &mut self.context)
-            && !connection.queued
-        {
+        let connection = self.connections.get_mut(index);
+        let is_wanted = connection.is_some_and(|connection| connection.session.wake(wake, &mut self.context));
+        if is_wanted && !self.connections[index].queued {
             self.serve(index);
+        } else if let (false, Wake::Ready(ticket)) = (is_wanted, wake) {
+            // Another event has served the session in between: it waits with this ticket no longer.
+            self.context.waits.leave(ticket);
         }
     }
 
