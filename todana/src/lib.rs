@@ -34,7 +34,6 @@
 mod access;
 mod arithmetic;
 pub mod backup;
-mod catalog;
 pub mod checkpoint;
 mod classes;
 mod clock;
@@ -71,7 +70,6 @@ mod versions;
 
 pub use todana_engine::{ExaminedTree, disk};
 
-pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};

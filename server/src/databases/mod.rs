@@ -32,8 +32,8 @@ use todana::checkpoint::CheckpointKeeper;
 use todana::disk::Disk;
 use todana::update_log::{Health, Tail};
 use todana::{
-    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, Durability,
-    EngineOptions, Name, Opened, Storage, SyncThread, seed_of,
+    CachedClock, Clock, DataDirectory, DataOptions, Database, Durability, EngineOptions, Name, Opened,
+    Storage, SyncThread, seed_of,
 };
 use todana_core::{Checkpointed, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
@@ -54,17 +54,18 @@ pub(crate) struct Served {
 /// All databases of a server, in their order.
 pub(crate) struct Databases {
     all: Vec<Served>,
-    /// The same by number and name, for protocols whose clients choose.
-    pub(crate) catalog: Catalog,
 }
 
 impl Databases {
     /// Fails if the databases cannot stand beside each other. There is at least one.
     pub(crate) fn new(all: Vec<Served>) -> Result<Databases> {
-        let entry =
-            |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
-        let catalog = Catalog::new(all.iter().map(entry).collect())?;
-        Ok(Databases { all, catalog })
+        Name::expect_distinct(all.iter().map(|one| &one.name))?;
+        Ok(Databases { all })
+    }
+
+    /// Returns the number of the database that a client means by this name.
+    pub(crate) fn number(&self, name: &str) -> Option<usize> {
+        self.all.iter().position(|one| one.name.is_meant_by(name))
     }
 
     /// Returns the first database, that memcached's protocols use.

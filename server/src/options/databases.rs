@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, Sync};
-use todana::{Catalog, Name, Storage};
+use todana::{Name, Storage};
 
 /// Which databases there are, and where their data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl DatabaseOptions {
     pub(super) fn validate(&self, refuses: bool, has_queues: bool) -> Result<(), OptionsError> {
         let databases = self.all();
         let wrong = |text: String| Err(OptionsError(text));
-        if let Err(error) = Catalog::check(databases.iter().map(|database| &database.name)) {
+        if let Err(error) = Name::expect_distinct(databases.iter().map(|database| &database.name)) {
             return wrong(error.to_string());
         }
         for Further { name, data } in &databases {

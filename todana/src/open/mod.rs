@@ -4,6 +4,7 @@ pub(crate) mod contents;
 pub(crate) mod engine;
 mod hint;
 mod name;
+mod names;
 mod tuning_words;
 
 pub use engine::{EngineOptions, Kind, Storage};

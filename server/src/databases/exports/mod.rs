@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use todana::{Catalog, DataDirectory, Database};
+use todana::{DataDirectory, Database};
 use todana_protocol::memcached::{Export, Exported};
 
 /// Checkpoints and backups at once.
@@ -106,10 +106,10 @@ impl Exports {
         &self,
         export: Export,
         handle: WakeHandle,
-        databases: &Catalog,
+        database: Option<&Arc<Database>>,
     ) -> Result<Receiving, &'static str> {
         let number = export.database as usize;
-        let database = &databases.get(number).ok_or(NO_DATABASE)?.database;
+        let database = database.ok_or(NO_DATABASE)?;
         let source = match (self.directory(number), database.engine().durable()) {
             (_, Some(_)) if !matches!(export.what, Exported::Backup { .. }) => return Err(NO_LOG),
             (_, Some(_)) => Source::Files,
@@ -226,7 +226,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, Sync};
-    use todana::{CatalogEntry, DataOptions, Name, SystemClock};
+    use todana::{DataOptions, SystemClock};
     use todana_core::{Operation, Reply, Store};
     use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
     use todana_protocol::memcached::LogStart;
@@ -261,9 +261,6 @@ mod tests {
         let database = Arc::new(database);
         let exports = Exports::default();
         exports.set_directories([Some(&directory)].into_iter());
-        let name = Name::parse("mem:hash").unwrap();
-        let entry = CatalogEntry { name, database: Arc::clone(&database) };
-        let catalog = Catalog::new(vec![entry]).unwrap();
         write(&directory, &database);
         let slow = [
             Exported::Backup { rate: NonZeroU64::new(1) },
@@ -271,12 +268,12 @@ mod tests {
             Exported::Log { from: LogStart::End, follows: true },
         ];
         assert_eq!(
-            exports.start(Export { database: 1, what: Exported::Checkpoint }, handle(), &catalog).err(),
+            exports.start(Export { database: 1, what: Exported::Checkpoint }, handle(), None).err(),
             Some(NO_DATABASE)
         );
         for what in slow {
             let export = Export { database: 0, what };
-            let receiving = exports.start(export, handle(), &catalog).unwrap();
+            let receiving = exports.start(export, handle(), Some(&database)).unwrap();
             let mut output = Output::default();
             while output.is_empty() {
                 receiving.take(&mut output, 1);
@@ -310,7 +307,6 @@ mod tests {
     fn who_is_so_slow_that_too_many_removed_files_of_a_hash_are_kept_for_it_is_ended() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.hash");
-        let name = Name::parse(path.to_str().unwrap()).unwrap();
         let options = DiskHashOptions {
             segment_bytes_min: 16 << 10,
             segment_bytes_max: 16 << 10,
@@ -331,10 +327,9 @@ mod tests {
             let _ = (0..1000).find(|_| !database.maintain());
         };
         write();
-        let catalog = Catalog::new(vec![CatalogEntry { name, database: Arc::clone(&database) }]).unwrap();
         let exports = Exports::default();
         let export = Export { database: 0, what: Exported::Backup { rate: NonZeroU64::new(1) } };
-        let receiving = exports.start(export, handle(), &catalog).unwrap();
+        let receiving = exports.start(export, handle(), Some(&database)).unwrap();
         let mut output = Output::default();
         while output.is_empty() {
             receiving.take(&mut output, 1);

@@ -124,8 +124,8 @@ pub(crate) fn answer(
 /// Writes all databases, or the one of this name.
 fn databases(name: Option<&[u8]>, writer: &mut Writer<'_, '_>) {
     let shared = writer.shared;
-    let wanted = name
-        .map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.databases.catalog.number(name)));
+    let wanted =
+        name.map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.databases.number(name)));
     for database in OfDatabase::all(shared) {
         if wanted.is_none_or(|wanted| wanted == Some(database.number)) {
             writer.rows(format_args!("{}:", database.number), &DATABASES, &database);

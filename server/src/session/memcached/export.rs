@@ -34,7 +34,8 @@ impl ExportSession {
         let handle = context.waits.enter_new();
         let ticket = handle.ticket;
         let shared = &context.shared;
-        let started = shared.persistence.exports.start(export, handle, &shared.databases.catalog);
+        let database = shared.databases.get(export.database as usize).map(|served| &served.database);
+        let started = shared.persistence.exports.start(export, handle, database);
         let receiving = started.inspect_err(|_| context.waits.leave(ticket))?;
         Ok(ExportSession { receiving, ticket, after: session.take(), is_cancelled: false })
     }

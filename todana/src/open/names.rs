@@ -1,48 +1,24 @@
-//! Several databases that one server has, by number and by name.
+//! Names of several databases beside each other.
 
-use crate::{Database, Name};
-use std::path::Path;
-use std::sync::Arc;
+use super::Name;
 use todana_core::{Error, ErrorKind, Result};
 
-/// The databases of a server, in the order in which they were named. There is at least one.
-pub struct Catalog {
-    entries: Vec<CatalogEntry>,
-}
-
-/// A database of several.
-pub struct CatalogEntry {
-    /// The name that it was opened by.
-    pub name: Name,
-    /// The database.
-    pub database: Arc<Database>,
-}
-
-impl Catalog {
-    /// The databases in this order. Fails with `Invalid` where there is none, and as [`check`](Self::check) does.
-    pub fn new(entries: Vec<CatalogEntry>) -> Result<Catalog> {
-        if entries.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "no database is named"));
-        }
-        Catalog::check(entries.iter().map(|entry| &entry.name))?;
-        Ok(Catalog { entries })
-    }
-
+impl Name {
     /// Fails with `Invalid` if two databases would lie in the same place, or be found by the same alias.
     ///
     /// ```
-    /// use todana::{Catalog, Name};
+    /// use todana::Name;
     ///
     /// let names = ["mem:hash", "%", "carts=./carts.tree"].map(|name| Name::parse(name).unwrap());
-    /// assert!(Catalog::check(&names).is_ok());
+    /// assert!(Name::expect_distinct(&names).is_ok());
     /// let twice = ["a.hash", "b=a.hash"].map(|name| Name::parse(name).unwrap());
-    /// assert!(Catalog::check(&twice).is_err());
+    /// assert!(Name::expect_distinct(&twice).is_err());
     /// ```
-    pub fn check<'n>(names: impl IntoIterator<Item = &'n Name>) -> Result<()> {
+    pub fn expect_distinct<'n>(names: impl IntoIterator<Item = &'n Name>) -> Result<()> {
         let mut seen: Vec<&Name> = Vec::new();
         for name in names {
             let is_same = |other: &&Name| {
-                let by_path = on_disk(name).is_some() && on_disk(name) == on_disk(other);
+                let by_path = name.path.is_some() && name.path == other.path;
                 by_path || name.alias.as_deref().is_some_and(|alias| alias == other.label())
             };
             if let Some(other) = seen.iter().copied().find(|other| is_same(other) || is_alias_of(other, name))
@@ -55,30 +31,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// How many there are.
-    #[allow(clippy::len_without_is_empty, reason = "there is always one")]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// By number, from 0 on.
-    pub fn get(&self, number: usize) -> Option<&CatalogEntry> {
-        self.entries.get(number)
-    }
-
-    /// By alias, or by the name as it was given, with or without its tuning; the first one of several.
-    pub fn find(&self, label: &str) -> Option<&CatalogEntry> {
-        self.number(label).and_then(|number| self.get(number))
-    }
-
-    /// The number of what `find` finds.
-    pub fn number(&self, label: &str) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.name.label() == label || entry.name.to_string() == label)
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> std::slice::Iter<'_, CatalogEntry> {
-        self.entries.iter()
+    /// Returns true if a client that asks for this name means this database: by its alias, or by its name as it was given, with or
+    /// without its tuning.
+    pub fn is_meant_by(&self, label: &str) -> bool {
+        self.label() == label || self.to_string() == label
     }
 }
 
@@ -86,13 +42,12 @@ fn is_alias_of(other: &Name, name: &Name) -> bool {
     other.alias.as_deref().is_some_and(|alias| alias == name.label())
 }
 
-fn on_disk(name: &Name) -> Option<&Path> {
-    name.path.as_deref().filter(|_| !name.kind.is_in_memory())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::{Disk, SystemDisk};
+    use std::path::Path;
+    use std::sync::Arc;
 
     /// Whether a file of this directory is shown in this process's memory.
     #[cfg(target_os = "linux")]
@@ -106,7 +61,7 @@ mod tests {
     fn a_hash_on_disk_is_not_mapped_where_its_name_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("x.hash");
-        let disk: Arc<dyn crate::disk::Disk> = Arc::new(crate::disk::SystemDisk);
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
         for (tuning, mapped) in [("#map=off", false), ("", true), ("#map=on", true), ("#map=off", false)] {
             let text = format!("{}{tuning}", path.display());
             let db = crate::Db::open(&text).unwrap();
@@ -124,27 +79,15 @@ mod tests {
 
     fn check(names: &[&str]) -> Result<()> {
         let names: Vec<Name> = names.iter().map(|name| Name::parse(name).unwrap()).collect();
-        Catalog::check(&names)
+        Name::expect_distinct(&names)
     }
 
     #[test]
-    fn databases_are_found_by_number_alias_and_name() {
-        let entry = |name: &str| {
-            let name = Name::parse(name).unwrap();
-            let engine = todana_engine::MemTree::new(todana_engine::MemTreeOptions::default()).unwrap();
-            CatalogEntry {
-                name,
-                database: Arc::new(Database::new(Box::new(engine), Arc::new(crate::SystemClock))),
-            }
-        };
-        let catalog = Catalog::new(["%#bnum=1", "carts=%", "%"].map(entry).into()).unwrap();
-        assert_eq!(catalog.len(), 3);
-        let number = |label| catalog.number(label);
+    fn databases_are_found_by_alias_and_name() {
+        let names = ["%#bnum=1", "carts=%", "%"].map(|name| Name::parse(name).unwrap());
+        let number = |label| names.iter().position(|name| name.is_meant_by(label));
         assert_eq!([number("%"), number("%#bnum=1"), number("carts")], [Some(0), Some(0), Some(1)]);
         assert_eq!(number("nope"), None);
-        assert_eq!(catalog.find("carts").unwrap().name.to_string(), "carts=%");
-        assert!(catalog.get(3).is_none());
-        assert!(Catalog::new(Vec::new()).is_err());
     }
 
     #[test]
