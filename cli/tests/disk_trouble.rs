@@ -141,7 +141,8 @@ fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
     chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
     // A copy, as the folders above the executable may be nobody's business.
     let copy = folder.path().join("todana");
-    fs::copy(env!("CARGO_BIN_EXE_todana"), &copy).unwrap();
+    // By a process of its own: a file that this one had open to write could not be run while another thread forks.
+    assert!(run("cp", &[env!("CARGO_BIN_EXE_todana"), copy.to_str().unwrap()]));
     Some((folder, directory))
 }
 
