@@ -36,15 +36,16 @@ impl Awaits {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// The database has to be durable to this point, which is further than before.
+    /// The database has to be durable to this point.
     #[inline]
-    pub(crate) fn note(&mut self, number: usize, position: CommitPoint) {
+    pub(crate) fn note(&mut self, number: usize, point: CommitPoint) {
+        // What another thread has changed for a connection may come before or after its own changes.
         if number == 0 {
-            self.first = Some(position);
+            self.first = self.first.max(Some(point));
         } else if let Some((_, awaited)) = self.others.iter_mut().find(|(other, _)| *other == number) {
-            *awaited = position;
+            *awaited = point.max(*awaited);
         } else {
-            self.others.push((number, position));
+            self.others.push((number, point));
         }
     }
 
@@ -60,11 +61,11 @@ mod tests {
     use todana::update_log::Position;
 
     #[test]
-    fn each_database_is_awaited_at_its_last_change() {
+    fn each_database_is_awaited_at_its_last_change_in_whatever_order_they_are_noted() {
         let mut awaits = Awaits::default();
         assert!(awaits.is_empty());
         let at = |raw| CommitPoint::from(Position(raw));
-        for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4)] {
+        for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4), (2, 7), (0, 2)] {
             awaits.note(number, at(raw));
         }
         assert!(!awaits.is_empty());

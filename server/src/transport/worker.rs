@@ -471,17 +471,37 @@ impl Worker {
             // It is parked.
             return Ok(());
         }
+        let mut budget = self.shared.options.limits.requests_per_event;
+        let next = self.read_and_serve(index, &mut budget);
+        // Also of a connection that has failed: its changes must not count as another's.
+        self.await_changes(index);
+        let next = next?;
+        self.send(index)?;
+        if self.connections[index].pending.is_some() || !self.may_go_on(index) {
+            return Ok(());
+        }
+        let connection = &mut self.connections[index];
+        if matches!(next, Next::Yield | Next::Flush) {
+            let counters = &self.shared.observation.workers[self.number];
+            counters.connection_yields.add(u64::from(matches!(next, Next::Yield) && budget == 0));
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Reads what a connection sends, and serves it, within its share of requests.
+    fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<Next> {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
         self.context.serve(index, connection.seat.descriptor);
-        let mut budget = self.shared.options.limits.requests_per_event;
         let mut next = Next::READ;
         connection.begin_turn();
         let room = self.shared.memory.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
             let (context, output) = (&mut self.context, &mut self.output);
-            let mut turn = Turn { context, room, budget: &mut budget, output };
+            let mut turn = Turn { context, room, budget, output };
             next = connection.serve(&[], &mut self.dialects, &mut turn)?;
         }
         while next.is_read() && connection.readable {
@@ -510,7 +530,7 @@ impl Worker {
             }
             let input = if let Got::Input(len) = got { &self.buffer[..len] } else { &[] };
             let (context, output) = (&mut self.context, &mut self.output);
-            let mut turn = Turn { context, room, budget: &mut budget, output };
+            let mut turn = Turn { context, room, budget, output };
             next = connection.serve(input, &mut self.dialects, &mut turn)?;
             // A large request comes in many pieces; the others shall not wait for all of them.
             if !drained && !connection.ended && next.is_read() {
@@ -521,6 +541,12 @@ impl Worker {
         if matches!(next, Next::Fail) {
             connection.fault = Some(Fault::Failed);
         }
+        Ok(next)
+    }
+
+    /// What a connection has changed must be durable before it is told so.
+    fn await_changes(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
         let lanes = self.context.executor.lanes().enumerate();
         let own = lanes.filter_map(|(number, lane)| Some((number, lane.commits.take()?)));
         for (number, point) in connection.session.take_changes().into_iter().chain(own) {
@@ -530,18 +556,6 @@ impl Worker {
             connection.settlement.awaits.note(number, point);
             connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
-        self.send(index)?;
-        if self.connections[index].pending.is_some() || !self.may_go_on(index) {
-            return Ok(());
-        }
-        let connection = &mut self.connections[index];
-        if matches!(next, Next::Yield | Next::Flush) {
-            let counters = &self.shared.observation.workers[self.number];
-            counters.connection_yields.add(u64::from(matches!(next, Next::Yield) && budget == 0));
-            connection.queued = true;
-            self.ready.push_back(index);
-        }
-        Ok(())
     }
 
     /// Notes that a connection keeps more or less than before.
