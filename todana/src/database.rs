@@ -29,8 +29,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Arithmetic, Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Store, Ttl,
-    UnixSeconds,
+    Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
 };
 use todana_engine::ClassBounds;
 
@@ -130,12 +129,33 @@ impl Database {
         self
     }
 
-    /// Has others go for what transactions have written, and for what was there before the database was limited: some tens of records, if
-    /// there are too many. To be called now and then; does not wait for an open transaction.
-    pub(crate) fn keep_to_limits(&self, lane: &Lane) {
+    /// Removes what was there before the database was limited, some tens of records at a time, until the limit holds or `goes_on` returns
+    /// false. Does not wait for an open transaction.
+    pub(crate) fn keep_to_limits(&self, lane: &Lane, mut goes_on: impl FnMut() -> bool) {
+        let step = || {
+            let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
+            limiter.remove_surplus(&self.try_begin(lane)?).ok().filter(|&removed| removed > 0)
+        };
+        // What cannot be removed now is tried again at the next tick.
+        while step().is_some() && goes_on() {}
+    }
+
+    /// The same, waiting for its turn, until the limit holds.
+    pub(crate) fn meet_limits(&self, lane: &Lane) -> Result<()> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(lane)?)? > 0 {}
+        Ok(())
+    }
+
+    /// Removes other records for those that a commit has just put, as long as there are too many.
+    pub(crate) fn limit_commit(
+        &self,
+        changes: usize,
+        is_spared: &dyn Fn(&[u8]) -> bool,
+        remove: &mut dyn FnMut(&[Vec<u8>]) -> Result<()>,
+    ) {
         if let Some(limiter) = &self.limiter {
-            // What cannot be removed now is tried again by and by.
-            let _ = limiter.keep_house(self, lane);
+            limiter.enforce_after_commit(self, changes, is_spared, remove);
         }
     }
 
@@ -465,12 +485,6 @@ impl Database {
         }
         let commit = Cell::default();
         self.run(self.space(&commit), lane, command, now, reply);
-        if let Some(limiter) = &self.limiter
-            && let Operation::Store(Store { key, .. }) | Operation::Arithmetic(Arithmetic { key, .. }) =
-                command
-        {
-            limiter.enforce(self, lane, key);
-        }
         commit.get()
     }
 

@@ -45,6 +45,7 @@ pub(crate) struct Living<'v> {
     pub(crate) logged: Option<Position>,
     /// Something was changed, whether or not there is a log.
     pub(crate) has_changed: bool,
+    puts: bool,
 }
 
 /// What is worth telling of a visit.
@@ -83,7 +84,13 @@ impl<'v> Living<'v> {
             tells,
             logged,
             has_changed: false,
+            puts: false,
         }
+    }
+
+    /// Returns true if a record was put: created, or in the place of another one.
+    pub(crate) fn has_put(&self) -> bool {
+        self.has_changed && self.puts
     }
 }
 
@@ -98,6 +105,7 @@ impl Visitor for Living<'_> {
         }
         if !self.met_expired {
             let action = self.inner.visit(old);
+            self.puts = matches!(action, Action::Put(_));
             if let Some(log) = self.space.log {
                 // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
                 // the log is told too; here, while the record's lock is held, as nothing will be applied.
@@ -117,7 +125,10 @@ impl Visitor for Living<'_> {
         }
         self.tells = Tells::Put;
         match self.inner.visit(None) {
-            Action::Put(record) => Action::Put(record),
+            Action::Put(record) => {
+                self.puts = true;
+                Action::Put(record)
+            }
             Action::Keep | Action::Retag(_) | Action::Remove => {
                 self.buries = true;
                 Action::Remove

@@ -3,7 +3,8 @@
 mod kinds;
 
 use kinds::{names, on_each_kind};
-use todana::{Db, DbOptions, ErrorKind, Records, Ttl, Update, WhenFull};
+use todana::{Db, DbOptions, ErrorKind, Merge, Records, Ttl, Update, WhenFull};
+use todana_core::{Get, Operation};
 
 fn refusal(outcome: todana::Result<impl Sized>) -> String {
     match outcome {
@@ -53,19 +54,94 @@ fn there_are_never_many_more_bytes_than_capsiz_says() {
     }
 }
 
+/// `mg KEY N0` creates records, and went past the limits: 50000 of them stayed in a database of 100.
 #[test]
-fn what_a_transaction_writes_is_limited_too() {
+fn records_that_reads_create_are_limited_too() {
+    for limit in ["capcnt=100", "capsiz=100k"] {
+        for (_folder, name) in names() {
+            let db = Db::open(&format!("{name}#{limit}")).unwrap();
+            for number in 0..2000u32 {
+                let key = [&number.to_be_bytes()[..], &[7; 100]].concat();
+                let get = Get { key: &key, vivify: Some(Ttl::Never), ..Get::default() };
+                db.execute(&Operation::Get(get), &mut |_| ()).unwrap();
+                assert!(db.contains(&key).unwrap() || name == "mem:hash", "{name}#{limit}: {number}");
+                assert!(limit != "capcnt=100" || db.count() <= 100, "{name}: {} records", db.count());
+            }
+            assert!(db.status().live_bytes <= 100 << 10, "{name}#{limit}: {:?}", db.status());
+        }
+    }
+}
+
+/// A transaction of 5000 records stayed whole in a database of 100, until upkeep had come round to it.
+#[test]
+fn what_a_transaction_writes_is_limited_when_it_is_committed() {
     for (_folder, name) in names() {
         let db = Db::open(&format!("{name}#capnum=100")).unwrap();
         let transaction = db.begin().unwrap();
-        for number in 0..500u32 {
+        for number in 0..5000u32 {
             transaction.set(&number.to_be_bytes(), b"v").unwrap();
         }
         transaction.commit().unwrap();
-        // The next write at the latest.
-        db.set(b"one more", b"v").unwrap();
         assert!(db.count() <= 100, "{name}: {}", db.count());
         assert_eq!(db.iter().count() as u64, db.count());
+        // What is committed stays where others can go.
+        for number in 0..300u32 {
+            let keys = [0u8, 1, 2].map(|part| [&number.to_be_bytes()[..], &[part]].concat());
+            let transaction = db.begin().unwrap();
+            keys.iter().for_each(|key| transaction.set(key, b"v").unwrap());
+            transaction.commit().unwrap();
+            assert!(db.count() <= 100, "{name}: {}", db.count());
+            assert!(keys.iter().all(|key| db.contains(key).unwrap()), "{name}: {number}");
+        }
+        assert!(db.count() >= 90, "{name}: {}", db.count());
+    }
+}
+
+/// Bytes, too, and all that stores many records at once: [`Db::load`], [`Db::merge`], [`Records::set_many`].
+#[test]
+fn many_records_at_once_are_limited_before_the_call_returns() {
+    const COUNT: u32 = 3000;
+    let source = Db::open("mem:tree").unwrap();
+    (0..COUNT).for_each(|number| source.set(format!("key {number}").as_bytes(), &[b'x'; 100]).unwrap());
+    let mut text = Vec::new();
+    source.dump(&mut text).unwrap();
+    let pairs: Vec<_> = source.iter().map(|pair| pair.unwrap()).collect();
+    let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+    for limit in ["capcnt=100", "capsiz=100k"] {
+        for (_folder, name) in names() {
+            let db = Db::open(&format!("{name}#{limit}")).unwrap();
+            let is_within = |what: &str| {
+                let status = db.status();
+                let within = if limit == "capcnt=100" {
+                    status.records <= 100
+                } else {
+                    status.live_bytes <= 100 << 10
+                };
+                assert!(within && status.records > 0, "{name}#{limit}: {what}: {status:?}");
+            };
+            assert_eq!(db.load(&mut text.as_slice()).unwrap().stored, u64::from(COUNT));
+            is_within("load");
+            assert_eq!(db.merge(&[&source], Merge::Set).unwrap(), u64::from(COUNT));
+            is_within("merge");
+            db.set_many(&pairs).unwrap();
+            is_within("set_many");
+        }
+    }
+}
+
+/// A copy to a name with limits had all records of its source.
+#[test]
+fn a_copy_keeps_to_the_limits_of_its_name() {
+    for (_folder, name) in names() {
+        let db = Db::open(&name).unwrap();
+        (0..3000u32).for_each(|number| db.set(&number.to_be_bytes(), &[b'x'; 100]).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        for place in ["few.hash", "few.tree"] {
+            let place = folder.path().join(place);
+            let copied = db.copy(&format!("{}#capcnt=100", place.display())).unwrap();
+            assert!((90..=100).contains(&copied), "{name} to {}: {copied}", place.display());
+            assert_eq!(Db::open(place.to_str().unwrap()).unwrap().count(), copied);
+        }
     }
 }
 

@@ -3,16 +3,17 @@
 //! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
 //! their use: noting uses on disk would cost a write a read.
 
-use super::{Database, Overwrite};
-use crate::{Lane, Name};
+use super::Database;
+use crate::{Lane, Name, Transaction};
 use parking_lot::Mutex;
-use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Action, Place, Result};
+use todana_core::{ErrorKind, Place, Result};
 
 /// Taken at once.
 const VICTIMS_MAX: u64 = 64;
+/// One write removes no more, however many there are too many; upkeep removes the others.
+const AT_ONE_WRITE: u64 = 16 * VICTIMS_MAX;
 /// Counting is cheap, but not free: done every so many writes where the limit has so much slack.
 const WRITES_MAX: u64 = 64;
 const BYTES_LARGE: u64 = 64 << 20;
@@ -61,27 +62,44 @@ impl Limiter {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
             return;
         }
-        let _ = self.relieve(database, written, &mut |key| {
-            database.visit_in(database.space(&Cell::default()), lane, key, &mut Overwrite(Action::Remove))
-        });
+        let is_spared = |key: &[u8]| key == written;
+        let mut evict = |victims: &[Vec<u8>]| victims.iter().try_for_each(|key| database.evict(lane, key));
+        loop {
+            match self.relieve(database, AT_ONE_WRITE, &is_spared, &mut evict) {
+                // Commits want the hand, too, so nobody waits for a transaction who holds it.
+                Err(error) if error.kind() == ErrorKind::Busy && database.gate().wait().is_ok() => {}
+                _ => return,
+            }
+        }
     }
 
-    /// The same for what transactions have written, and for what was there before it was limited; to be called again and again. Some tens of
-    /// records go at a time. Does not wait for a transaction that is open.
-    pub(super) fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
-        if self.surplus(database) == 0 {
-            return Ok(());
+    /// To be called after so many changes by a commit, behind its closed gate; `remove` removes records at once. Those that are spared
+    /// stay where removing others is enough.
+    pub(super) fn enforce_after_commit(
+        &self,
+        database: &Database,
+        changes: usize,
+        is_spared: &dyn Fn(&[u8]) -> bool,
+        remove: &mut dyn FnMut(&[Vec<u8>]) -> Result<()>,
+    ) {
+        let at_most = AT_ONE_WRITE.saturating_add(changes as u64);
+        // The commit is made all the same.
+        if let Ok(removed) = self.relieve(database, at_most, is_spared, remove) {
+            let _ = self.relieve(database, at_most - removed, &|_| false, remove);
         }
-        // The hand first: a writer that has it may wait for a transaction to end, so none must wait for the hand.
-        let Some(mut hand) = self.hand.try_lock() else { return Ok(()) };
-        let Some(transaction) = database.try_begin(lane) else { return Ok(()) };
-        let surplus = self.surplus(database).max(self.heavy(database)).min(VICTIMS_MAX);
-        let (victims, gone) = victims(database, &mut hand, surplus, &[])?;
-        for key in victims.iter().take(surplus.saturating_sub(gone) as usize) {
-            transaction.visit_record(key, &mut Overwrite(Action::Remove))?;
-        }
-        drop(hand);
-        transaction.commit()
+    }
+
+    /// Removes some tens of records if there are too many, behind the closed gate of a transaction that has changed nothing. Returns how
+    /// many are gone.
+    pub(super) fn remove_surplus(&self, transaction: &Transaction<'_>) -> Result<u64> {
+        self.relieve(transaction.database(), VICTIMS_MAX, &|_| false, &mut |victims| {
+            transaction.remove_at_once(victims).map(|_| ())
+        })
+    }
+
+    /// Returns true if there are too many records or bytes.
+    pub(super) fn is_exceeded(&self, database: &Database) -> bool {
+        self.surplus(database) > 0
     }
 
     /// At least how many records are too many. Of too many bytes it is known when they are gone.
@@ -99,29 +117,35 @@ impl Limiter {
         u64::try_from(records).unwrap_or(u64::MAX)
     }
 
+    /// Removes records until there are not too many, or none but those that are spared, but not many more than `at_most`. Returns how many.
     fn relieve(
         &self,
         database: &Database,
-        spared: &[u8],
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        if self.surplus(database) == 0 {
-            return Ok(());
+        at_most: u64,
+        is_spared: &dyn Fn(&[u8]) -> bool,
+        remove: &mut dyn FnMut(&[Vec<u8>]) -> Result<()>,
+    ) -> Result<u64> {
+        let mut removed = 0;
+        if !self.is_exceeded(database) {
+            return Ok(removed);
         }
         let mut hand = self.hand.lock();
-        loop {
+        while removed < at_most {
             // Others may have taken some meanwhile.
-            let surplus = self.surplus(database).min(VICTIMS_MAX);
+            let surplus = self.surplus(database);
             if surplus == 0 {
-                return Ok(());
+                break;
             }
-            let (victims, gone) = victims(database, &mut hand, surplus, spared)?;
+            let count = surplus.max(self.heavy(database)).min(VICTIMS_MAX).min(at_most - removed);
+            let (mut victims, gone) = victims(database, &mut hand, count, is_spared)?;
             if victims.is_empty() && gone == 0 {
-                return Ok(());
+                break;
             }
-            let left = surplus.saturating_sub(gone) as usize;
-            victims.iter().take(left).try_for_each(|key| take(key))?;
+            victims.truncate(count.saturating_sub(gone) as usize);
+            remove(&victims)?;
+            removed += (gone + victims.len() as u64).min(count);
         }
+        Ok(removed)
     }
 }
 
@@ -131,12 +155,12 @@ fn victims(
     database: &Database,
     hand: &mut Option<Place>,
     count: u64,
-    spared: &[u8],
+    is_spared: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(Vec<Vec<u8>>, u64)> {
     let mut victims = Vec::new();
     for round in 0..2 {
         let outcome = database.engine().scan_whole(hand.take(), &mut |key, _| {
-            if key != spared {
+            if !is_spared(key) {
                 victims.push(key.to_vec());
             }
             if victims.len() as u64 >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

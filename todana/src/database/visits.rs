@@ -72,9 +72,6 @@ impl Database {
         self.refuse_if_unwritable(lane)?;
         let commit = Cell::default();
         self.visit_in(Space { origin, ..self.space(&commit) }, lane, key, visitor)?;
-        if let Some(limiter) = &self.limiter {
-            limiter.enforce(self, lane, key);
-        }
         Ok(commit.get())
     }
 
@@ -108,6 +105,13 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         self.visit_telling(space, Worth::Change, lane, key, now, visitor)
+    }
+
+    /// Removes a record, unless a transaction is open: fails with `Busy` then, without waiting.
+    pub(super) fn evict(&self, lane: &Lane, key: &[u8]) -> Result<()> {
+        let (commit, now) = (Cell::default(), self.clock.now());
+        let visitor = &mut Overwrite(Action::Remove);
+        self.visit_telling(self.space(&commit), Worth::Note, lane, key, now, visitor).map(|_| ())
     }
 
     /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
@@ -161,6 +165,10 @@ impl Database {
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
         self.note_changes(space, worth, &living);
+        // What a transaction puts is limited when it is committed.
+        if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.gate) {
+            limiter.enforce(self, lane, key);
+        }
         if let Err(error) = &outcome {
             lane.count_refusal(error);
         }

@@ -20,7 +20,8 @@ use todana_core::{Error, ErrorKind, MemoryLimit, Result, WhenFull};
 /// A limit on records (`capcnt`, `capnum`) or bytes (`capsiz`) removes others for new ones. In memory, on the hash, and for bytes on both kinds, those
 /// go that are used least. Everywhere else a hand goes round over all records, in the order of the keys where they have one, and what it
 /// comes to goes. Bytes are those of memory for what is in memory, and those of the records for what is on disk, whose files
-/// follow as room in them is reclaimed. What transactions write is limited soon after, within a tenth of a second.
+/// follow as room in them is reclaimed. What a transaction writes is limited before its commit returns;
+/// a database that was larger before it was limited shrinks by and by.
 ///
 /// `mode=r` opens it for reading ([`read_only`](Self::read_only)).
 ///

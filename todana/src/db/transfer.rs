@@ -97,7 +97,10 @@ impl Db {
         }
         if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
             durable.copy(path)?;
-            return Ok(Db::open(name)?.count());
+            let copy = Db::open(name)?;
+            copy.database().meet_limits(&copy.database().lane())?;
+            copy.sync()?;
+            return Ok(copy.count());
         }
         self.copy_unless(name, &mut |_| ControlFlow::Continue(()))
     }

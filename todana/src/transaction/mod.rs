@@ -264,7 +264,14 @@ impl<'d> Transaction<'d> {
     /// Makes all changes.
     fn make(&mut self) -> Result<CommitPoint> {
         let changes = std::mem::take(&mut self.layer).into_changes();
-        let outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
+        let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
+        if let (Ok(point), false) = (&mut outcome, changes.is_empty()) {
+            let mut remove = |keys: &[Vec<u8>]| {
+                *point = self.remove_at_once(keys)?.max(*point);
+                Ok(())
+            };
+            self.database().limit_commit(changes.len(), &|key| changes.contains_key(key), &mut remove);
+        }
         // Others may go on while the disk is waited for.
         self.end();
         outcome
@@ -278,6 +285,14 @@ impl<'d> Transaction<'d> {
         if std::mem::take(&mut self.is_open) {
             self.database().gate().open();
         }
+    }
+
+    /// Removes records by a commit of their own. The transaction stays open.
+    pub(crate) fn remove_at_once(&self, keys: &[Vec<u8>]) -> Result<CommitPoint> {
+        if keys.is_empty() {
+            return Ok(CommitPoint::NONE);
+        }
+        self.apply(&keys.iter().map(|key| (key.as_slice().into(), None)).collect())
     }
 
     fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<CommitPoint> {
