@@ -129,6 +129,32 @@ fn many_records_at_once_are_limited_before_the_call_returns() {
     }
 }
 
+#[test]
+fn writers_and_transactions_keep_to_limits_together() {
+    for (_folder, name) in names() {
+        let db = Db::open(&format!("{name}#capcnt=100")).unwrap();
+        let (ended, ends) = std::sync::mpsc::channel();
+        for thread in 0..4u32 {
+            let (db, ended) = (db.clone(), ended.clone());
+            std::thread::spawn(move || {
+                for number in 0..300u32 {
+                    let key = |part: u32| [thread, number, part].map(u32::to_be_bytes).concat();
+                    if thread < 2 {
+                        db.set(&key(0), b"v").unwrap();
+                    } else {
+                        let transaction = db.begin().unwrap();
+                        (0..5).for_each(|part| transaction.set(&key(part), b"v").unwrap());
+                        transaction.commit().unwrap();
+                    }
+                }
+                ended.send(()).unwrap();
+            });
+        }
+        (0..4).for_each(|_| ends.recv_timeout(std::time::Duration::from_secs(60)).unwrap());
+        assert!((80..=100).contains(&db.count()), "{name}: {}", db.count());
+    }
+}
+
 /// A copy to a name with limits had all records of its source.
 #[test]
 fn a_copy_keeps_to_the_limits_of_its_name() {
