@@ -487,6 +487,8 @@ impl Salvager<'_> {
         }
         let limit = len.min(ruin.len);
         let mut at = HEADER_LEN as u64;
+        // The entry in which the file ends is damage enough.
+        let mut is_cut_told = false;
         while at < limit {
             let mut is_unfinished = false;
             at = walk(&ruin.segment, at, limit, CHUNK, &mut |at, head, bytes| {
@@ -512,6 +514,7 @@ impl Salvager<'_> {
                 }
                 let what = "a batch that does not end in the file: all of it is left out".into();
                 self.lose(&ruin.path, at, limit - at, what);
+                is_cut_told = true;
                 break;
             }
             let (next, told) = ruin.resume(at, limit)?;
@@ -520,8 +523,9 @@ impl Salvager<'_> {
             }
             self.pass(ruin, at, next, told)?;
             at = next;
+            is_cut_told = at == limit;
         }
-        if limit < len {
+        if limit < len && !is_cut_told {
             self.lose(&ruin.path, limit, len - limit, "the file is cut off".into());
         }
         Ok(())

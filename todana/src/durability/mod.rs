@@ -97,7 +97,7 @@ impl Durability<'_> {
         }
     }
 
-    /// Has changes up to this point brought to disk, by a thread that does so ([`Database::start_syncing`](crate::Database::start_syncing)).
+    /// Has changes up to this point brought to disk, by the thread that does so ([`SyncThread`]).
     pub fn request(self, point: CommitPoint) {
         if let Durability::Files(durability) = self {
             durability.files.request(point);
