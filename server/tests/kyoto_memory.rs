@@ -4,7 +4,7 @@ mod kyoto_client;
 mod running;
 
 use kyoto_client::{answer, ask, call, kyoto, named, reported, store_many, until_waiting, watched};
-use running::{Client, Running};
+use running::{Client, Running, eventually};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use todana_server::{
@@ -124,4 +124,36 @@ fn an_answer_that_is_too_large_is_an_error() {
     }
     client.send(&request);
     assert_eq!(client.rest(), [0xBF]);
+}
+
+/// A request left the count of what connections keep as soon as a thread ran its script: twelve of 20 MB ran at once with `-m 128`.
+#[test]
+fn requests_of_running_scripts_count_as_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script.lua");
+    let text = "function slow() local db = __kyototycoon__.db
+        db:set('begun', '') while not db:get('go') do end return 0 end";
+    std::fs::write(&script, text).unwrap();
+    let kyoto = || Options {
+        memory: MemoryOptions { limit_mib: 128, ..kyoto().memory },
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { script: Some(script.clone()), ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        ..kyoto()
+    };
+    let server = Running::start(kyoto());
+    let request = call("play_script", &format!("name\tslow\n_large\t{}\n", "y".repeat(20_000_000)));
+    let [mut first, mut second, mut other] = [(); 3].map(|()| server.connect());
+    first.send(&request);
+    eventually("the script runs", || ask(&mut other, "get", "key\tbegun\n").0 == 200);
+    // Connections may keep 32 MiB together.
+    second.send(&request[..14_000_000]);
+    assert_eq!(answer(&mut second).0, 413);
+    assert_eq!(ask(&mut other, "set", "key\tgo\nvalue\t\n").0, 200);
+    assert_eq!(answer(&mut first).0, 200);
+    let mut third = server.connect();
+    third.send(&request);
+    assert_eq!(answer(&mut third).0, 200);
 }

@@ -55,6 +55,11 @@ pub(crate) struct BackgroundJob {
 }
 
 impl BackgroundJob {
+    /// Returns the bytes that its work holds.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.work.len_bytes()
+    }
+
     fn is_called_off(&self) -> bool {
         self.is_called_off.load(Ordering::Relaxed)
     }

@@ -597,6 +597,13 @@ impl Worker {
             self.parked.retain(|&parked| parked != index);
         }
         let hello = connection.session.leave(&mut self.context);
+        // What it gives back changes databases, too; no other connection has to wait for that.
+        for (number, lane) in self.context.executor.lanes().enumerate() {
+            let durability = self.shared.databases[number].database.durability();
+            if let (Some(point), Some(durability)) = (lane.commits.take(), durability) {
+                durability.request(point);
+            }
+        }
         let reason = match self.shared.lifecycle.stopping() {
             Stopping::No if connection.fault == Some(Fault::Failed) => "error",
             Stopping::No if connection.fault == Some(Fault::Idle) => "idle_timeout",

@@ -149,9 +149,9 @@ table! { ITEMS, "Classes",
     "tailrepairs", _, "memcached_slab_items_tailrepairs_total", Counter, "memcached's repairs; always 0." => 0u64;
     "reclaimed", _, "memcached_slab_items_reclaimed_total", Counter,
         "Expired and flushed records whose memory was taken back." => c.reclaimed();
-    "expired_unfetched", _, "memcached_slab_items_expired_unfetched_total", Counter, "Expired and never read." =>
+    "expired_unfetched", _, "memcached_slab_items_expired_unfetched_total", Counter, "Expired and never read, estimated." =>
         c.events.get(ExpiredUnread);
-    "evicted_unfetched", _, "memcached_slab_items_evicted_unfetched_total", Counter, "Evicted and never read." =>
+    "evicted_unfetched", _, "memcached_slab_items_evicted_unfetched_total", Counter, "Evicted and never read, estimated." =>
         c.events.get(EvictedUnread);
     "evicted_active", _, _, Counter, "Always 0." => 0u64;
     "crawler_reclaimed", _, "memcached_slab_items_crawler_reclaimed_total", Counter, "Expired records that crawls removed." =>

@@ -432,8 +432,12 @@ impl Session for KyotoSession {
 
     fn retained(&self) -> Retained {
         let name_len = self.waits_for().map_or(0, |(name, _)| name.len());
+        let job_len = match &self.wait {
+            Wait::Job { call, .. } => call.job.len_bytes(),
+            _ => 0,
+        };
         let own = self.bulk.found.capacity() + self.basic.kept_len() + name_len + self.cursors.len_bytes();
-        Retained { own, of_engine: 0 }
+        Retained { own: own + job_len, of_engine: 0 }
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
