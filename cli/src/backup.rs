@@ -18,7 +18,7 @@ use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
-use todana::{DataDirectory, Db, Name};
+use todana::{DataDirectory, Db, Name, refuse_overlap};
 use todana_client::{Destination, Frame};
 use todana_core::ErrorKind;
 
@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Source::Directory(directory) => {
             arguments.server.expect_no_database()?;
+            refuse_overlap([&*directory], &arguments.target)?;
             match database(&directory) {
                 Some(name) => of_database(&name, &arguments.target),
                 None => of_directory(&directory, &arguments.target),

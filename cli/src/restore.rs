@@ -16,7 +16,7 @@ use todana::moment;
 use todana::update_log::Tail;
 use todana::{
     Clock, Database, EngineOptions, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock,
-    seed_of,
+    refuse_overlap, seed_of,
 };
 use todana_core::{Error, ErrorKind};
 
@@ -97,6 +97,9 @@ type Make<'m> = dyn FnMut(
 /// Makes the database that is wanted, for the command of this name.
 pub(crate) fn make(wanted: Wanted, command: &str, make: &mut Make<'_>) -> Result<(), Failure> {
     let Wanted { from, target, until, log } = wanted;
+    let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
+    let place = name.as_ref().and_then(|name| name.path.as_deref()).unwrap_or(&target);
+    refuse_overlap([&*from].into_iter().chain(log.as_deref()), place)?;
     // As long as it is read.
     let unpacked = if from.is_file() { Some(unpack(&from, &target)?) } else { None };
     let from = unpacked.as_ref().map_or(from, |unpacked| unpacked.path().join(UNPACKED));
@@ -104,7 +107,6 @@ pub(crate) fn make(wanted: Wanted, command: &str, make: &mut Make<'_>) -> Result
     if let Some(log) = &log {
         expect_directory(log, "--log")?;
     }
-    let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
     let options = RestoreOptions { from, log, until_ms: until, target };
     let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
     let mut progress = |step: Progress| {

@@ -6,6 +6,7 @@ mod replay;
 mod replica_log;
 mod target;
 mod verification;
+mod work_paths;
 
 use crate::backup::Manifest;
 use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
@@ -32,6 +33,8 @@ use todana_engine::reserve::{Reserve, ReserveDisk};
 
 pub(crate) use target::Target;
 pub use verification::{Newest, Verified, verify};
+pub use work_paths::refuse_overlap;
+pub(crate) use work_paths::{beside, refuse_foreign};
 
 /// How a data directory is kept.
 #[derive(Clone, Copy, Debug, Default)]

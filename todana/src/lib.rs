@@ -72,7 +72,9 @@ pub use todana_engine::{ExaminedTree, disk};
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
-pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};
+pub use data_directory::{
+    DataDirectory, DataOptions, Newest, Opened, Progress, Verified, refuse_overlap, seed_of, verify,
+};
 pub use database::{Database, Overwrite};
 pub use db::{
     Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Loaded, Merge, Snapshot, Symbols,

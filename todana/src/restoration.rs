@@ -18,7 +18,9 @@ mod database;
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_tree};
+use crate::data_directory::{
+    CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_overlap, refuse_tree,
+};
 use crate::disk::Disk;
 use crate::update_log::{
     Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments, with_recent,
@@ -53,6 +55,23 @@ pub enum RestoreInto<'a> {
     Directory(&'a Database),
     /// The database on disk of this name; its records need not fit into memory.
     Disk(&'a Name),
+}
+
+impl RestoreOptions {
+    /// What is read: none of it may lie where the new database is made.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &Path> {
+        [Some(&self.from), self.log.as_ref()].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl RestoreInto<'_> {
+    /// Where the new database is to be.
+    pub(crate) fn place<'o>(&'o self, options: &'o RestoreOptions) -> Result<&'o Path> {
+        match self {
+            RestoreInto::Directory(_) => Ok(&options.target),
+            RestoreInto::Disk(name) => path_of(name),
+        }
+    }
 }
 
 impl<'a> From<&'a Database> for RestoreInto<'a> {
@@ -123,7 +142,9 @@ pub fn restore<'a>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
     let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), options, None, progress);
-    match into.into() {
+    let into = into.into();
+    refuse_overlap(options.sources(), into.place(options)?)?;
+    match into {
         RestoreInto::Directory(database) => {
             directory_from(Arc::clone(&disk), options, open, database, clock, progress)
         }

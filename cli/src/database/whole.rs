@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Action, Db, DbOptions, Name, Record, Records, Storage};
+use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, refuse_overlap};
 use todana_core::Attributes;
 
 /// A server or a database, and how to reach the server.
@@ -370,6 +370,7 @@ fn copy(from: &Local, to: &Local) -> Result<(), Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(Failure::usage(format!("{} is there already, and is not replaced", path.display())));
     }
+    refuse_overlap([from.path()], path)?;
     let source = open(from, false)?;
     let interruption = Interruption::watch()?;
     let bar = records_bar(source.count());

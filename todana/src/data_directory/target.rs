@@ -1,8 +1,9 @@
 //! A directory that is being made: it gets its name only once it is whole and on disk.
 
-use super::{CHECKPOINTS, LOG, Lock, cannot};
+use super::{CHECKPOINTS, LOG, Lock, beside, cannot, refuse_foreign};
 use crate::backup::{BACKUP, HASH};
 use crate::disk::Disk;
+use crate::open::contents::is_ours;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +21,15 @@ pub(crate) struct Target {
 
 impl Target {
     /// Fails with `Invalid` if there is anything but an empty directory at the path, or a symbolic link in the way, with `Busy` if
-    /// another process makes the same one. What one that was killed has left is removed.
+    /// another process makes the same one, or with `Invalid` if others have put anything where it is made. What one that was killed has
+    /// left is removed.
     pub(crate) fn create(disk: Arc<dyn Disk>, path: &Path) -> Result<Target> {
         let nameless =
             || Error::new(ErrorKind::Invalid, format!("{} names no directory to make", path.display()));
-        let mut name = path.file_name().ok_or_else(nameless)?.to_os_string();
-        name.push(".partial");
-        let partial = path.with_file_name(name);
+        path.file_name().ok_or_else(nameless)?;
+        let partial = beside(path, ".partial");
         refuse_taken(&*disk, path)?;
+        refuse_foreign(&partial, &|name| name == "lock" || is_part(name) || is_made(name))?;
         let lock = lock_partial(&*disk, path, &partial)?;
         let path = path.to_path_buf();
         let target = Target { disk, path, partial, lock, is_finished: false };
@@ -65,12 +67,10 @@ impl Target {
 
     /// Removes what is in it but the lock. Nothing else than what we make is touched.
     fn empty(&self) -> Result<()> {
-        for part in [LOG, CHECKPOINTS, HASH] {
-            self.remove_files(&self.partial.join(part), &|_| true)?;
+        for part in PARTS {
+            self.remove_files(&self.partial.join(part), &is_ours)?;
         }
-        let ours = ["identity", "identity.partial", BACKUP, RESERVE];
-        let is_ours = |name: &str| ours.contains(&name);
-        self.remove_files(&self.partial, &is_ours)
+        self.remove_files(&self.partial, &is_made)
     }
 
     fn remove_files(&self, directory: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<()> {
@@ -95,12 +95,25 @@ impl Drop for Target {
         // Best effort: its name says that it is not whole, and the next one of the same name removes it. The lock's file goes
         // last: once it has, the next one may make what is removed here.
         let _ = self.empty();
-        for part in [LOG, CHECKPOINTS, HASH] {
+        for part in PARTS {
             let _ = self.disk.remove_directory(&self.partial.join(part));
         }
         let _ = self.disk.remove(&self.partial.join("lock"));
         let _ = self.disk.remove_directory(&self.partial);
     }
+}
+
+/// The directories in it.
+const PARTS: [&str; 3] = [LOG, CHECKPOINTS, HASH];
+
+fn is_part(name: &str) -> bool {
+    PARTS.contains(&name)
+}
+
+/// Returns true for the name of a file that is made beside these directories.
+fn is_made(name: &str) -> bool {
+    let name = name.strip_suffix(".partial").unwrap_or(name);
+    ["identity", BACKUP, RESERVE].contains(&name)
 }
 
 /// Makes the directory, and locks it before anything else is done in it.
@@ -144,7 +157,7 @@ fn refuse_taken(disk: &dyn Disk, path: &Path) -> Result<()> {
 }
 
 /// Nothing is written or removed where a link leads: whoever made it may mean us to do so elsewhere.
-fn refuse_link(disk: &dyn Disk, path: &Path) -> Result<()> {
+pub(super) fn refuse_link(disk: &dyn Disk, path: &Path) -> Result<()> {
     if disk.is_link(path).map_err(|error| cannot("read", path, &error))? {
         let message = format!("{} is a symbolic link; it is not followed", path.display());
         return Err(Error::new(ErrorKind::Invalid, message));

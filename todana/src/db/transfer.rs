@@ -2,11 +2,13 @@
 
 use super::Db;
 use super::draft::Draft;
+use crate::data_directory::refuse_overlap;
 use crate::open::{Name, Storage};
 use crate::tsv;
 use crate::{OwnedRecord, Records, Update};
 use std::io::{self, BufRead, Read, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
 
@@ -96,7 +98,10 @@ impl Db {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
-            durable.copy(path)?;
+            self.refuse_overlap(path)?;
+            let draft = Draft::create(path)?;
+            durable.copy(draft.place())?;
+            draft.finish()?;
             let copy = Db::open(name)?;
             copy.database().meet_limits(&copy.database().lane())?;
             copy.sync()?;
@@ -113,6 +118,7 @@ impl Db {
             let message = format!("database \"{name}\" is in memory, where a copy would be gone at once");
             return Err(Error::new(ErrorKind::Invalid, message));
         };
+        self.refuse_overlap(path)?;
         let snapshot = self.snapshot()?;
         let draft = Draft::create(path)?;
         let copy = Db::open(&draft.name(&to)?)?;
@@ -139,6 +145,12 @@ impl Db {
         drop(copy);
         draft.finish()?;
         Ok(copied)
+    }
+
+    fn refuse_overlap(&self, target: &Path) -> Result<()> {
+        let directory = self.0.directory.as_ref().map(|directory| directory.path());
+        let own = self.name().path.as_deref().filter(|_| !self.name().kind.is_in_memory());
+        refuse_overlap(directory.or(own), target)
     }
 
     /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and returns how many. They are as of no one

@@ -1,11 +1,15 @@
 //! What a directory holds: which kind of database its names belong to, if any. A database opens as what it is or not at all.
 
 use super::engine::{Kind, Storage, TREE};
+use crate::backup::HASH;
 use crate::disk::Disk;
+use crate::update_log::position_of;
 use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::DiskHash;
+use todana_engine::recent::RECENT;
+use todana_engine::reserve::RESERVE;
 
 pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
@@ -36,9 +40,7 @@ impl Marker {
             TREE => Marker::Tree,
             "backup" => Marker::Backup,
             "__KCDIR__" => Marker::KyotoCabinet,
-            "lock" | "lost+found" | todana_engine::recent::RECENT | todana_engine::reserve::RESERVE => {
-                Marker::Common
-            }
+            "lock" | "lost+found" | RECENT | RESERVE => Marker::Common,
             // Databases give no file a name that begins with a dot: `.gitkeep`, `.nfs0000`, `.DS_Store` are notes of others, and in no
             // one's way.
             _ if name.ends_with(".partial") || is_hidden(name) => Marker::Common,
@@ -107,6 +109,17 @@ pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
 /// Returns true for the name of a segment of a hash on disk.
 pub(crate) fn is_segment(name: &str) -> bool {
     is_number(name, ".segment", 10)
+}
+
+/// Returns true for the name of a file or folder that is made in a database or backup, or while one is made.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let name = name.strip_suffix(".partial").unwrap_or(name);
+    let is_marked =
+        matches!(Marker::of(name), Marker::Hash | Marker::DataDirectory | Marker::Tree | Marker::Backup);
+    let is_placed = [".log", ".checkpoint"].iter().any(|suffix| position_of(name, suffix).is_some());
+    let others = ["lock", RECENT, RESERVE, HASH, "data.mdb", "lock.mdb", "unclean", "room"];
+    let is_begun = name == "new.checkpoint" || name.starts_with("backup-") && name.ends_with(".checkpoint");
+    is_marked || is_placed || is_begun || others.contains(&name)
 }
 
 fn is_number(name: &str, suffix: &str, digits: usize) -> bool {

@@ -16,7 +16,9 @@ pub(crate) use hash::torn_tail;
 
 use crate::backup::BACKUP;
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, is_there, is_tree, lock};
+use crate::data_directory::{
+    CHECKPOINTS, LOG, Lock, Target, beside, cannot, is_there, is_tree, lock, refuse_overlap,
+};
 use crate::db::Draft;
 use crate::disk::Disk;
 use crate::restoration::{RestoreInto, Source, directory_from, path_of, records_into};
@@ -25,7 +27,7 @@ use crate::{Progress, RestoreOptions, Restored};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Error, Result};
 use todana_engine::recent::RECENT;
 
 /// Bytes read at once.
@@ -67,14 +69,14 @@ pub fn salvage<'a>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Salvaged> {
     let into = into.into();
-    refuse_within(&options.from, place_of(options, into)?)?;
+    refuse_overlap(options.sources(), into.place(options)?)?;
     if let Some(ruins) = hash::Ruins::find(&*disk, &options.from) {
         return ruins.salvage(&*disk, options, into, &*clock, progress);
     }
     if is_tree(&*disk, &options.from) {
         return tree::salvage(disk, options, into, clock, progress);
     }
-    let mended = MendedCopy::create(Arc::clone(&disk), &options.from, place_of(options, into)?)?;
+    let mended = MendedCopy::create(Arc::clone(&disk), &options.from, into.place(options)?)?;
     let copied = RestoreOptions { from: mended.copy.partial().into(), ..options.clone() };
     let lock = mended.copy.lock();
     let open =
@@ -98,36 +100,9 @@ pub fn salvage<'a>(
     Ok(Salvaged { damages: mended.damages, restored })
 }
 
-/// Where the new database is to be.
-fn place_of<'a>(options: &'a RestoreOptions, into: RestoreInto<'a>) -> Result<&'a Path> {
-    match into {
-        RestoreInto::Directory(_) => Ok(&options.target),
-        RestoreInto::Disk(name) => path_of(name),
-    }
-}
-
-/// Fails with `Invalid` if a new database would lie within the directory that it is made of.
-fn refuse_within(from: &Path, target: &Path) -> Result<()> {
-    // Through links; a path that does not exist yet is judged by those above it.
-    let real = |path: &Path| match path.as_os_str().is_empty() {
-        true => Path::new(".").canonicalize(),
-        false => path.canonicalize(),
-    };
-    let Ok(source) = real(from) else { return Ok(()) };
-    let above = target.ancestors().find_map(|above| real(above).ok());
-    if above.is_some_and(|above| above.starts_with(source)) {
-        let (target, from) = (target.display(), from.display());
-        let message = format!("{target} lies within {from}; make the new database elsewhere");
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    Ok(())
-}
-
 /// The path of the copy beside a new database, without what says that it is incomplete.
 fn copy_path(target: &Path) -> PathBuf {
-    let mut name = target.file_name().unwrap_or_default().to_os_string();
-    name.push(".salvage");
-    target.with_file_name(name)
+    beside(target, ".salvage")
 }
 
 /// Locks damaged files while they are copied. Nobody writes to a backup, which may lie where nothing can be locked.

@@ -2,7 +2,7 @@
 //! there on, or begins anew there; the copy is opened, and its records go into the new database.
 
 use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
-use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source, place_of};
+use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source};
 use crate::clock::Clock;
 use crate::data_directory::{DataDirectory, LOG, cannot, identity, is_there, names};
 use crate::db::Draft;
@@ -40,7 +40,7 @@ pub(super) fn salvage(
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let held = lock_source(&*disk, from)?;
-    let copy = Draft::create(&copy_path(place_of(options, into)?))?;
+    let copy = Draft::create(&copy_path(into.place(options)?))?;
     let (original, tree) = (Renamed { copy: copy.place(), original: from }, copy.place().join(TREE));
     disk.make_directory(&tree).map_err(|error| cannot("make", &tree, &error))?;
     copy_file(&*disk, &from.join(TREE).join(PAGES), &tree.join(PAGES))?;

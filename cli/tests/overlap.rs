@@ -1,0 +1,186 @@
+//! A database was made at `TARGET.partial`, whose contents were removed first, without a look at what they were: `salvage
+//! x.hash.partial/x.hash x.hash`, of what a killed copy had left, erased all records and told of success.
+
+mod running;
+
+use running::{Folder, text, todana};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use todana::Db;
+
+/// All that is below a directory but locks: files with their bytes, directories with none.
+fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(tree(&path));
+            found.insert(path, None);
+        } else if path.file_name().unwrap() != "lock" {
+            let bytes = fs::read(&path).unwrap();
+            found.insert(path, Some(bytes));
+        }
+    }
+    found
+}
+
+struct Places(Folder);
+
+impl Places {
+    fn new() -> Places {
+        let places = Places(Folder::new());
+        for name in ["a.hash", "b.tree"] {
+            places.0.import(&places.at(name), "one\t1\ntwo\t2\n");
+        }
+        places.0.expect(&["restore", &places.backup("b.tree", "kept"), &places.at("data")], 0);
+        places.backup("a.hash", "hashes");
+        places
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.path(name)
+    }
+
+    fn backup(&self, name: &str, to: &str) -> String {
+        self.0.expect(&["backup", &self.at(name), &self.at(to)], 0);
+        self.at(to)
+    }
+
+    /// A copy of a directory, made with those above it.
+    fn put(&self, from: &str, to: &str) -> String {
+        let (from, to) = (PathBuf::from(self.at(from)), PathBuf::from(self.at(to)));
+        fs::create_dir_all(&to).unwrap();
+        for (path, bytes) in tree(&from) {
+            let place = to.join(path.strip_prefix(&from).unwrap());
+            match bytes {
+                None => fs::create_dir_all(place).unwrap(),
+                Some(bytes) => {
+                    fs::create_dir_all(place.parent().unwrap()).unwrap();
+                    fs::write(place, bytes).unwrap();
+                }
+            }
+        }
+        to.to_str().unwrap().into()
+    }
+
+    /// The command is refused, its complaint has these words, and nothing of all that there is has changed. Only where it is refused for
+    /// what else lies there has it opened its source.
+    fn refused(&self, words: &[&str], complaint: &str) {
+        let everything = PathBuf::from(self.at("."));
+        let is_opened = complaint.contains("notes.txt") || complaint.contains("is open");
+        let source = everything.join(Path::new(words[1]).file_name().unwrap());
+        let tree_now = || {
+            let mut found = tree(&everything);
+            found.retain(|path, _| !(is_opened && path.starts_with(&source)));
+            found
+        };
+        let before = tree_now();
+        let outcome = todana().args(words).output().unwrap();
+        let said = text(&outcome.stderr);
+        assert!(!outcome.status.success(), "{words:?}: {said}");
+        assert!(said.contains(complaint), "{words:?}: {said}");
+        // The values would fill screens.
+        let after = tree_now();
+        assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>(), "{words:?}");
+        assert!(after == before, "{words:?}");
+    }
+}
+
+#[test]
+fn sources_where_the_target_would_be_made_are_refused_and_stay() {
+    let places = Places::new();
+    for (command, from, at, target) in [
+        ("salvage", "a.hash", "a1.hash.partial/a1.hash", "a1.hash"),
+        ("salvage", "b.tree", "b1.tree.partial/b1.tree", "b1.tree"),
+        ("salvage", "b.tree", "b2.tree.salvage.partial/b2.tree.salvage", "b2.tree"),
+        ("salvage", "data", "saved.salvage.partial", "saved"),
+        ("salvage", "data", "saved3.partial", "saved3"),
+        ("restore", "kept", "r.partial", "r"),
+        ("restore", "hashes", "f.hash.partial/f.hash", "f.hash"),
+        ("copy", "b.tree", "e.tree.partial/e.tree", "e.tree"),
+        ("copy", "a.hash", "d.hash.partial/d.hash", "d.hash"),
+        ("backup", "a.hash", "j.partial/x.hash", "j"),
+    ] {
+        let source = places.put(from, at);
+        places.refused(&[command, &source, &places.at(target)], "would be made in its place");
+    }
+    let log = places.put("data", "k.partial");
+    places.refused(&["restore", &places.at("kept"), &places.at("k"), "--log", &log], "in its place");
+    let log = places.put("data/log", "l.partial");
+    places.refused(&["restore", &places.at("kept"), &places.at("l"), "--log", &log], "in its place");
+}
+
+#[test]
+fn links_to_such_places_are_seen_through() {
+    let places = Places::new();
+    let source = places.put("a.hash", "a1.hash.partial/a1.hash");
+    std::os::unix::fs::symlink(&source, places.at("link.hash")).unwrap();
+    places.refused(&["salvage", &places.at("link.hash"), &places.at("a1.hash")], "in its place");
+    let elsewhere = Folder::new();
+    std::os::unix::fs::symlink(places.at("."), elsewhere.path("here")).unwrap();
+    places.refused(&["salvage", &source, &elsewhere.path("here/a1.hash")], "in its place");
+    places.put("kept", "elsewhere/m");
+    std::os::unix::fs::symlink(places.at("elsewhere"), places.at("m.partial")).unwrap();
+    places.refused(&["restore", &places.at("elsewhere/m"), &places.at("m")], "in its place");
+    places.refused(&["restore", &places.at("kept"), &places.at("m")], "is a symbolic link");
+}
+
+#[test]
+fn targets_within_the_source_are_refused() {
+    let places = Places::new();
+    for (command, from, target) in [
+        ("restore", "kept", "kept/in"),
+        ("restore", "hashes", "hashes/in.hash"),
+        ("copy", "a.hash", "a.hash/y.hash"),
+        ("copy", "b.tree", "b.tree/y.hash"),
+        ("backup", "a.hash", "a.hash/b"),
+        ("backup", "data", "data/missing/b"),
+        ("salvage", "data", "data/in"),
+    ] {
+        let complaint = format!("lies within {}", places.at(from));
+        places.refused(&[command, &places.at(from), &places.at(target)], &complaint);
+    }
+}
+
+#[test]
+fn foreign_files_where_a_target_would_be_made_are_neither_removed_nor_taken_in() {
+    let places = Places::new();
+    for (command, from, notes, target) in [
+        ("copy", "a.hash", "n.hash.partial/n.hash/notes.txt", "n.hash"),
+        ("copy", "b.tree", "o.hash.partial/notes.txt", "o.hash"),
+        ("restore", "kept", "o.partial/notes.txt", "o"),
+        ("restore", "kept", "p.partial/log/notes.txt", "p"),
+        ("restore", "kept", "q.tree.partial/q.tree/tree/notes.txt", "q.tree"),
+        ("salvage", "data", "s.salvage.partial/notes.txt", "s"),
+        ("backup", "b.tree", "t.partial/hash/notes.txt", "t"),
+    ] {
+        let notes = places.at(notes);
+        fs::create_dir_all(Path::new(&notes).parent().unwrap()).unwrap();
+        fs::write(&notes, "somebody's").unwrap();
+        places.refused(&[command, &places.at(from), &places.at(target)], &format!("{notes}: it is none"));
+        // The library's own copy from files to files.
+        if command == "copy" {
+            let error = Db::open(&places.at("a.hash")).unwrap().copy(&places.at(target)).unwrap_err();
+            assert!(error.to_string().contains("notes.txt: it is none"), "{error}");
+            assert_eq!(fs::read(&notes).unwrap(), b"somebody's");
+        }
+    }
+}
+
+#[test]
+fn database_that_is_open_is_not_removed_as_if_a_killed_process_had_left_it() {
+    let places = Places::new();
+    for (from, at, target) in
+        [("a.hash", "c.hash.partial/c.hash", "c.hash"), ("b.tree", "c.tree.partial/c.tree", "c.tree")]
+    {
+        let left = places.put(from, at);
+        let open = Db::open(&left).unwrap();
+        places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open in another");
+        drop(open);
+        // What nobody has open is one.
+        places.0.expect(&["copy", &places.at("b.tree"), &places.at(target)], 0);
+        assert!(!Path::new(&left).parent().unwrap().exists());
+        assert_eq!(Db::open(&places.at(target)).unwrap().count(), 2);
+    }
+}
