@@ -33,6 +33,7 @@ impl Upkeep {
 
     /// Does what is due. `began`: when this tick of all databases began.
     pub fn tick(&self, began: Instant) {
+        self.database.guard_front();
         while self.database.maintain() && began.elapsed() < WORK {}
         self.database.keep_to_limits(&self.lane, || began.elapsed() < WORK);
     }

@@ -208,3 +208,28 @@ fn values_are_compressed_where_the_name_asks_for_it() {
         assert_eq!(open(Path::new(&name)).get(&key(78)).unwrap(), Some(long(78)));
     }
 }
+
+/// All records of the source came in, whatever the limits of the name.
+#[test]
+fn what_is_restored_or_salvaged_keeps_to_the_limits_of_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for source in ["x.hash", "x.tree"] {
+        let saved = path(&format!("{source}.saved"));
+        back_up(&fill(&path(source)), &saved);
+        for target in
+            ["y.hash", "y.tree"].into_iter().filter(|target| source == "x.tree" || *target == "y.hash")
+        {
+            let limited = |how: &str| path(&format!("{source}.{how}.{target}#capcnt=100"));
+            let restored = restore(&saved, &limited("restored")).unwrap();
+            let (damages, salvaged) = rescue(&saved, &limited("salvaged")).unwrap();
+            assert!(damages.is_empty(), "{damages:?}");
+            for (how, told) in [("restored", restored), ("salvaged", salvaged)] {
+                assert!((90..=100).contains(&told.records), "{source} {how} as {target}: {}", told.records);
+                let db = open(&path(&format!("{source}.{how}.{target}")));
+                assert_eq!(db.count(), told.records);
+                assert_eq!(db.iter().count() as u64, told.records);
+            }
+        }
+    }
+}

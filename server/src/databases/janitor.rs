@@ -28,7 +28,6 @@ pub(crate) fn run(shared: &Shared) {
         let tick = shared.observation.housekeepings.fetch_add(1, Ordering::Relaxed);
         shared.persistence.exports.look(tick);
         for (served, upkeep) in shared.databases.iter().zip(&upkeeps) {
-            served.database.guard_front();
             upkeep.tick(start);
             served.tell_damage();
             served.tell_refusals();

@@ -27,10 +27,13 @@ impl Database {
     }
 
     /// Has the database refuse changes, or take them again, by what waits in memory for a checkpoint. Reads go on. Writers that can wait
-    /// for room have been asked to before; not all can, and none comes while checkpoints fail.
+    /// for room have been asked to before; not all can, and none comes while checkpoints fail. Writers that make checkpoints
+    /// themselves are refused only then.
     pub fn guard_front(&self) {
         if let Some(engine) = self.engine().checkpointed() {
-            self.refuse_changes(is_too_much(engine.pending_bytes(), self.has_stuck_checkpoints()));
+            let is_stuck = self.has_stuck_checkpoints();
+            let makes_room = self.before_commit.get().is_some() && !is_stuck;
+            self.refuse_changes(!makes_room && is_too_much(engine.pending_bytes(), is_stuck));
         }
     }
 
@@ -48,6 +51,41 @@ fn is_too_much(pending: u64, is_stuck: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::SystemDisk;
+    use crate::open::EngineOptions;
+    use crate::{CachedClock, Name, Overwrite, Upkeep};
+    use std::sync::Arc;
+    use std::time::Instant;
+    use todana_core::{Action, Attributes, Record};
+
+    /// Only a server's janitor looked. In a program of its own the memory that waits grew without bound while checkpoints failed.
+    #[test]
+    fn upkeep_refuses_changes_while_no_checkpoint_can_be_made_for_what_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("x.tree");
+        let name = Name::parse(place.to_str().unwrap()).unwrap();
+        let engine = name.open_engine_at(&place, Arc::new(SystemDisk), EngineOptions::default()).unwrap();
+        let database = Arc::new(Database::new(engine, Arc::new(CachedClock::new())));
+        let (lane, upkeep) = (database.lane(), Upkeep::new(Arc::clone(&database)));
+        let value = vec![b'x'; 1 << 20];
+        let put = |number: u32| {
+            let record = Record::new(&value, Attributes::default());
+            database.visit_record(&lane, &number.to_be_bytes(), &mut Overwrite(Action::Put(record))).is_ok()
+        };
+        for number in 0..200 {
+            assert!(!database.front_has_room() || put(number));
+        }
+        assert!(!database.front_has_room());
+        upkeep.tick(Instant::now());
+        assert!(put(1000), "a checkpoint is still to come");
+        database.note_checkpoint(true);
+        upkeep.tick(Instant::now());
+        assert!(!put(1001) && !database.takes_changes());
+        database.engine().checkpointed().unwrap().checkpoint(0).unwrap();
+        database.note_checkpoint(false);
+        upkeep.tick(Instant::now());
+        assert!(put(1002));
+    }
 
     #[test]
     fn what_waits_for_a_checkpoint_is_bounded_and_sooner_when_none_can_be_made() {

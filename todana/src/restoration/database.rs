@@ -7,7 +7,7 @@
 
 use super::{RecordSource, Restored, settle_clear};
 use crate::backup::Manifest;
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::data_directory::{DataDirectory, cannot};
 use crate::db::Draft;
 use crate::disk::{Disk, SystemDisk};
@@ -18,7 +18,7 @@ use crate::{Database, Name, Progress, RestoreOptions};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Engine, Error, ErrorKind, Result, UnixSeconds};
+use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::DiskHash;
 
 /// Read at once.
@@ -40,7 +40,9 @@ pub(super) fn restore_database<S: RecordSource>(
     }
     let draft = Draft::create(path)?;
     let restored = match manifest {
-        Some(manifest) => files(disk, &manifest, &options.from, draft.place(), clock.now(), progress)?,
+        Some(manifest) => {
+            files(disk, &manifest, &options.from, (name, draft.place()), clock.now(), progress)?
+        }
         None => records_into(open, options.until_ms, name, draft.place(), clock, progress)?,
     };
     draft.finish()?;
@@ -83,7 +85,7 @@ pub(crate) fn records_into<S: RecordSource>(
     let options = EngineOptions { spills: true, ..EngineOptions::default() };
     let engine = name.open_engine_at(place, Arc::new(SystemDisk), options)?;
     let now = clock.now();
-    let database = Database::new(engine, clock);
+    let database = Database::new(engine, clock).limited_as(name);
     let source = open(progress)?;
     // Where values are compressed, what comes first is learnt from for what comes later.
     let mut told = |now: Progress| {
@@ -99,6 +101,7 @@ pub(crate) fn records_into<S: RecordSource>(
         restored.called_off = Some(at);
     }
     let openings = source.openings_of_restored(&database, now);
+    database.meet_limits(&database.lane())?;
     let engine = database.engine();
     restored.records = engine.status().records;
     if let Some(tree) = engine.checkpointed() {
@@ -113,17 +116,18 @@ pub(crate) fn records_into<S: RecordSource>(
         files.close()?;
     }
     drop(database);
-    number_anew(place, openings)?;
+    number_anew(name, place, openings)?;
     Ok(restored)
 }
 
-/// Opens a new hash as one that has been opened so often, and closes it; returns how many records it has. Then it is known to be a
-/// database, too.
-pub(crate) fn number_anew(place: &Path, openings: u32) -> Result<u64> {
-    let opened = hash_at(place, false, openings)?;
-    let records = opened.status().records;
-    todana_core::Durable::close(&opened)?;
-    Ok(records)
+/// Opens a new hash as one that has been opened so often, has it keep to the limits of its name, and closes it; returns how many records
+/// it has. Then it is known to be a database, too.
+pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u64> {
+    let opened = Box::new(hash_at(place, false, openings)?);
+    let database = Database::new(opened, Arc::new(SystemClock)).limited_as(name);
+    database.meet_limits(&database.lane())?;
+    database.engine().durable().map_or(Ok(()), |files| files.close())?;
+    Ok(database.engine().status().records)
 }
 
 /// Copies the files that a manifest lists, and opens what has been made: then it is known to be a database. It keeps the database id, which the
@@ -132,7 +136,7 @@ fn files(
     disk: &dyn Disk,
     manifest: &Manifest,
     from: &Path,
-    to: &Path,
+    (name, to): (&Name, &Path),
     now: UnixSeconds,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
@@ -190,7 +194,7 @@ fn files(
         })?;
     }
     disk.sync_directory(to).map_err(|error| cannot("sync", to, &error))?;
-    let records = number_anew(to, openings_of_restored(openings, now))?;
+    let records = number_anew(name, to, openings_of_restored(openings, now))?;
     Ok(Restored {
         records,
         has_log: false,

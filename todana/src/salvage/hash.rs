@@ -88,15 +88,16 @@ impl Ruins {
         let hash = hash_at(to, name.tuning.compress, 0)?;
         let found = self.read_into(disk, &hash, progress)?;
         hash.sync()?;
+        let saved = hash.status().records;
         hash.close()?;
         drop(hash);
-        let records = number_anew(to, openings_of_restored(found.openings, now))?;
+        let records = number_anew(name, to, openings_of_restored(found.openings, now))?;
         let mut damages = self.damages_of(&found);
         let mut time_ms = 0;
         match &self.list {
             Some(Ok(manifest)) => {
                 time_ms = manifest.made_ms;
-                self.check_list(disk, manifest, records, &mut damages);
+                self.check_list(disk, manifest, saved, &mut damages);
             }
             Some(Err(error)) => {
                 let outcome = "left out: the files are taken as they lie there".into();
