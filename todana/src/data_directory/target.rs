@@ -125,7 +125,11 @@ fn lock_partial(disk: &dyn Disk, path: &Path, partial: &Path) -> Result<Lock> {
     loop {
         tries += 1;
         refuse_link(disk, partial)?;
-        disk.make_directory(partial).map_err(|error| cannot("make", partial, &error))?;
+        match disk.make_directory(partial) {
+            // It was there, and has gone since.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES => continue,
+            made => made.map_err(|error| cannot("make", partial, &error))?,
+        }
         refuse_link(disk, &lock_path)?;
         match disk.lock(&lock_path) {
             Ok(lock) => return Ok(Arc::new(lock)),

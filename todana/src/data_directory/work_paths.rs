@@ -78,7 +78,11 @@ pub(crate) fn refuse_foreign(directory: &Path, is_expected: &dyn Fn(&str) -> boo
         entries => entries.map_err(unreadable)?,
     };
     for entry in entries {
-        let entry = entry.map_err(unreadable)?;
+        let entry = match entry {
+            // Another process, which is about to be noticed, has just removed the directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entry => entry.map_err(unreadable)?,
+        };
         let path = entry.path();
         if !entry.file_name().to_str().is_some_and(is_expected) {
             let message = format!(
