@@ -3,11 +3,10 @@
 
 mod running;
 
-use running::{expect, refused, text, todana};
-use std::collections::BTreeMap;
+use running::{contents, expect, refused, text, todana};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
@@ -30,22 +29,6 @@ fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
         database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
     }
     database.log().unwrap().close().unwrap();
-}
-
-/// All that is below a directory: files with their bytes, directories with none.
-fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(tree(&path));
-            found.insert(path, None);
-        } else {
-            let bytes = fs::read(&path).unwrap();
-            found.insert(path, Some(bytes));
-        }
-    }
-    found
 }
 
 #[test]
@@ -91,11 +74,11 @@ fn nothing_is_written_or_removed_where_a_link_leads() {
     directory_with(data.as_ref(), &[("key", b"value")]);
     directory_with(elsewhere.as_ref(), &[("other", b"value")]);
     symlink(&elsewhere, path("target.partial")).unwrap();
-    let before = tree(elsewhere.as_ref());
+    let before = contents(elsewhere.as_ref());
     for command in ["backup", "restore"] {
         let why = refused(&[command, &data, &path("target")], 2);
         assert!(why.contains("target.partial is a symbolic link"), "{why}");
-        assert!(tree(elsewhere.as_ref()) == before, "{command}");
+        assert!(contents(elsewhere.as_ref()) == before, "{command}");
     }
 }
 
@@ -110,21 +93,21 @@ fn verify_and_salvage_change_nothing_of_what_they_read() {
         fs::write(path(place), "half").unwrap();
     }
     fs::remove_file(path("data/lock")).unwrap();
-    let before = tree(folder.path());
+    let before = contents(folder.path());
     expect(&["verify", &data], 0);
-    assert!(tree(folder.path()) == before);
+    assert!(contents(folder.path()) == before);
     for identity in ["data/identity", "backup/identity"] {
         fs::write(path(identity), "damaged").unwrap();
     }
-    let before = tree(folder.path());
+    let before = contents(folder.path());
     for source in [&data, &backup] {
         assert!(expect(&["verify", source], 1).contains("identity"));
-        assert!(tree(folder.path()) == before);
+        assert!(contents(folder.path()) == before);
         expect(&["salvage", source, &target], 0);
         expect(&["verify", &target], 0);
         assert!(expect(&["list", &target], 0).ends_with("key\n"));
         fs::remove_dir_all(&target).unwrap();
-        assert!(tree(folder.path()) == before);
+        assert!(contents(folder.path()) == before);
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod running;
 
-use running::{Folder, text, todana};
+use running::{Folder, contents, text, todana};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,8 @@ use todana::Db;
 
 /// All that is below a directory but locks: files with their bytes, directories with none.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(tree(&path));
-            found.insert(path, None);
-        } else if path.file_name().unwrap() != "lock" {
-            let bytes = fs::read(&path).unwrap();
-            found.insert(path, Some(bytes));
-        }
-    }
+    let mut found = contents(directory);
+    found.retain(|path, bytes| bytes.is_none() || path.file_name().unwrap() != "lock");
     found
 }
 

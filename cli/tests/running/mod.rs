@@ -3,9 +3,10 @@
 // Each test file takes what it needs.
 #![allow(dead_code)]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -253,6 +254,22 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         has_run("umount", &["-l", self.folder.path().to_str().unwrap()]);
     }
+}
+
+/// All that is below a directory: files with their bytes, directories with none.
+pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(contents(&path));
+            found.insert(path, None);
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            found.insert(path, Some(bytes));
+        }
+    }
+    found
 }
 
 /// Runs a program of the system; returns whether it went well.

@@ -32,8 +32,8 @@ use todana::checkpoint::CheckpointKeeper;
 use todana::disk::Disk;
 use todana::update_log::{Health, Tail};
 use todana::{
-    CachedClock, Clock, DataDirectory, DataOptions, Database, Durability, EngineOptions, Name, Opened,
-    Storage, SyncThread, seed_of,
+    CachedClock, Clock, CommitPoint, DataDirectory, DataOptions, Database, Durability, EngineOptions, Name,
+    Opened, Storage, SyncThread, seed_of,
 };
 use todana_core::{Checkpointed, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
@@ -72,6 +72,14 @@ impl Databases {
     #[inline]
     pub(crate) fn primary(&self) -> &Served {
         &self.all[0]
+    }
+
+    /// Has a database brought to disk up to this point, where anything vouches for its changes.
+    #[inline]
+    pub(crate) fn request_durability(&self, number: usize, point: CommitPoint) {
+        if let Some(durability) = self.all[number].database.durability() {
+            durability.request(point);
+        }
     }
 
     /// Does this to each database.

@@ -31,6 +31,11 @@ impl LocalExecutor {
         self.databases.iter().map(|(_, lane)| lane)
     }
 
+    /// Takes what this worker has written since the last call: numbers of databases, and the last commit of each.
+    pub(crate) fn take_commits(&self) -> impl Iterator<Item = (usize, CommitPoint)> {
+        self.lanes().enumerate().filter_map(|(number, lane)| Some((number, lane.commits.take()?)))
+    }
+
     #[cold]
     fn execute_observed(
         &self,

@@ -547,12 +547,9 @@ impl Worker {
     /// What a connection has changed must be durable before it is told so.
     fn await_changes(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let lanes = self.context.executor.lanes().enumerate();
-        let own = lanes.filter_map(|(number, lane)| Some((number, lane.commits.take()?)));
+        let own = self.context.executor.take_commits();
         for (number, point) in connection.session.take_changes().into_iter().chain(own) {
-            if let Some(durability) = self.shared.databases[number].database.durability() {
-                durability.request(point);
-            }
+            self.shared.databases.request_durability(number, point);
             connection.settlement.awaits.note(number, point);
             connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
@@ -598,11 +595,8 @@ impl Worker {
         }
         let hello = connection.session.leave(&mut self.context);
         // What it gives back changes databases, too; no other connection has to wait for that.
-        for (number, lane) in self.context.executor.lanes().enumerate() {
-            let durability = self.shared.databases[number].database.durability();
-            if let (Some(point), Some(durability)) = (lane.commits.take(), durability) {
-                durability.request(point);
-            }
+        for (number, point) in self.context.executor.take_commits() {
+            self.shared.databases.request_durability(number, point);
         }
         let reason = match self.shared.lifecycle.stopping() {
             Stopping::No if connection.fault == Some(Fault::Failed) => "error",

@@ -8,7 +8,7 @@ use crate::{Lane, Name, Transaction};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{ErrorKind, Place, Result};
+use todana_core::{ErrorKind, Place, Result, Status};
 
 /// Taken at once.
 const VICTIMS_MAX: u64 = 64;
@@ -66,7 +66,7 @@ impl Limiter {
         let mut evict = |victims: &[Vec<u8>]| victims.iter().try_for_each(|key| database.evict(lane, key));
         loop {
             match self.relieve(database, AT_ONE_WRITE, &is_spared, &mut evict) {
-                // Commits want the hand, too, so nobody waits for a transaction who holds it.
+                // A transaction is under way. Its commit needs the hand, which is free while this waits.
                 Err(error) if error.kind() == ErrorKind::Busy && database.gate().wait().is_ok() => {}
                 _ => return,
             }
@@ -99,19 +99,17 @@ impl Limiter {
 
     /// Returns true if there are too many records or bytes.
     pub(super) fn is_exceeded(&self, database: &Database) -> bool {
-        self.surplus(database) > 0
+        self.surplus(&database.engine().status()) > 0
     }
 
-    /// At least how many records are too many. Of too many bytes it is known when they are gone.
-    fn surplus(&self, database: &Database) -> u64 {
-        let status = database.engine().status();
+    /// Returns at least how many records are too many. When there are no longer too many bytes, only a later status shows.
+    fn surplus(&self, status: &Status) -> u64 {
         let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
         status.records.saturating_sub(self.records_max).max(too_long)
     }
 
-    /// Half as many records as it would take to be rid of too many bytes, were all of one length.
-    fn heavy(&self, database: &Database) -> u64 {
-        let status = database.engine().status();
+    /// Returns half the number of records that make up the surplus of bytes, if all are of one length.
+    fn heavy(&self, status: &Status) -> u64 {
         let too_many = u128::from(status.live_bytes.saturating_sub(self.bytes_max));
         let records = too_many * u128::from(status.records) / 2 / u128::from(status.live_bytes.max(1));
         u64::try_from(records).unwrap_or(u64::MAX)
@@ -132,11 +130,12 @@ impl Limiter {
         let mut hand = self.hand.lock();
         while removed < at_most {
             // Others may have taken some meanwhile.
-            let surplus = self.surplus(database);
+            let status = database.engine().status();
+            let surplus = self.surplus(&status);
             if surplus == 0 {
                 break;
             }
-            let count = surplus.max(self.heavy(database)).min(VICTIMS_MAX).min(at_most - removed);
+            let count = surplus.max(self.heavy(&status)).min(VICTIMS_MAX).min(at_most - removed);
             let (mut victims, gone) = victims(database, &mut hand, count, is_spared)?;
             if victims.is_empty() && gone == 0 {
                 break;
