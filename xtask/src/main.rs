@@ -14,6 +14,7 @@ mod sanitize;
 mod soak;
 mod step;
 mod tests;
+mod tidy;
 #[cfg(test)]
 mod unsafe_code;
 
@@ -38,6 +39,15 @@ enum Task {
         /// Only this step
         #[arg(long)]
         only: Option<String>,
+    },
+    /// Count what the house style counts, and fail where a figure exceeds its limit
+    Tidy {
+        /// Lower the limits in xtask/tidy.toml to the figures
+        #[arg(long)]
+        lower: bool,
+        /// Print each place that counts for this figure
+        #[arg(long, value_name = "FIGURE")]
+        list: Option<String>,
     },
     /// Make the header of the C library anew
     Header,
@@ -67,6 +77,7 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     match Arguments::parse_from(with_old_names(std::env::args_os().collect())).task {
         Task::Test { only } => test(&mut report, only.as_deref()),
+        Task::Tidy { lower, list } => report.step("tidy", || tidy::run(lower, list.as_deref())),
         Task::Header => report.step("header", c::header),
         Task::InstallC { prefix } => {
             // Relative to where the user stands.
@@ -98,6 +109,7 @@ fn test(report: &mut Report, only: Option<&str>) {
         cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
     }
     report.step("format", || cargo(&["fmt", "--all", "--check"]).run());
+    report.step("tidy", || tidy::run(false, None));
     report.step("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--profile", PROFILE, "--", "-D", "warnings"]).run()
     });
