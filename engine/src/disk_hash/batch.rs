@@ -1,11 +1,11 @@
 //! Several changes at once: one stretch of the log that counts as a whole or not at all.
 
 use super::entry::{self, BATCH};
-use super::page::{Slot, class_of, tag_of};
-use super::scratch::Scratch;
+use super::page::{IndexSlot, class_of, tag_of};
+use super::scratch::ThreadScratch;
 use super::segment::OFFSET_MAX;
 use super::shard::shard_of;
-use super::{Damage, DiskHash};
+use super::{DamagedRecord, DiskHash};
 use std::collections::HashMap;
 use std::ops::Range;
 use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
@@ -14,14 +14,14 @@ use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
 const BATCH_LEN_MAX: u64 = OFFSET_MAX - (8 << 20);
 
 /// A change as it will be written.
-struct Change<'k> {
+struct BatchChange<'k> {
     hash: u64,
     key: &'k [u8],
     /// Its entry, but for the CRC.
     bytes: Range<usize>,
     /// Where the record is now, and how long its entry is: 0 if it is damaged.
-    old: Option<(Slot, usize)>,
-    damage: Option<Damage>,
+    old: Option<(IndexSlot, usize)>,
+    damage: Option<DamagedRecord>,
     /// `None`: it is removed.
     expiry: Option<Expiry>,
 }
@@ -38,20 +38,20 @@ impl DiskHash {
         let mut indices: Vec<usize> = wanted.iter().map(|change| shard_of(change.0)).collect();
         indices.sort_unstable();
         indices.dedup();
-        let mut shards: Vec<_> = indices.iter().map(|&index| self.alone(index)).collect();
+        let mut shards: Vec<_> = indices.iter().map(|&index| self.lock_shard(index)).collect();
         let place = |hash| indices.binary_search(&shard_of(hash)).expect("all of them are locked");
 
-        let (mut scratch, mut bytes, mut plan) = (Scratch::take(), Vec::new(), Vec::new());
+        let (mut scratch, mut bytes, mut plan) = (ThreadScratch::take(), Vec::new(), Vec::new());
         let room = &mut *scratch;
         for (hash, key, action) in wanted {
             let shard = &shards[place(hash)];
             let mut damage = None;
-            let found = self.seek(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;
+            let found = self.find(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;
             let damage = damage.filter(|_| found.is_none());
             let start = bytes.len();
             let expiry = match (action, &found) {
                 (Action::Retag(_), None) if damage.is_some() => {
-                    return Err(damage.map_or_else(super::lost, |damage| damage.error));
+                    return Err(damage.map_or_else(super::missing_segment_error, |damage| damage.error));
                 }
                 (Action::Keep, _) | (Action::Retag(_), None) => continue,
                 (Action::Remove, None) if damage.is_none() => continue,
@@ -73,7 +73,7 @@ impl DiskHash {
             };
             let old = found.map(|found| (found.slot, found.entry.head.len));
             let old = old.or(damage.as_ref().map(|damage| (damage.slot, 0)));
-            plan.push(Change { hash, key, bytes: start..bytes.len(), old, damage, expiry });
+            plan.push(BatchChange { hash, key, bytes: start..bytes.len(), old, damage, expiry });
         }
         // The longest last: the others then begin where an index entry can still lead.
         plan.sort_by_key(|change| change.bytes.len());
@@ -90,11 +90,11 @@ impl DiskHash {
         }
 
         if plan.iter().any(|change| change.expiry.is_some()) {
-            self.refuse_if_spent(total + 16)?;
+            self.refuse_if_disk_full(total + 16)?;
         }
         let mut appender = self.log.lock();
         let prepared = appender.prepare(total + 16, longest);
-        prepared.inspect_err(|error| self.log.refusals.note(error, total + 16))?;
+        prepared.inspect_err(|error| self.log.refused_writes.note(error, total + 16))?;
         if plan.len() > 1 {
             let rest = (total as u64).to_le_bytes();
             appender.append_small(|buffer| entry::put_other(buffer, BATCH, &rest));
@@ -105,7 +105,7 @@ impl DiskHash {
                 appender.append_small(|buffer| buffer.extend_from_slice(&bytes[change.bytes.clone()]))
             })
             .collect();
-        appender.settle().inspect_err(|error| self.log.refusals.note(error, total + 16))?;
+        appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, total + 16))?;
         let segment = std::sync::Arc::clone(appender.segment());
         if appender.is_long(total) {
             // What cannot be written now stays readable, and is written later.
@@ -121,12 +121,12 @@ impl DiskHash {
             match (change.expiry, old) {
                 (Some(expiry), old) => {
                     segment.note_expiry(expiry);
-                    let slot = Slot::new(tag_of(change.hash), class_of(appended.len), appended.at);
+                    let slot = IndexSlot::new(tag_of(change.hash), class_of(appended.len), appended.at);
                     shard.enter(change.hash, slot, appended.len, old);
                 }
                 (None, old) => {
-                    let removes = &segment.removes;
-                    removes.fetch_add(appended.len as u64, std::sync::atomic::Ordering::Relaxed);
+                    let remove_bytes = &segment.remove_bytes;
+                    remove_bytes.fetch_add(appended.len as u64, std::sync::atomic::Ordering::Relaxed);
                     if let Some((index, len)) = old {
                         shard.leave(change.hash, index, len);
                     }

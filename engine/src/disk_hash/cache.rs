@@ -28,7 +28,7 @@ const ADMISSION: u64 = 32;
 /// Frames looked at for one to take.
 const TRIES: usize = 8;
 
-struct Group {
+struct FrameGroup {
     /// Taken when the first of its frames is.
     memory: Option<Mapping>,
     /// Where the huge page begins in it.
@@ -39,10 +39,10 @@ struct Group {
     used: [AtomicBool; FRAMES],
 }
 
-impl Group {
-    fn new() -> Group {
+impl FrameGroup {
+    fn new() -> FrameGroup {
         let used = std::array::from_fn(|_| AtomicBool::new(false));
-        Group { memory: None, start: 0, tags: [0; FRAMES], lens: [0; FRAMES], used }
+        FrameGroup { memory: None, start: 0, tags: [0; FRAMES], lens: [0; FRAMES], used }
     }
 
     #[inline]
@@ -65,8 +65,8 @@ impl Group {
 }
 
 /// The cache.
-pub(crate) struct Cache {
-    groups: Box<[RwLock<Group>]>,
+pub(crate) struct BlockCache {
+    groups: Box<[RwLock<FrameGroup>]>,
     taken: AtomicUsize,
     hand: AtomicUsize,
     misses: AtomicU64,
@@ -77,11 +77,11 @@ fn tag(segment: &Segment, block: u64) -> u64 {
     segment.number << 24 | block
 }
 
-impl Cache {
-    pub(crate) fn new(bytes: u64) -> Cache {
+impl BlockCache {
+    pub(crate) fn new(bytes: u64) -> BlockCache {
         let count = bytes.div_ceil(HUGE_PAGE as u64).min(1 << 23) as usize;
-        Cache {
-            groups: (0..count).map(|_| RwLock::new(Group::new())).collect(),
+        BlockCache {
+            groups: (0..count).map(|_| RwLock::new(FrameGroup::new())).collect(),
             taken: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
@@ -95,12 +95,12 @@ impl Cache {
     /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> u64 {
         let taken = self.taken.load(Ordering::Relaxed).min(self.frames()).div_ceil(FRAMES);
-        (taken * HUGE_PAGE + self.groups.len() * size_of::<RwLock<Group>>()) as u64
+        (taken * HUGE_PAGE + self.groups.len() * size_of::<RwLock<FrameGroup>>()) as u64
     }
 
     /// Shows what the cache has from an offset on; `None` if it has not.
     #[inline]
-    pub(crate) fn see<T>(&self, segment: &Segment, offset: u64, see: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    pub(crate) fn view<T>(&self, segment: &Segment, offset: u64, see: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let block = offset / BLOCK_LEN;
         let index = (segment.blocks.get(block as usize)?.load(Ordering::Relaxed) as usize).checked_sub(1)?;
         let frame = index % FRAMES;
@@ -124,8 +124,8 @@ impl Cache {
         let block = offset / BLOCK_LEN;
         let Some(note) = segment.blocks.get(block as usize) else { return false };
         let start = block * BLOCK_LEN;
-        // Blocks that still grow are left alone.
-        if !segment.sealed.load(Ordering::Relaxed)
+        // Blocks that still grow are left lock_shard.
+        if !segment.is_sealed.load(Ordering::Relaxed)
             && segment.flushed.load(Ordering::Acquire) < start + FRAME_LEN as u64
         {
             return false;

@@ -2,7 +2,7 @@
 //! are at one moment are the database as of that moment.
 
 use super::DiskHash;
-use super::segment::{Segment, unreadable, unwritable};
+use super::segment::{Segment, read_error, write_error};
 use crate::disk::{Disk, File, SystemDisk};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ impl DiskHash {
         if disk.list(to).is_ok() {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is there already", to.display())));
         }
-        self.house.lock().copies += 1;
+        self.maintenance.lock().copies += 1;
         let outcome = self.copy_files(disk, to);
-        self.house.lock().copies -= 1;
+        self.maintenance.lock().copies -= 1;
         outcome
     }
 
@@ -45,7 +45,7 @@ impl DiskHash {
         // Looked for afterwards: those that the segments name are there by now.
         for (number, dictionary) in self.dictionaries.iter() {
             let path = dictionary.path.clone();
-            let file = self.log.disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
+            let file = self.log.disk.open(&path, false).map_err(|error| read_error(&path, &error))?;
             files.push(FrozenFile {
                 kind: FrozenKind::Dictionary,
                 number: number as u64,
@@ -63,16 +63,16 @@ impl DiskHash {
         // What is left of one that was broken off.
         for name in disk.list(&partial).unwrap_or_default() {
             let path = partial.join(name);
-            disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
+            disk.remove(&path).map_err(|error| write_error(&path, &error))?;
         }
-        disk.make_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
+        disk.make_directory(&partial).map_err(|error| write_error(&partial, &error))?;
         for FrozenFile { len, content, .. } in self.freeze_files()? {
             copy_file(disk, &*content, len, &partial)?;
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        disk.sync_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
-        disk.rename(&partial, to).map_err(|error| unwritable(to, &error))?;
-        disk.sync_directory(parent).map_err(|error| unwritable(parent, &error))
+        disk.sync_directory(&partial).map_err(|error| write_error(&partial, &error))?;
+        disk.rename(&partial, to).map_err(|error| write_error(to, &error))?;
+        disk.sync_directory(parent).map_err(|error| write_error(parent, &error))
     }
 }
 
@@ -86,7 +86,7 @@ impl FrozenContent for Segment {
     }
 
     fn has_name(&self) -> bool {
-        !self.gone.load(Ordering::Relaxed)
+        !self.is_removed.load(Ordering::Relaxed)
     }
 }
 
@@ -97,7 +97,7 @@ struct FrozenDictionary {
 
 impl FrozenContent for FrozenDictionary {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.file.read_at(offset, into).map_err(|error| unreadable(&self.path, &error))
+        self.file.read_at(offset, into).map_err(|error| read_error(&self.path, &error))
     }
 
     fn path(&self) -> &Path {
@@ -107,17 +107,17 @@ impl FrozenContent for FrozenDictionary {
 
 fn copy_file(disk: &dyn Disk, content: &dyn FrozenContent, len: u64, to: &Path) -> Result<()> {
     let path = to.join(content.path().file_name().unwrap_or_default());
-    let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+    let file = disk.create(&path).map_err(|error| write_error(&path, &error))?;
     let mut piece = vec![0; PIECE.min(len as usize)];
     let mut at = 0;
     while at < len {
         let wanted = PIECE.min((len - at) as usize);
         if content.read_at(at, &mut piece[..wanted])? < wanted {
-            return Err(unreadable(content.path(), &std::io::ErrorKind::UnexpectedEof.into()));
+            return Err(read_error(content.path(), &std::io::ErrorKind::UnexpectedEof.into()));
         }
         let written = file.write_at(at, &mut [IoSlice::new(&piece[..wanted])]);
-        written.map_err(|error| unwritable(&path, &error))?;
+        written.map_err(|error| write_error(&path, &error))?;
         at += wanted as u64;
     }
-    file.sync().map_err(|error| unwritable(&path, &error))
+    file.sync().map_err(|error| write_error(&path, &error))
 }

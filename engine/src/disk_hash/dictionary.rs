@@ -1,8 +1,8 @@
-//! Dictionaries: what values are compressed with, in files of their own (docs/format/disk-hash.md, section 5).
+//! DictionarySet: what values are compressed with, in files of their own (docs/format/disk-hash.md, section 5).
 //!
 //! Always true: a dictionary that an entry names is on disk, and is counted by the header of the entry's segment.
 
-use super::segment::{HEADER_LEN, Header, Identity, corrupt, unreadable, unwritable};
+use super::segment::{DatabaseIdentity, FileHeader, HEADER_LEN, corrupt, read_error, write_error};
 use crate::disk::{Disk, File};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) fn dictionary_number(name: &str) -> Option<usize> {
 }
 
 /// A dictionary, ready for use.
-pub(crate) struct Dictionary {
+pub(crate) struct ValueDictionary {
     pub(crate) path: PathBuf,
     /// Of its file.
     pub(crate) len: u64,
@@ -41,14 +41,14 @@ pub(crate) struct Dictionary {
     content: Box<[u8]>,
 }
 
-impl Dictionary {
+impl ValueDictionary {
     /// `content`: that of its file behind the header.
-    pub(crate) fn new(path: PathBuf, content: Vec<u8>) -> Result<Dictionary> {
+    pub(crate) fn new(path: PathBuf, content: Vec<u8>) -> Result<ValueDictionary> {
         let expands = DDict::try_create(&content).ok_or_else(|| {
             Error::new(ErrorKind::Full, format!("no memory for the dictionary {}", path.display()))
         })?;
         let len = (HEADER_LEN + content.len()) as u64;
-        Ok(Dictionary { path, len, expands, compresses: OnceLock::new(), content: content.into() })
+        Ok(ValueDictionary { path, len, expands, compresses: OnceLock::new(), content: content.into() })
     }
 
     /// What compresses; `None` where there is no memory for it.
@@ -64,24 +64,24 @@ impl Dictionary {
 }
 
 /// All dictionaries of a database.
-pub(crate) struct Dictionaries {
-    all: Box<[OnceLock<Dictionary>]>,
+pub(crate) struct DictionarySet {
+    all: Box<[OnceLock<ValueDictionary>]>,
     /// The one that is compressed with; 0 for none.
     current: AtomicU8,
 }
 
-impl Dictionaries {
+impl DictionarySet {
     /// The last one of these is compressed with.
-    pub(crate) fn new(found: Vec<Dictionary>) -> Dictionaries {
+    pub(crate) fn new(found: Vec<ValueDictionary>) -> DictionarySet {
         let current = AtomicU8::new(found.len() as u8);
-        let mut all: Vec<OnceLock<Dictionary>> = found.into_iter().map(OnceLock::from).collect();
+        let mut all: Vec<OnceLock<ValueDictionary>> = found.into_iter().map(OnceLock::from).collect();
         all.resize_with(DICTIONARIES_MAX, OnceLock::new);
-        Dictionaries { all: all.into(), current }
+        DictionarySet { all: all.into(), current }
     }
 
     /// The dictionary of a number, from 1 on.
     #[inline]
-    pub(crate) fn get(&self, number: u8) -> Option<&Dictionary> {
+    pub(crate) fn get(&self, number: u8) -> Option<&ValueDictionary> {
         self.all.get(usize::from(number).checked_sub(1)?)?.get()
     }
 
@@ -90,7 +90,7 @@ impl Dictionaries {
         self.all.iter().take_while(|dictionary| dictionary.get().is_some()).count()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Dictionary)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &ValueDictionary)> {
         self.all
             .iter()
             .map_while(OnceLock::get)
@@ -100,19 +100,19 @@ impl Dictionaries {
 
     /// The one to compress with.
     #[inline]
-    pub(crate) fn current(&self) -> (u8, Option<&Dictionary>) {
+    pub(crate) fn current(&self) -> (u8, Option<&ValueDictionary>) {
         let number = self.current.load(Ordering::Acquire);
         (number, self.get(number))
     }
 
     /// One more, that nothing is compressed with yet.
-    pub(crate) fn add(&self, dictionary: Dictionary) {
+    pub(crate) fn add(&self, dictionary: ValueDictionary) {
         // Only one thread trains at a time.
         let _ = self.all[self.count()].set(dictionary);
     }
 
     /// The last one is compressed with from now on.
-    pub(crate) fn turn_to_last(&self) {
+    pub(crate) fn use_newest(&self) {
         self.current.store(self.count() as u8, Ordering::Release);
     }
 
@@ -126,14 +126,14 @@ impl Dictionaries {
 pub(crate) fn store(
     disk: &dyn Disk,
     directory: &Path,
-    (identity, openings): (Identity, u32),
+    (identity, openings): (DatabaseIdentity, u32),
     number: usize,
     content: &[u8],
 ) -> Result<PathBuf> {
     let path = directory.join(dictionary_name(number));
     let partial = directory.join(format!("{}.partial", dictionary_name(number)));
     let extra = crc32c::crc32c(content);
-    let header = Header { identity, openings, number: number as u64, extra }.encode(MAGIC);
+    let header = FileHeader { identity, openings, number: number as u64, extra }.encode(MAGIC);
     let write = || {
         // What is left of one that could not be written.
         let _ = disk.remove(&partial);
@@ -143,27 +143,27 @@ pub(crate) fn store(
         disk.rename(&partial, &path)?;
         disk.sync_directory(directory)
     };
-    write().map_err(|error| unwritable(&path, &error))?;
+    write().map_err(|error| write_error(&path, &error))?;
     Ok(path)
 }
 
 /// Reads the file of a dictionary and checks it; returns whose it is, and what is behind the header. Fails with `Corrupt` if it is damaged or missing.
-pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(Identity, Vec<u8>)> {
+pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(DatabaseIdentity, Vec<u8>)> {
     let damaged = |what: &str| corrupt(path, 0, what);
     let file = match disk.open(path, false) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(damaged("the dictionary is missing that values are compressed with"));
         }
-        opened => opened.map_err(|error| unreadable(path, &error))?,
+        opened => opened.map_err(|error| read_error(path, &error))?,
     };
-    let len = file.len().map_err(|error| unreadable(path, &error))?;
+    let len = file.len().map_err(|error| read_error(path, &error))?;
     if len > (HEADER_LEN + LEN_MAX) as u64 {
         return Err(damaged(&format!("a dictionary of {len} bytes, which none has")));
     }
     let mut bytes = vec![0; len as usize];
-    let there = read_whole(&*file, &mut bytes).map_err(|error| unreadable(path, &error))?;
+    let there = read_whole(&*file, &mut bytes).map_err(|error| read_error(path, &error))?;
     bytes.truncate(there);
-    let (header, _) = Header::decode(&bytes, MAGIC).map_err(|what| damaged(&what))?;
+    let (header, _) = FileHeader::decode(&bytes, MAGIC).map_err(|what| damaged(&what))?;
     if header.number != number as u64 {
         return Err(damaged("it has another number than its name"));
     }
@@ -189,9 +189,9 @@ fn read_whole(file: &dyn File, into: &mut [u8]) -> std::io::Result<usize> {
 pub(crate) fn load(
     disk: &dyn Disk,
     directory: &Path,
-    identity: Identity,
+    identity: DatabaseIdentity,
     count: usize,
-) -> Result<Vec<Dictionary>> {
+) -> Result<Vec<ValueDictionary>> {
     (1..=count)
         .map(|number| {
             let path = directory.join(dictionary_name(number));
@@ -199,7 +199,7 @@ pub(crate) fn load(
             if found != identity {
                 return Err(corrupt(&path, 0, "it is another database's"));
             }
-            Dictionary::new(path, content)
+            ValueDictionary::new(path, content)
         })
         .collect()
 }
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_a_dictionary_is_told_and_every_cut() {
         let folder = tempfile::tempdir().unwrap();
-        let identity = Identity { database_id: *b"0123456789abcdef", seed: 7 };
+        let identity = DatabaseIdentity { database_id: *b"0123456789abcdef", seed: 7 };
         let content: Vec<u8> = (0..300u32).map(|n| (n * 7) as u8).collect();
         let path = store(&SystemDisk, folder.path(), (identity, 3), 2, &content).unwrap();
         assert!(path.ends_with("002.dictionary"));

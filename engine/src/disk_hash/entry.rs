@@ -9,7 +9,7 @@ pub(crate) const PUT: u8 = 0;
 pub(crate) const REMOVE: u8 = 1;
 pub(crate) const BATCH: u8 = 2;
 pub(crate) const CLEAR: u8 = 3;
-pub(crate) const CENSUS: u8 = 4;
+pub(crate) const SEGMENT_LIST: u8 = 4;
 pub(crate) const DROPPED: u8 = 5;
 pub(crate) const MARK: u8 = 6;
 
@@ -25,22 +25,22 @@ const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
 const MORE_COMPRESSED: u8 = 0x10;
 
-/// As many bytes of an entry's beginning tell its length, whatever it is.
+/// As many bytes of an entry's beginning report_damage its length, whatever it is.
 pub(crate) const HEAD_MAX: usize = 64;
 
 /// How a stored value came to be: by which dictionary (0: none), and from how many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packing {
+pub(crate) struct ValueEncoding {
     pub(crate) dictionary: u8,
     pub(crate) plain_len: usize,
 }
 
 /// What an entry says, as far as its beginning tells; offsets are from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Head {
+pub(crate) struct EntryHead {
     pub(crate) kind: u8,
     pub(crate) attributes: Attributes,
-    pub(crate) packing: Option<Packing>,
+    pub(crate) encoding: Option<ValueEncoding>,
     pub(crate) key_at: usize,
     pub(crate) key_len: usize,
     pub(crate) value_len: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Head {
     pub(crate) len: usize,
 }
 
-impl Head {
+impl EntryHead {
     pub(crate) fn key<'b>(&self, entry: &'b [u8]) -> &'b [u8] {
         &entry[self.key_at..self.key_at + self.key_len]
     }
@@ -60,15 +60,15 @@ impl Head {
 
     /// The number behind the tag of an entry of a kind that has one there, of at least 16 bytes.
     pub(crate) fn number(entry: &[u8]) -> u64 {
-        eight(entry, 8)
+        u64_at(entry, 8)
     }
 }
 
-pub(crate) fn eight(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-pub(crate) fn four(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
@@ -132,9 +132,9 @@ pub(crate) fn put_head(
     key_len: usize,
     value_len: usize,
     attributes: &Attributes,
-    packing: Option<Packing>,
+    encoding: Option<ValueEncoding>,
 ) {
-    if *attributes == Attributes::default() && packing.is_none() {
+    if *attributes == Attributes::default() && encoding.is_none() {
         if key_len < 0x80 && value_len < 0x80 {
             into.extend_from_slice(&[0, 0, 0, 0, PUT, key_len as u8, value_len as u8]);
         } else {
@@ -155,7 +155,7 @@ pub(crate) fn put_head(
         (marks.token_out, MORE_TOKEN_OUT),
         (access.is_some(), MORE_ACCESS),
         (access.is_some_and(|access| access.fetched), MORE_FETCHED),
-        (packing.is_some(), MORE_COMPRESSED),
+        (encoding.is_some(), MORE_COMPRESSED),
     ] {
         more |= if is_set { bit } else { 0 };
     }
@@ -187,7 +187,7 @@ pub(crate) fn put_head(
     if let Some(access) = access {
         put_varint(access.at.0, into);
     }
-    if let Some(Packing { dictionary, plain_len }) = packing {
+    if let Some(ValueEncoding { dictionary, plain_len }) = encoding {
         into.push(dictionary);
         put_varint(plain_len as u64, into);
     }
@@ -201,7 +201,7 @@ pub(crate) fn put_remove(into: &mut Vec<u8>, key: &[u8]) {
     into.extend_from_slice(key);
 }
 
-/// Appends an entry of another kind, of these bytes behind the first eight, but for its CRC.
+/// Appends an entry of another kind, of these bytes behind the first u64_at, but for its CRC.
 pub(crate) fn put_other(into: &mut Vec<u8>, kind: u8, rest: &[u8]) {
     into.extend_from_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
     into.extend_from_slice(rest);
@@ -211,7 +211,7 @@ pub(crate) fn put_other(into: &mut Vec<u8>, kind: u8, rest: &[u8]) {
 #[inline]
 pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
     let len = padded(into.len() - start);
-    // Fewer than eight.
+    // Fewer than u64_at.
     into.resize(start + len, 0);
     let crc = raw::crc32c(seed, &into[start + 4..]);
     into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
@@ -219,28 +219,28 @@ pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
 
 /// Whether the CRC of a whole entry is right.
 #[inline]
-pub(crate) fn is_whole(entry: &[u8], seed: u32) -> bool {
-    raw::crc32c(seed, &entry[4..]) == four(entry, 0)
+pub(crate) fn is_intact(entry: &[u8], seed: u32) -> bool {
+    raw::crc32c(seed, &entry[4..]) == u32_at(entry, 0)
 }
 
 /// The entry that these bytes begin with, and what it says; `None` if it is not whole.
 #[inline]
-pub(crate) fn whole(bytes: &[u8], seed: u32) -> Option<(Head, &[u8])> {
+pub(crate) fn whole(bytes: &[u8], seed: u32) -> Option<(EntryHead, &[u8])> {
     let head = parse(bytes)?;
     let entry = bytes.get(..head.len)?;
-    is_whole(entry, seed).then_some((head, entry))
+    is_intact(entry, seed).then_some((head, entry))
 }
 
 /// What an entry's first bytes ([`HEAD_MAX`] of them, or all) say; `None` if that is nothing. The rest of it may not be
 /// there, and the CRC has not been looked at.
 #[inline]
-pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<EntryHead> {
     let tag = *bytes.get(4)?;
     let mut cursor = Cursor { bytes, at: 5 };
-    let mut head = Head {
+    let mut head = EntryHead {
         kind: tag & KIND,
         attributes: Attributes::default(),
-        packing: None,
+        encoding: None,
         key_at: 0,
         key_len: 0,
         value_len: 0,
@@ -256,7 +256,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
             REMOVE => head.key_len = cursor.len()?,
             BATCH | DROPPED => head.len = 16,
             CLEAR => head.len = 8,
-            CENSUS => head.len = 16 + 16 * four(bytes.get(8..12)?, 0) as usize,
+            SEGMENT_LIST => head.len = 16 + 16 * u32_at(bytes.get(8..12)?, 0) as usize,
             MARK => head.len = 24,
             _ => return None,
         }
@@ -269,7 +269,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
     Some(head)
 }
 
-fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut Head) -> Option<()> {
+fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut EntryHead) -> Option<()> {
     head.key_len = cursor.len()?;
     head.value_len = cursor.len()?;
     let more = if tag & HAS_MORE != 0 { cursor.byte()? } else { 0 };
@@ -295,7 +295,7 @@ fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut Head) -> Option
     }
     if more & MORE_COMPRESSED != 0 {
         let dictionary = cursor.byte()?;
-        head.packing = Some(Packing { dictionary, plain_len: cursor.len()? });
+        head.encoding = Some(ValueEncoding { dictionary, plain_len: cursor.len()? });
     }
     Some(())
 }
@@ -316,7 +316,7 @@ mod tests {
             (head.key(&bytes), head.value(&bytes), head.len),
             (&b"kkkkkkkk"[..], &b"vvvvvvvv"[..], 24)
         );
-        assert!(is_whole(&bytes, 77) && !is_whole(&bytes, 78));
+        assert!(is_intact(&bytes, 77) && !is_intact(&bytes, 78));
     }
 
     #[test]
@@ -336,15 +336,15 @@ mod tests {
                     marks: Marks { stale: is(2), token_out: is(3) },
                     access: is(4).then_some(Access { at: UnixSeconds(u64::MAX), fetched: is(1) }),
                 };
-                let packing = is(5).then_some(Packing { dictionary: 9, plain_len: 1 << 30 });
+                let encoding = is(5).then_some(ValueEncoding { dictionary: 9, plain_len: 1 << 30 });
                 let mut bytes = Vec::new();
-                put_head(&mut bytes, 3, 1000, &attributes, packing);
+                put_head(&mut bytes, 3, 1000, &attributes, encoding);
                 assert!(bytes.len() <= HEAD_MAX);
                 bytes.extend_from_slice(b"key");
                 bytes.resize(bytes.len() + 1000, b'v');
                 seal(&mut bytes, 0, 1);
                 let head = parse(&bytes[..bytes.len().min(HEAD_MAX)]).unwrap();
-                assert_eq!((head.attributes, head.packing, head.len), (attributes, packing, bytes.len()));
+                assert_eq!((head.attributes, head.encoding, head.len), (attributes, encoding, bytes.len()));
                 assert_eq!((head.key(&bytes), head.value(&bytes)), (&b"key"[..], &[b'v'; 1000][..]));
             }
         }

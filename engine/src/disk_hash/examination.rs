@@ -2,7 +2,7 @@
 
 use super::dictionary::{self, DICTIONARIES_MAX, dictionary_name};
 use super::entry;
-use super::segment::{HEADER_LEN, Header, SEGMENT_MAGIC, Segment, corrupt, unreadable};
+use super::segment::{FileHeader, HEADER_LEN, SEGMENT_MAGIC, Segment, corrupt, read_error};
 use super::walk::{CHUNK, walk};
 use crate::disk::Disk;
 use std::path::Path;
@@ -10,22 +10,22 @@ use todana_core::Result;
 
 /// What a segment says of itself: the database that it is of.
 pub(super) fn database_of(bytes: &[u8]) -> Option<[u8; 16]> {
-    Header::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.identity.database_id)
+    FileHeader::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.identity.database_id)
 }
 
 /// How often the database had been opened when the segment was made.
 pub(super) fn openings_of(bytes: &[u8]) -> Option<u32> {
-    Header::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.openings)
+    FileHeader::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.openings)
 }
 
 /// Reads all of a segment and checks every checksum; returns how many records are in it, those that do not count any more included.
 pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
-    let file = disk.open(path, false).map_err(|error| unreadable(path, &error))?;
-    let len = file.len().map_err(|error| unreadable(path, &error))?;
+    let file = disk.open(path, false).map_err(|error| read_error(path, &error))?;
+    let len = file.len().map_err(|error| read_error(path, &error))?;
     let mut bytes = [0; HEADER_LEN];
-    let got = file.read_at(0, &mut bytes).map_err(|error| unreadable(path, &error))?;
+    let got = file.read_at(0, &mut bytes).map_err(|error| read_error(path, &error))?;
     let (header, seed) =
-        Header::decode(&bytes[..got], SEGMENT_MAGIC).map_err(|what| corrupt(path, 0, &what))?;
+        FileHeader::decode(&bytes[..got], SEGMENT_MAGIC).map_err(|what| corrupt(path, 0, &what))?;
     if header.number != number {
         return Err(corrupt(path, 0, "it has another number than its name"));
     }
@@ -33,7 +33,7 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     let (mut records, mut dictionary) = (0, 0);
     let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |at, head, _| {
         records += u64::from(head.kind == entry::PUT);
-        let named = head.packing.map_or(0, |packing| packing.dictionary);
+        let named = head.encoding.map_or(0, |encoding| encoding.dictionary);
         if u32::from(named) > header.extra {
             return Err(segment
                 .corrupt(at, &format!("it is compressed with dictionary {named}, which does not count")));

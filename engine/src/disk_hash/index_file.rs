@@ -2,11 +2,13 @@
 //! opening.
 
 use super::DiskHash;
-use super::compaction::Housekeeping;
-use super::entry::{eight, four};
-use super::page::{CLASS_MAX, Location, Page, Slot};
-use super::segment::{HEADER_LEN, Header, Identity, Position, SEGMENTS_MAX, corrupt, unreadable, unwritable};
-use super::shard::{PAGES, SHARDS, Shard};
+use super::compaction::MaintenanceState;
+use super::entry::{u32_at, u64_at};
+use super::page::{CLASS_MAX, EntryLocation, IndexPage, IndexSlot};
+use super::segment::{
+    DatabaseIdentity, FileHeader, HEADER_LEN, LogPosition, SEGMENTS_MAX, corrupt, read_error, write_error,
+};
+use super::shard::{IndexShard, PAGES, SHARDS};
 use crate::disk::{Disk, File};
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -29,23 +31,23 @@ pub(super) struct IndexWriter {
     seed: u32,
     next: usize,
     /// No part is as of a later position.
-    until: Position,
+    until: LogPosition,
     appended: u64,
 }
 
-fn put_position(position: Position, into: &mut Vec<u8>) {
+fn put_position(position: LogPosition, into: &mut Vec<u8>) {
     into.extend_from_slice(&position.number.to_le_bytes());
     into.extend_from_slice(&position.offset.to_le_bytes());
 }
 
-fn position_at(bytes: &[u8], at: usize) -> Position {
-    Position { number: eight(bytes, at), offset: eight(bytes, at + 8) }
+fn position_at(bytes: &[u8], at: usize) -> LogPosition {
+    LogPosition { number: u64_at(bytes, at), offset: u64_at(bytes, at + 8) }
 }
 
 impl IndexWriter {
     fn write(&mut self, bytes: &[u8], path: &Path) -> Result<()> {
         let written = self.file.write_at(self.len, &mut [IoSlice::new(bytes)]);
-        written.map_err(|error| unwritable(path, &error))?;
+        written.map_err(|error| write_error(path, &error))?;
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -58,9 +60,9 @@ impl IndexWriter {
 
 impl DiskHash {
     /// Goes on with the checkpoint of the index, if one is due; true if there is more to do.
-    pub(super) fn index_step(&self, house: &mut Housekeeping) -> Result<bool> {
-        let Some(mut writer) = house.index.take() else {
-            let since = self.log.appended() - house.indexed_bytes;
+    pub(super) fn index_step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
+        let Some(mut writer) = maintenance.index.take() else {
+            let since = self.log.appended() - maintenance.indexed_bytes;
             if since < self.checkpoint_bytes {
                 return Ok(false);
             }
@@ -68,17 +70,17 @@ impl DiskHash {
             if since < index_bytes + index_bytes / 2 {
                 return Ok(false);
             }
-            house.index = Some(self.begin_index()?);
+            maintenance.index = Some(self.begin_index()?);
             return Ok(true);
         };
         if writer.next < SHARDS {
             self.write_part(&mut writer)?;
-            house.index = Some(writer);
+            maintenance.index = Some(writer);
             return Ok(true);
         }
         let appended = writer.appended;
         // One that failed is tried again when as much has been written once more.
-        house.indexed_bytes = appended;
+        maintenance.indexed_bytes = appended;
         self.finish_index(writer)?;
         Ok(false)
     }
@@ -86,8 +88,8 @@ impl DiskHash {
     /// Puts everything on disk and writes the index down.
     pub(super) fn write_index(&self) -> Result<()> {
         self.log.sync()?;
-        let mut house = self.house.lock();
-        house.index = None;
+        let mut maintenance = self.maintenance.lock();
+        maintenance.index = None;
         let mut writer = self.begin_index()?;
         while writer.next < SHARDS {
             self.write_part(&mut writer)?;
@@ -98,15 +100,15 @@ impl DiskHash {
     fn begin_index(&self) -> Result<IndexWriter> {
         let path = self.log.directory.join(PARTIAL);
         let _ = self.log.disk.remove(&path);
-        let file = self.log.disk.create(&path).map_err(|error| unwritable(&path, &error))?;
-        let header = Header {
+        let file = self.log.disk.create(&path).map_err(|error| write_error(&path, &error))?;
+        let header = FileHeader {
             identity: self.log.opening.identity,
             openings: self.log.opening.count,
             number: 0,
             extra: SHARDS as u32,
         };
         let bytes = header.encode(MAGIC);
-        let (seed, until) = (four(&bytes, 60), Position::default());
+        let (seed, until) = (u32_at(&bytes, 60), LogPosition::default());
         let mut writer = IndexWriter { file, len: 0, seed, next: 0, until, appended: self.log.appended() };
         writer.write(&bytes, &path)?;
         Ok(writer)
@@ -115,7 +117,7 @@ impl DiskHash {
     fn write_part(&self, writer: &mut IndexWriter) -> Result<()> {
         let mut bytes = vec![0; PART_HEAD];
         {
-            let shard = self.shared(writer.next);
+            let shard = self.read_shard(writer.next);
             let position = self.log.end();
             writer.until = writer.until.max(position);
             bytes.reserve(shard.records as usize * 8 + PAGES * 4);
@@ -123,7 +125,7 @@ impl DiskHash {
             // Those that a record leads to, whatever is counted: what is not listed is not found again.
             let mut is_used: Vec<bool> = shard.live.iter().map(|&live| live > 0).collect();
             is_used.resize(shard.table.slots.len(), false);
-            for slot in shard.pages.iter().flat_map(Page::iter) {
+            for slot in shard.pages.iter().flat_map(IndexPage::iter) {
                 is_used
                     .get_mut(slot.location().slot as usize)
                     .into_iter()
@@ -145,7 +147,7 @@ impl DiskHash {
             for page in &shard.pages {
                 bytes.extend_from_slice(&(page.len() as u32).to_le_bytes());
             }
-            for slot in shard.pages.iter().flat_map(Page::iter) {
+            for slot in shard.pages.iter().flat_map(IndexPage::iter) {
                 bytes.extend_from_slice(&slot.0.to_le_bytes());
             }
         }
@@ -160,8 +162,8 @@ impl DiskHash {
         let mut segments = Vec::new();
         for segment in table.by_age() {
             segments.extend_from_slice(&segment.number.to_le_bytes());
-            segments.extend_from_slice(&segment.removes.load(Ordering::Relaxed).to_le_bytes());
-            segments.extend_from_slice(&segment.soonest.load(Ordering::Relaxed).to_le_bytes());
+            segments.extend_from_slice(&segment.remove_bytes.load(Ordering::Relaxed).to_le_bytes());
+            segments.extend_from_slice(&segment.earliest_expiry.load(Ordering::Relaxed).to_le_bytes());
         }
         // What the parts lead to is on disk before they are, and so is what says that the segments which are not among these
         // count no more.
@@ -176,26 +178,26 @@ impl DiskHash {
         writer.seal(SHARDS, &mut bytes);
         let (partial, path) = (self.log.directory.join(PARTIAL), self.log.directory.join(NAME));
         writer.write(&bytes, &partial)?;
-        writer.file.sync().map_err(|error| unwritable(&partial, &error))?;
+        writer.file.sync().map_err(|error| write_error(&partial, &error))?;
         drop(writer);
-        self.log.disk.rename(&partial, &path).map_err(|error| unwritable(&path, &error))?;
-        self.log.disk.sync_directory(&self.log.directory).map_err(|error| unwritable(&path, &error))
+        self.log.disk.rename(&partial, &path).map_err(|error| write_error(&path, &error))?;
+        self.log.disk.sync_directory(&self.log.directory).map_err(|error| write_error(&path, &error))
     }
 }
 
 /// What a checkpoint tells of a segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SegmentNote {
-    pub(super) removes: u64,
-    pub(super) soonest: u64,
+pub(super) struct SegmentSummary {
+    pub(super) remove_bytes: u64,
+    pub(super) earliest_expiry: u64,
 }
 
 /// A checkpoint that was read. Slots are those of the segments' table it was read for.
-pub(super) struct Loaded {
-    pub(super) shards: Vec<Shard>,
-    pub(super) positions: Vec<Position>,
-    pub(super) until: Position,
-    pub(super) segments: HashMap<u64, SegmentNote>,
+pub(super) struct LoadedIndex {
+    pub(super) shards: Vec<IndexShard>,
+    pub(super) positions: Vec<LogPosition>,
+    pub(super) until: LogPosition,
+    pub(super) segments: HashMap<u64, SegmentSummary>,
 }
 
 /// Returns true if there is a file that begins as a checkpoint does.
@@ -210,23 +212,23 @@ pub(super) fn is_there(disk: &dyn Disk, directory: &Path) -> bool {
 pub(super) fn load(
     disk: &dyn Disk,
     directory: &Path,
-    identity: Option<Identity>,
+    identity: Option<DatabaseIdentity>,
     slot_of: &dyn Fn(u64) -> Option<u32>,
-) -> std::result::Result<Option<Loaded>, String> {
+) -> std::result::Result<Option<LoadedIndex>, String> {
     let path = directory.join(NAME);
     let file = match disk.open(&path, false) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(&path, &error).to_string()),
+        Err(error) => return Err(read_error(&path, &error).to_string()),
     };
     let wrong = |offset, what: &str| corrupt(&path, offset, what).to_string();
-    let mut reader = Reader {
-        len: file.len().map_err(|error| unreadable(&path, &error).to_string())?,
+    let mut reader = IndexReader {
+        len: file.len().map_err(|error| read_error(&path, &error).to_string())?,
         file: &*file,
         at: 0,
     };
     let header = reader.take(HEADER_LEN).ok_or_else(|| wrong(0, "the header is cut off"))?;
-    let (header, seed) = Header::decode(&header, MAGIC).map_err(|what| wrong(0, &what))?;
+    let (header, seed) = FileHeader::decode(&header, MAGIC).map_err(|what| wrong(0, &what))?;
     if identity.is_some_and(|identity| header.identity != identity) || header.extra as usize != SHARDS {
         return Err(wrong(0, "it is another database's"));
     }
@@ -234,7 +236,7 @@ pub(super) fn load(
     for index in 0..SHARDS {
         let start = reader.at;
         let part = reader.part(seed ^ index as u32, |head| {
-            let (segments, records) = (u64::from(four(head, 4)), eight(head, 8));
+            let (segments, records) = (u64::from(u32_at(head, 4)), u64_at(head, 8));
             (segments * SEGMENT_ENTRY as u64)
                 .checked_add(PAGES as u64 * 4)?
                 .checked_add(records.checked_mul(8)?)
@@ -247,19 +249,22 @@ pub(super) fn load(
     let start = reader.at;
     let footer = reader.footer(seed ^ SHARDS as u32);
     let footer = footer.ok_or_else(|| wrong(start, "the checksum of the end differs"))?;
-    let segments = footer[FOOTER_HEAD..footer.len() - 8]
-        .chunks_exact(SEGMENT_ENTRY)
-        .map(|bytes| (eight(bytes, 0), SegmentNote { removes: eight(bytes, 8), soonest: eight(bytes, 16) }));
-    Ok(Some(Loaded { shards, positions, until: position_at(&footer, 8), segments: segments.collect() }))
+    let segments = footer[FOOTER_HEAD..footer.len() - 8].chunks_exact(SEGMENT_ENTRY).map(|bytes| {
+        (
+            u64_at(bytes, 0),
+            SegmentSummary { remove_bytes: u64_at(bytes, 8), earliest_expiry: u64_at(bytes, 16) },
+        )
+    });
+    Ok(Some(LoadedIndex { shards, positions, until: position_at(&footer, 8), segments: segments.collect() }))
 }
 
-struct Reader<'f> {
+struct IndexReader<'f> {
     file: &'f dyn File,
     at: u64,
     len: u64,
 }
 
-impl Reader<'_> {
+impl IndexReader<'_> {
     fn take(&mut self, len: usize) -> Option<Vec<u8>> {
         if self.len - self.at < len as u64 {
             return None;
@@ -277,7 +282,7 @@ impl Reader<'_> {
         let rest = rest_len(&head).filter(|&rest| rest <= self.len - self.at)?;
         self.at = start;
         let bytes = self.take(PART_HEAD + rest as usize)?;
-        (crc32c::crc32c_append(seed, &bytes[4..]) == four(&bytes, 0)).then_some(bytes)
+        (crc32c::crc32c_append(seed, &bytes[4..]) == u32_at(&bytes, 0)).then_some(bytes)
     }
 
     fn footer(&mut self, seed: u32) -> Option<Vec<u8>> {
@@ -287,25 +292,25 @@ impl Reader<'_> {
             return None;
         }
         let bytes = self.take(rest)?;
-        let is_right = crc32c::crc32c_append(seed, &bytes[4..]) == four(&bytes, 0)
+        let is_right = crc32c::crc32c_append(seed, &bytes[4..]) == u32_at(&bytes, 0)
             && bytes.ends_with(END_MAGIC)
-            && rest == FOOTER_HEAD + 8 + four(&bytes, 4) as usize * SEGMENT_ENTRY;
+            && rest == FOOTER_HEAD + 8 + u32_at(&bytes, 4) as usize * SEGMENT_ENTRY;
         is_right.then_some(bytes)
     }
 }
 
-fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<Shard> {
-    let count = four(part, 4) as usize;
-    let mut shard = Shard::new();
+fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<IndexShard> {
+    let count = u32_at(part, 4) as usize;
+    let mut shard = IndexShard::new();
     let mut slots: Vec<Option<u32>> = Vec::new();
     let (segments, rest) = part[PART_HEAD..].split_at(count * SEGMENT_ENTRY);
     for bytes in segments.chunks_exact(SEGMENT_ENTRY) {
-        let stored = four(bytes, 16) as usize;
+        let stored = u32_at(bytes, 16) as usize;
         if stored >= SEGMENTS_MAX {
             return None;
         }
-        if let Some(slot) = slot_of(eight(bytes, 0)) {
-            shard.gain(slot, eight(bytes, 8) as usize);
+        if let Some(slot) = slot_of(u64_at(bytes, 0)) {
+            shard.gain(slot, u64_at(bytes, 8) as usize);
             slots.resize(slots.len().max(stored + 1), None);
             slots[stored] = Some(slot);
         }
@@ -313,23 +318,25 @@ fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<Shard
     let (counts, mut rest) = rest.split_at(PAGES * 4);
     let mut sorted = Vec::new();
     for (index, count) in counts.chunks_exact(4).enumerate() {
-        let len = four(count, 0) as usize * 8;
+        let len = u32_at(count, 0) as usize * 8;
         let (page, behind) = rest.split_at_checked(len)?;
         rest = behind;
         sorted.clear();
         for bytes in page.chunks_exact(8) {
-            let stored = Slot(eight(bytes, 0));
+            let stored = IndexSlot(u64_at(bytes, 0));
             let at = stored.location();
             debug_assert!(stored.class() <= CLASS_MAX);
             if let Some(slot) = slots.get(at.slot as usize).copied().flatten() {
-                sorted.push(Slot::new(stored.tag(), stored.class(), Location { slot, unit: at.unit }).0);
+                sorted.push(
+                    IndexSlot::new(stored.tag(), stored.class(), EntryLocation { slot, unit: at.unit }).0,
+                );
             }
         }
-        if !sorted.is_sorted_by_key(|&bits: &u64| Slot(bits).tag()) {
+        if !sorted.is_sorted_by_key(|&bits: &u64| IndexSlot(bits).tag()) {
             return None;
         }
         shard.records += sorted.len() as u64;
-        shard.pages[index] = Page::from_sorted(&sorted);
+        shard.pages[index] = IndexPage::from_sorted(&sorted);
     }
     rest.is_empty().then_some(shard)
 }

@@ -8,7 +8,7 @@
 //!
 //! A write appends a record and turns the index to it; what was there before is garbage until compaction has written the
 //! rest of its segment once more. The index costs about ten bytes a record and holds no keys: a miss is answered by
-//! it alone but once in some thousands, a hit reads one place.
+//! it lock_shard but once in some thousands, a hit reads one place.
 //!
 //! There are no threads in here. Whoever owns it calls [`Engine::maintain`] again and again: that hands what was written to the
 //! system once it has come to rest, compacts, and writes the index down, a bounded step each; and [`Durable::sync`] where a write is to be on disk.
@@ -16,29 +16,29 @@
 //! Always true: of a key's entries the last in the log counts; the index leads to it; an entry that the index leads to lies in a
 //! segment that counts.
 
-mod bare;
 mod batch;
 mod cache;
+mod changed_bit;
 mod compaction;
+mod compression;
 mod copy;
-mod damaged;
 mod dictionary;
 mod entry;
 mod examination;
-mod flip;
 mod index_file;
 mod log;
 mod opening;
 mod options;
-mod packing;
 mod page;
 mod recent_entries;
-mod refusal;
+mod refused_writes;
 mod salvage;
 mod scan;
 mod scratch;
 mod segment;
 mod shard;
+mod simple_entry;
+mod skipped_records;
 mod sweep;
 mod training;
 mod walk;
@@ -46,19 +46,19 @@ mod walk;
 use crate::disk::Disk;
 use crate::raw;
 use crate::value_buffer::ValueBuffer;
-use compaction::Housekeeping;
-use damaged::Passed;
-use dictionary::Dictionaries;
-use entry::Head;
-use log::{Appended, Fetched, Log};
+use compaction::MaintenanceState;
+use compression::{ThreadCached, ValueCompressor, ValueDecompressor};
+use dictionary::DictionarySet;
+use entry::EntryHead;
+use log::{AppendedEntry, FetchedEntry, RecordLog};
 pub use options::DiskHashOptions;
-use packing::{Lent, Packer, Unpacker};
-use page::{Slot, class_of, least_len, tag_of};
+use page::{IndexSlot, class_of, least_len, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use salvage::{HashDamage, HashSalvage};
-use scratch::{Room, Scratch};
-use segment::{Segment, Table};
-use shard::{PAGES, Part, SHARDS, Shard, page_of, shard_of};
+use scratch::{ScratchBuffers, ThreadScratch};
+use segment::{Segment, SegmentTable};
+use shard::{IndexPart, IndexShard, PAGES, SHARDS, page_of, shard_of};
+use skipped_records::SkippedRecord;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ use todana_core::{
     Action, Attributes, Buffer, ContentsToken, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index,
     Perishable, Place, Record, Result, SharedBytes, Status, Usage, Visitor,
 };
-use training::Training;
+use training::DictionaryTraining;
 pub use training::ValueCompression;
 
 const KEY_LEN_MAX: usize = 1 << 28;
@@ -75,7 +75,7 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 
 /// Keeps the locks of neighbouring shards off each other's cache lines.
 #[repr(align(128))]
-struct Padded(RwLock<Shard>);
+struct PaddedShard(RwLock<IndexShard>);
 
 /// The hash on disk.
 ///
@@ -105,24 +105,24 @@ struct Padded(RwLock<Shard>);
 /// # Ok::<(), todana_core::Error>(())
 /// ```
 pub struct DiskHash {
-    shards: Box<[Padded]>,
-    log: Log,
+    shards: Box<[PaddedShard]>,
+    log: RecordLog,
     secrets: rapidhash::v3::RapidSecrets,
-    house: Mutex<Housekeeping>,
+    maintenance: Mutex<MaintenanceState>,
     /// What housekeeping could not do. Its own lock is held while it waits for the disk, which whoever asks shall not.
     trouble: Mutex<Option<Error>>,
     /// Damaged records that were overwritten or removed.
-    gone: Mutex<Option<(u64, Error)>>,
-    /// Damaged records that a scan has passed over.
-    passed: Mutex<Vec<Passed>>,
+    damaged_records: Mutex<Option<(u64, Error)>>,
+    /// Damaged records that a scan has skipped over.
+    skipped: Mutex<Vec<SkippedRecord>>,
     is_closed: AtomicBool,
     /// All is on disk, and the index written down.
     is_settled: Mutex<bool>,
     space_factor: f64,
     checkpoint_bytes: u64,
-    dictionaries: Dictionaries,
+    dictionaries: DictionarySet,
     /// Of one that compresses.
-    training: Option<Training>,
+    training: Option<DictionaryTraining>,
     notes: Vec<String>,
     contents_found: Option<ContentsToken>,
     /// Ends with the value.
@@ -130,13 +130,13 @@ pub struct DiskHash {
 }
 
 /// A record that was found: where in its page, the slot there, and its entry.
-struct Found<'s> {
+struct FoundRecord<'s> {
     index: usize,
-    slot: Slot,
-    entry: Fetched<'s>,
+    slot: IndexSlot,
+    entry: FetchedEntry<'s>,
 }
 
-impl Found<'_> {
+impl FoundRecord<'_> {
     /// Where in its page, and how long its entry is.
     #[inline]
     fn place(&self) -> (usize, usize) {
@@ -145,13 +145,13 @@ impl Found<'_> {
 }
 
 /// A record that is damaged: where in its page, the slot there, and what is wrong.
-struct Damage {
+struct DamagedRecord {
     index: usize,
-    slot: Slot,
+    slot: IndexSlot,
     error: Error,
 }
 
-impl Damage {
+impl DamagedRecord {
     /// Where in its page. How long its entry was cannot be told: what its size class tells at least takes nothing from what its neighbours
     /// count; the rest stays counted until its segment goes.
     fn place(&self) -> (usize, usize) {
@@ -160,15 +160,15 @@ impl Damage {
 }
 
 /// The value that a visit stores, until its visitor has been shown it.
-enum Stored<'v> {
+enum StoredValue<'v> {
     /// In the room's entry.
     Entry,
     /// Shared with whoever gave it, and written from there.
     Shared(SharedBytes),
     /// In the room's entry, compressed; shared with whoever gave it, or in the room as it was given.
-    Packed(Option<SharedBytes>),
+    Compressed(Option<SharedBytes>),
     /// As it was.
-    Kept(&'v [u8]),
+    Unchanged(&'v [u8]),
 }
 
 impl DiskHash {
@@ -227,12 +227,12 @@ impl DiskHash {
     /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
     pub fn trouble(&self) -> Option<Error> {
         let trouble = self.trouble.lock().clone();
-        trouble.or_else(|| self.training.as_ref().and_then(Training::trouble))
+        trouble.or_else(|| self.training.as_ref().and_then(DictionaryTraining::trouble))
     }
 
     /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them.
     pub fn damaged_records(&self) -> Option<(u64, Error)> {
-        self.gone.lock().clone()
+        self.damaged_records.lock().clone()
     }
 
     #[inline]
@@ -242,27 +242,27 @@ impl DiskHash {
 
     /// A shard that knows the segments there are.
     #[inline]
-    fn shared(&self, index: usize) -> RwLockReadGuard<'_, Shard> {
+    fn read_shard(&self, index: usize) -> RwLockReadGuard<'_, IndexShard> {
         loop {
             let shard = self.shards[index].0.read();
             if shard.version == self.log.version() {
                 return shard;
             }
             drop(shard);
-            drop(self.alone(index));
+            drop(self.lock_shard(index));
         }
     }
 
     /// The same, to oneself.
     #[inline]
-    fn alone(&self, index: usize) -> RwLockWriteGuard<'_, Shard> {
+    fn lock_shard(&self, index: usize) -> RwLockWriteGuard<'_, IndexShard> {
         let mut shard = self.shards[index].0.write();
         self.refresh(&mut shard);
         shard
     }
 
     #[inline]
-    fn refresh(&self, shard: &mut Shard) {
+    fn refresh(&self, shard: &mut IndexShard) {
         if shard.version != self.log.version() {
             (shard.table, shard.version) = self.log.table();
         }
@@ -271,28 +271,28 @@ impl DiskHash {
     /// Finds the record of a key; its entry may be in `old` then. If there is none, but one that is damaged and may have been it,
     /// that is in `damage`: it has all 33 bits of the hash that the index knows, so it is hardly ever another's.
     #[inline]
-    fn seek<'t>(
+    fn find<'t>(
         &self,
-        part: &Part,
-        table: &'t Table,
+        part: &IndexPart,
+        table: &'t SegmentTable,
         hash: u64,
         key: &[u8],
         old: &mut Vec<u8>,
-        damage: &mut Option<Damage>,
-    ) -> Result<Option<Found<'t>>> {
+        damage: &mut Option<DamagedRecord>,
+    ) -> Result<Option<FoundRecord<'t>>> {
         let (page, tag) = (&part.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
-            let segment = table.get(at.slot).ok_or_else(lost)?;
+            let segment = table.get(at.slot).ok_or_else(missing_segment_error)?;
             match self.log.fetch(segment, at.unit, slot.class(), old) {
                 Ok(entry) if entry.head.kind == entry::PUT && entry.head.key(entry.bytes(old)) == key => {
-                    return Ok(Some(Found { index, slot, entry }));
+                    return Ok(Some(FoundRecord { index, slot, entry }));
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    *damage = Some(Damage { index, slot, error })
+                    *damage = Some(DamagedRecord { index, slot, error })
                 }
                 Err(error) => return Err(error),
             }
@@ -307,15 +307,15 @@ impl DiskHash {
         &self,
         segment: &Segment,
         unit: u32,
-        head: &Head,
+        head: &EntryHead,
         entry: &[u8],
         see: impl FnOnce(Record<'_>) -> T,
     ) -> Result<T> {
-        if head.packing.is_none() {
+        if head.encoding.is_none() {
             return Ok(see(Record::new(head.value(entry), head.attributes)));
         }
-        let mut unpacker = None;
-        let value = self.value(segment, unit, head, entry, &mut unpacker)?;
+        let mut decompressor = None;
+        let value = self.value(segment, unit, head, entry, &mut decompressor)?;
         Ok(see(Record::new(value, head.attributes)))
     }
 
@@ -325,21 +325,21 @@ impl DiskHash {
         &self,
         segment: &Segment,
         unit: u32,
-        head: &Head,
+        head: &EntryHead,
         entry: &'v [u8],
-        unpacker: &'v mut Option<Lent<Unpacker>>,
+        decompressor: &'v mut Option<ThreadCached<ValueDecompressor>>,
     ) -> Result<&'v [u8]> {
         let stored = head.value(entry);
-        let Some(packing) = head.packing else { return Ok(stored) };
-        let unpacker = unpacker.get_or_insert_with(Lent::take);
-        let value = unpacker.unpack(stored, packing, self.dictionaries.get(packing.dictionary));
+        let Some(encoding) = head.encoding else { return Ok(stored) };
+        let decompressor = decompressor.get_or_insert_with(ThreadCached::take);
+        let value = decompressor.decompress(stored, encoding, self.dictionaries.get(encoding.dictionary));
         value.map_err(|wrong| wrong.at(|what| segment.corrupt(u64::from(unit) * 8, what)))
     }
 
     /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
-    fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<Appended> {
+    fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<AppendedEntry> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
-        self.refuse_if_spent(len)?;
+        self.refuse_if_disk_full(len)?;
         let mut appender = self.log.lock();
         let appended = appender.prepare(len, len).and_then(|()| match value {
             None if !appender.is_long(len) => {
@@ -347,8 +347,8 @@ impl DiskHash {
             }
             value => appender.append_long(new, &[], value.unwrap_or_default()),
         });
-        let appended = appended.and_then(|appended| appender.settle().map(|()| appended));
-        let appended = appended.inspect_err(|error| self.log.refusals.note(error, len))?;
+        let appended = appended.and_then(|appended| appender.flush_if_exposed().map(|()| appended));
+        let appended = appended.inspect_err(|error| self.log.refused_writes.note(error, len))?;
         appender.segment().note_expiry(expiry);
         Ok(appended)
     }
@@ -357,67 +357,67 @@ impl DiskHash {
     /// if the value is shared.
     fn put(
         &self,
-        part: &mut Part,
+        part: &mut IndexPart,
         hash: u64,
         new: &[u8],
-        stored: &Stored<'_>,
+        stored: &StoredValue<'_>,
         expiry: Expiry,
         old: Option<(usize, usize)>,
     ) -> Result<()> {
         let value = match stored {
-            Stored::Shared(bytes) => Some((**bytes).as_ref()),
-            Stored::Entry | Stored::Packed(_) | Stored::Kept(_) => None,
+            StoredValue::Shared(bytes) => Some((**bytes).as_ref()),
+            StoredValue::Entry | StoredValue::Compressed(_) | StoredValue::Unchanged(_) => None,
         };
         let appended = self.append_put(new, value, expiry)?;
-        let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
+        let slot = IndexSlot::new(tag_of(hash), class_of(appended.len), appended.at);
         part.enter(hash, slot, appended.len, old);
         Ok(())
     }
 
     /// The same for a record without attributes, whose entry is there but for its CRC.
     #[inline]
-    fn put_bare(
+    fn put_simple(
         &self,
-        part: &mut Part,
+        part: &mut IndexPart,
         hash: u64,
         entry: &mut [u8],
         old: Option<(usize, usize)>,
     ) -> Result<()> {
-        self.refuse_if_spent(entry.len())?;
+        self.refuse_if_disk_full(entry.len())?;
         let mut appender = self.log.lock();
         let appended =
             appender.prepare(entry.len(), entry.len()).and_then(|()| match appender.is_long(entry.len()) {
                 true => appender.append_long(entry, &[], &[]),
                 false => Ok(appender.append_padded(entry)),
             });
-        let appended = appended.and_then(|appended| appender.settle().map(|()| appended));
+        let appended = appended.and_then(|appended| appender.flush_if_exposed().map(|()| appended));
         drop(appender);
-        let appended = appended.inspect_err(|error| self.log.refusals.note(error, entry.len()))?;
-        let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
+        let appended = appended.inspect_err(|error| self.log.refused_writes.note(error, entry.len()))?;
+        let slot = IndexSlot::new(tag_of(hash), class_of(appended.len), appended.at);
         part.enter(hash, slot, appended.len, old);
         Ok(())
     }
 
     /// `place`: where in its page the record is, and how long its entry.
-    fn remove(&self, part: &mut Part, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
+    fn remove(&self, part: &mut IndexPart, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
         let mut appender = self.log.lock();
         let len = entry::padded(10 + key.len());
-        appender.prepare(len, 0).inspect_err(|error| self.log.refusals.note(error, len))?;
+        appender.prepare(len, 0).inspect_err(|error| self.log.refused_writes.note(error, len))?;
         let appended = appender.append_small(|buffer| entry::put_remove(buffer, key));
-        appender.settle().inspect_err(|error| self.log.refusals.note(error, len))?;
-        appender.segment().removes.fetch_add(appended.len as u64, Ordering::Relaxed);
+        appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, len))?;
+        appender.segment().remove_bytes.fetch_add(appended.len as u64, Ordering::Relaxed);
         drop(appender);
         part.leave(hash, place.0, place.1);
         Ok(())
     }
 
     /// Counts a damaged record that was overwritten or removed. Its segment may be compacted now.
-    fn note_damage(&self, damage: Option<Damage>, table: &Table) {
-        let Some(Damage { slot, error, .. }) = damage else { return };
+    fn note_damage(&self, damage: Option<DamagedRecord>, table: &SegmentTable) {
+        let Some(DamagedRecord { slot, error, .. }) = damage else { return };
         if let Some(segment) = table.get(slot.location().slot) {
-            segment.damaged.store(false, Ordering::Relaxed);
+            segment.has_damage.store(false, Ordering::Relaxed);
         }
-        self.count_gone(error);
+        self.count_damaged(error);
     }
 
     fn refuse_if_closed(&self) -> Result<()> {
@@ -432,14 +432,14 @@ impl DiskHash {
         &self,
         key: &[u8],
         old: &[u8],
-        found: &Found<'_>,
+        found: &FoundRecord<'_>,
         attributes: todana_core::Attributes,
         new: &mut Vec<u8>,
     ) {
         new.clear();
         let head = &found.entry.head;
         let value = head.value(found.entry.bytes(old));
-        entry::put_head(new, key.len(), value.len(), &attributes, head.packing);
+        entry::put_head(new, key.len(), value.len(), &attributes, head.encoding);
         new.extend_from_slice(key);
         new.extend_from_slice(value);
     }
@@ -452,38 +452,41 @@ impl DiskHash {
         record: &Record<'_>,
         new: &mut Vec<u8>,
         given: &mut Vec<u8>,
-    ) -> Result<Stored<'static>> {
+    ) -> Result<StoredValue<'static>> {
         check_lengths(key, record.value.len())?;
         new.clear();
         if let Some(training) = &self.training {
-            let mut packer = Lent::<Packer>::take();
-            let packed = packer.pack(record.value, &self.dictionaries);
-            training.note(record.value.len(), packed.map_or(record.value.len(), |(_, packed)| packed.len()));
-            if let Some((packing, packed)) = packed {
-                entry::put_head(new, key.len(), packed.len(), &record.attributes, Some(packing));
+            let mut compressor = ThreadCached::<ValueCompressor>::take();
+            let compressed = compressor.compress(record.value, &self.dictionaries);
+            training.note(
+                record.value.len(),
+                compressed.map_or(record.value.len(), |(_, compressed)| compressed.len()),
+            );
+            if let Some((encoding, compressed)) = compressed {
+                entry::put_head(new, key.len(), compressed.len(), &record.attributes, Some(encoding));
                 new.extend_from_slice(key);
-                new.extend_from_slice(packed);
+                new.extend_from_slice(compressed);
                 if record.shared.is_none() {
                     given.clear();
                     given.extend_from_slice(record.value);
                 }
-                return Ok(Stored::Packed(record.shared.map(Arc::clone)));
+                return Ok(StoredValue::Compressed(record.shared.map(Arc::clone)));
             }
         }
         entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
         new.extend_from_slice(key);
         if let Some(shared) = record.shared {
-            return Ok(Stored::Shared(Arc::clone(shared)));
+            return Ok(StoredValue::Shared(Arc::clone(shared)));
         }
         new.extend_from_slice(record.value);
-        Ok(Stored::Entry)
+        Ok(StoredValue::Entry)
     }
 
     /// As `view`, whatever the record is like.
     #[inline(never)]
     fn view_any(
         &self,
-        shard: &Shard,
+        shard: &IndexShard,
         hash: u64,
         key: &[u8],
         see: &mut dyn FnMut(Record<'_>),
@@ -494,8 +497,8 @@ impl DiskHash {
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
-            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let seen = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
+            let segment = shard.table.get(at.slot).ok_or_else(missing_segment_error)?;
+            let seen = self.log.view(segment, at.unit, slot.class(), true, |head, entry| {
                 let is_it = head.kind == entry::PUT && head.key(entry) == key;
                 if is_it {
                     self.show(segment, at.unit, head, entry, &mut *see)?;
@@ -533,15 +536,15 @@ fn check_lengths(key: &[u8], value_len: usize) -> Result<()> {
 
 /// The record that a slot leads to is damaged.
 #[cold]
-fn damaged(table: &Table, slot: Slot) -> Error {
+fn damaged(table: &SegmentTable, slot: IndexSlot) -> Error {
     let at = slot.location();
-    table.get(at.slot).map_or_else(lost, |segment| {
+    table.get(at.slot).map_or_else(missing_segment_error, |segment| {
         segment.corrupt(u64::from(at.unit) * 8, "the checksum of the entry differs")
     })
 }
 
 /// What cannot be: the index leads to a segment that does not count.
-fn lost() -> Error {
+fn missing_segment_error() -> Error {
     Error::new(ErrorKind::Corrupt, "the index leads to a segment that is not there")
 }
 
@@ -549,9 +552,9 @@ impl Engine for DiskHash {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let hash = self.hash(key);
-        let shard = self.shared(shard_of(hash));
+        let shard = self.read_shard(shard_of(hash));
         let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
-        match bare::of_page(page, tag, &shard.table, key, true) {
+        match simple_entry::find_in_page(page, tag, &shard.table, key, true) {
             Some(None) => Ok(false),
             Some(Some((_, found))) => {
                 see(Record::new(found.value, Attributes::default()));
@@ -564,31 +567,34 @@ impl Engine for DiskHash {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.refuse_if_closed()?;
         let hash = self.hash(key);
-        let mut guard = self.alone(shard_of(hash));
-        let Shard { part, table, .. } = &mut *guard;
-        let mut scratch = Scratch::take();
-        let Room { old, new, other, .. } = &mut *scratch;
-        let (mut damage, mut unpacker) = (None, None);
+        let mut guard = self.lock_shard(shard_of(hash));
+        let IndexShard { part, table, .. } = &mut *guard;
+        let mut scratch = ThreadScratch::take();
+        let ScratchBuffers { old, new, other, .. } = &mut *scratch;
+        let (mut damage, mut decompressor) = (None, None);
         let mut found = None;
         let mut unchecked = None;
         let checks = !visitor.ignores_value();
         let (page, tag) = (&part.pages[page_of(hash)], tag_of(hash));
-        let (place, record) = match bare::of_page(page, tag, table, key, checks) {
+        let (place, record) = match simple_entry::find_in_page(page, tag, table, key, checks) {
             Some(None) => (None, None),
-            Some(Some((index, bare))) => {
-                unchecked = (!checks).then(|| (page.get(index), bare));
-                (Some((index, bare.len())), Some(Record::new(bare.value, Attributes::default())))
+            Some(Some((index, simple_entry))) => {
+                unchecked = (!checks).then(|| (page.get(index), simple_entry));
+                (
+                    Some((index, simple_entry.len())),
+                    Some(Record::new(simple_entry.value, Attributes::default())),
+                )
             }
             None => {
-                found = self.seek(part, table, hash, key, old, &mut damage)?;
+                found = self.find(part, table, hash, key, old, &mut damage)?;
                 let mut value: &[u8] = &[];
-                if let Some(Found { index, slot, entry }) = &found {
+                if let Some(FoundRecord { index, slot, entry }) = &found {
                     let at = slot.location();
-                    let segment = table.get(at.slot).ok_or_else(lost)?;
-                    match self.value(segment, at.unit, &entry.head, entry.bytes(old), &mut unpacker) {
+                    let segment = table.get(at.slot).ok_or_else(missing_segment_error)?;
+                    match self.value(segment, at.unit, &entry.head, entry.bytes(old), &mut decompressor) {
                         Ok(there) => value = there,
                         Err(error) if error.kind() == ErrorKind::Corrupt => {
-                            damage = Some(Damage { index: *index, slot: *slot, error });
+                            damage = Some(DamagedRecord { index: *index, slot: *slot, error });
                             found = None;
                         }
                         Err(error) => return Err(error),
@@ -598,7 +604,8 @@ impl Engine for DiskHash {
                 if let Some(damage) = damage.as_ref().filter(|_| !visitor.overwrites()) {
                     return Err(damage.error.clone());
                 }
-                let place = found.as_ref().map(Found::place).or(damage.as_ref().map(Damage::place));
+                let place =
+                    found.as_ref().map(FoundRecord::place).or(damage.as_ref().map(DamagedRecord::place));
                 let record = found.as_ref().map(|found| Record::new(value, found.entry.head.attributes));
                 (place, record)
             }
@@ -616,12 +623,12 @@ impl Engine for DiskHash {
                 if self.training.is_none()
                     && record.shared.is_none()
                     && record.attributes == Attributes::default()
-                    && bare::put(new, key, record.value) =>
+                    && simple_entry::put(new, key, record.value) =>
             {
                 let value_len = record.value.len();
-                self.put_bare(part, hash, new, place)?;
+                self.put_simple(part, hash, new, place)?;
                 self.note_damage(damage, table);
-                let at = bare::value_at(key.len(), value_len);
+                let at = simple_entry::value_at(key.len(), value_len);
                 visitor.applied(Some(Record::new(&new[at..at + value_len], Attributes::default())));
                 return Ok(());
             }
@@ -631,7 +638,7 @@ impl Engine for DiskHash {
             }
             Action::Retag(attributes) => {
                 let Some(record) = record else { return Ok(()) };
-                if let Some((slot, _)) = unchecked.filter(|(_, bare)| !bare.is_whole()) {
+                if let Some((slot, _)) = unchecked.filter(|(_, simple_entry)| !simple_entry.is_intact()) {
                     // It said that the value was nothing to it; yet no damage is to be written anew as if it were none.
                     return Err(damaged(table, slot));
                 }
@@ -639,16 +646,16 @@ impl Engine for DiskHash {
                     Some(found) => self.encode_retagged(key, old, found, attributes, new),
                     None => put_plain(key, &Record { attributes, ..record }, new),
                 }
-                (Stored::Kept(record.value), attributes, record.value.len())
+                (StoredValue::Unchanged(record.value), attributes, record.value.len())
             }
         };
         self.put(part, hash, new, &stored, attributes.expiry, place)?;
         self.note_damage(damage, table);
         let now = match &stored {
-            Stored::Entry => Record::new(&new[new.len() - value_len..], attributes),
-            Stored::Packed(None) => Record::new(other, attributes),
-            Stored::Kept(value) => Record::new(value, attributes),
-            Stored::Shared(shared) | Stored::Packed(Some(shared)) => {
+            StoredValue::Entry => Record::new(&new[new.len() - value_len..], attributes),
+            StoredValue::Compressed(None) => Record::new(other, attributes),
+            StoredValue::Unchanged(value) => Record::new(value, attributes),
+            StoredValue::Shared(shared) | StoredValue::Compressed(Some(shared)) => {
                 Record { value: (**shared).as_ref(), shared: Some(shared), attributes }
             }
         };
@@ -679,11 +686,11 @@ impl Engine for DiskHash {
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         self.refuse_if_closed()?;
         // All at once: nobody shall write to the one while the other is not cleared yet.
-        let mut shards: Vec<_> = (0..SHARDS).map(|index| self.alone(index)).collect();
+        let mut shards: Vec<_> = (0..SHARDS).map(|index| self.lock_shard(index)).collect();
         let mut appender = self.log.lock();
-        appender.prepare(8, 0).inspect_err(|error| self.log.refusals.note(error, 8))?;
+        appender.prepare(8, 0).inspect_err(|error| self.log.refused_writes.note(error, 8))?;
         appender.append_small(|buffer| entry::put_other(buffer, entry::CLEAR, &[]));
-        appender.settle().inspect_err(|error| self.log.refusals.note(error, 8))?;
+        appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, 8))?;
         drop(appender);
         shards.iter_mut().for_each(|shard| shard.clear());
         cleared();
@@ -708,7 +715,7 @@ impl Engine for DiskHash {
 
     /// Where values are compressed it trains a dictionary a few times in a database's life, which takes some 0.1 s; no lock on a record is held.
     fn maintain(&self) -> bool {
-        let has_more = self.keep_house();
+        let has_more = self.run_maintenance();
         self.train_if_due();
         has_more
     }
@@ -781,7 +788,7 @@ impl Durable for DiskHash {
 
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         self.refuse_if_closed()?;
-        self.remove_passed(count_max)
+        self.remove_skipped(count_max)
     }
 
     fn trouble(&self) -> Option<Error> {
@@ -789,7 +796,7 @@ impl Durable for DiskHash {
     }
 
     fn refused_write(&self) -> Option<Error> {
-        self.why_refused()
+        self.refusal_reason()
     }
 
     fn damaged_records(&self) -> Option<(u64, Error)> {
@@ -799,7 +806,7 @@ impl Durable for DiskHash {
     fn usage(&self) -> Usage {
         let (table, _) = self.log.table();
         let live_bytes = self.shards.iter().map(|shard| shard.0.read().live_bytes()).sum();
-        let bytes = self.log.bytes() + self.log.leaving.load(Ordering::Relaxed);
+        let bytes = self.log.bytes() + self.log.dropped_bytes.load(Ordering::Relaxed);
         Usage { bytes, live_bytes, files: table.slots.iter().flatten().count() as u64 }
     }
 }
@@ -810,7 +817,7 @@ impl Drop for DiskHash {
         let _ = self.close();
         // A write that had begun before it was closed may have come to its end since.
         if self.log.sync().is_ok() {
-            self.log.forget_recent();
+            self.log.remove_recent();
         }
     }
 }

@@ -2,22 +2,22 @@
 //!
 //! An attempt reads everything and changes nothing. If it meets a torn tail, that is cut off and there is another attempt.
 
-use super::compaction::Housekeeping;
-use super::dictionary::{self, DICTIONARIES_MAX, Dictionaries, Dictionary, dictionary_number};
-use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, Head, PUT, REMOVE};
-use super::flip::flipped_bit;
+use super::changed_bit::flipped_bit;
+use super::compaction::MaintenanceState;
+use super::dictionary::{self, DICTIONARIES_MAX, DictionarySet, ValueDictionary, dictionary_number};
+use super::entry::{self, BATCH, CLEAR, DROPPED, EntryHead, PUT, REMOVE, SEGMENT_LIST};
 use super::index_file;
-use super::log::{Log, LogOptions, read_entry};
-use super::page::{Location, Slot, class_of, least_len, tag_of};
+use super::log::{LogOptions, RecordLog, read_entry};
+use super::page::{EntryLocation, IndexSlot, class_of, least_len, tag_of};
 use super::recent_entries;
 use super::segment::{
-    HEADER_LEN, Header, Identity, OFFSET_MAX, Opening, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table,
-    corrupt, file_name, number_of, unreadable, unwritable,
+    DatabaseIdentity, DatabaseOpening, FileHeader, HEADER_LEN, LogPosition, OFFSET_MAX, SEGMENT_MAGIC,
+    SEGMENTS_MAX, Segment, SegmentTable, corrupt, file_name, number_of, read_error, write_error,
 };
-use super::shard::{SHARDS, Shard, page_of, shard_of};
-use super::training::Training;
+use super::shard::{IndexShard, SHARDS, page_of, shard_of};
+use super::training::DictionaryTraining;
 use super::walk::{CHUNK, furthest_mark, walk};
-use super::{DiskHash, DiskHashOptions, Padded};
+use super::{DiskHash, DiskHashOptions, PaddedShard};
 use crate::disk::{Disk, File, busy};
 use crate::recent;
 use crate::reserve::{Reserve, ReserveDisk};
@@ -35,15 +35,15 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     let disk = Arc::clone(&options.disk);
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && disk.list(path).is_err();
     let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
-    disk.make_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    disk.make_directory(directory).map_err(|error| write_error(directory, &error))?;
     for made in missing {
         let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        disk.sync_directory(above).map_err(|error| unwritable(above, &error))?;
+        disk.sync_directory(above).map_err(|error| write_error(above, &error))?;
     }
     let lock_path = directory.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(&*disk, directory, &lock_path)),
-        _ => unwritable(&lock_path, &error),
+        _ => write_error(&lock_path, &error),
     })?;
     let reserve = Reserve::find(Arc::clone(&disk), directory);
     let segment_disk = ReserveDisk { disk, reserve: Arc::clone(&reserve) };
@@ -51,7 +51,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     append_recent(&*disk, directory)?;
     let mut notes = Vec::new();
     let found = loop {
-        let attempt = Attempt {
+        let attempt = OpeningAttempt {
             disk: &*disk,
             directory,
             seed: options.seed,
@@ -59,19 +59,19 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
             notes: Vec::new(),
         };
         match attempt.run()? {
-            Outcome::Torn(at) => notes.push(cut(&*disk, directory, at)?),
-            Outcome::Found(found) => break *found,
+            OpeningOutcome::Torn(at) => notes.push(cut_torn_tail(&*disk, directory, at)?),
+            OpeningOutcome::Found(found) => break *found,
         }
     };
     let contents_found = found.contents()?;
     notes.extend(found.notes);
 
-    // What was found is on disk before anything is built on it, and what does not count is gone only then.
+    // What was found is on disk before anything is built on it, and what does not count is dropped_slots only then.
     for segment in found.table.slots.iter().flatten().filter(|segment| segment.number >= found.synced.number)
     {
-        segment.file.sync().map_err(|error| unwritable(&segment.path, &error))?;
+        segment.file.sync().map_err(|error| write_error(&segment.path, &error))?;
     }
-    disk.sync_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    disk.sync_directory(directory).map_err(|error| write_error(directory, &error))?;
     for path in found.leftovers {
         // What cannot be removed now is left over next time, too.
         let _ = disk.remove(&path);
@@ -90,10 +90,10 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     };
     let count = found.openings.saturating_add(1).max(options.openings_min);
     reserve.hold(options.reserve_bytes);
-    let log = Log::new(
+    let log = RecordLog::new(
         segment_disk,
         directory.to_path_buf(),
-        Opening { identity: found.identity, count, nonce: random() as u32 },
+        DatabaseOpening { identity: found.identity, count, nonce: random() as u32 },
         found.table,
         found.last,
         log_options,
@@ -103,22 +103,23 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     // What the opening has spent is there again if there is room after all.
     log.reserve.hold(options.reserve_bytes);
     let has_dictionary = !found.dictionaries.is_empty();
-    let training =
-        options.compression.map(|compression| Training::new(compression, has_dictionary, log.bytes()));
+    let training = options
+        .compression
+        .map(|compression| DictionaryTraining::new(compression, has_dictionary, log.bytes()));
     Ok(DiskHash {
-        shards: found.shards.into_iter().map(|shard| Padded(RwLock::new(shard))).collect(),
+        shards: found.shards.into_iter().map(|shard| PaddedShard(RwLock::new(shard))).collect(),
         log,
         secrets: RapidSecrets::seed(found.identity.seed),
-        house: Mutex::new(Housekeeping::default()),
+        maintenance: Mutex::new(MaintenanceState::default()),
         trouble: Mutex::new(None),
-        gone: Mutex::new(None),
-        passed: Mutex::new(Vec::new()),
+        damaged_records: Mutex::new(None),
+        skipped: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),
         // What was found stays as it is.
         is_settled: Mutex::new(is_read_only),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),
-        dictionaries: Dictionaries::new(found.dictionaries),
+        dictionaries: DictionarySet::new(found.dictionaries),
         training,
         notes,
         contents_found,
@@ -128,18 +129,18 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
 
 /// Appends to the last segment what a process that was killed has left beside it. Leaves one that is damaged as it is.
 fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    if !recent::has_recent(disk, directory).map_err(|error| unreadable(directory, &error))? {
+    if !recent::has_recent(disk, directory).map_err(|error| read_error(directory, &error))? {
         return Ok(());
     }
-    let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
+    let names = disk.list(directory).map_err(|error| read_error(directory, &error))?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
     numbers.sort_unstable();
-    let (number, Opened { path, file, len, .. }, seed) = loop {
+    let (number, OpenedSegment { path, file, len, .. }, seed) = loop {
         let Some(number) = numbers.pop() else { return Ok(()) };
         let opened = open_segment(disk, directory, number)?;
         match opened.header {
             Ok((_, seed)) => break (number, opened, seed),
-            // The bare beginning of a segment that could not be created: the log has gone on in the one before.
+            // The simple_entry beginning of a segment that could not be created: the log has dropped_slots on in the one before.
             Err(_) if opened.len < HEADER_LEN as u64 => {}
             Err(_) => return Ok(()),
         }
@@ -147,53 +148,53 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
     let segment = Segment::new((number, 0), path, file, seed, len, false);
     let Some(patch) = recent_entries::after_entries(disk, directory, &segment, len)? else { return Ok(()) };
     let written = segment.file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)]);
-    written.and_then(|()| segment.file.sync()).map_err(|error| unwritable(&segment.path, &error))
+    written.and_then(|()| segment.file.sync()).map_err(|error| write_error(&segment.path, &error))
 }
 
 /// Takes away what a crash has left behind a position; the segments behind it first, from the last one on, so that at any time
 /// what is there ends at the same place.
-fn cut(disk: &dyn Disk, directory: &Path, at: Position) -> Result<String> {
-    let list = || disk.list(directory).map_err(|error| unreadable(directory, &error));
+fn cut_torn_tail(disk: &dyn Disk, directory: &Path, at: LogPosition) -> Result<String> {
+    let list = || disk.list(directory).map_err(|error| read_error(directory, &error));
     let mut numbers: Vec<u64> = list()?.iter().filter_map(|name| number_of(name)).collect();
     numbers.sort_unstable();
-    // The bare beginning of a segment is not one.
+    // The simple_entry beginning of a segment is not one.
     let goes = |number: u64| number > at.number || number == at.number && at.offset <= HEADER_LEN as u64;
     for number in numbers.into_iter().rev().filter(|&number| goes(number)) {
         let path = directory.join(file_name(number));
-        disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
-        disk.sync_directory(directory).map_err(|error| unwritable(directory, &error))?;
+        disk.remove(&path).map_err(|error| write_error(&path, &error))?;
+        disk.sync_directory(directory).map_err(|error| write_error(directory, &error))?;
     }
     let path = directory.join(file_name(at.number));
     if !goes(at.number) {
-        let file = disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
+        let file = disk.open(&path, true).map_err(|error| read_error(&path, &error))?;
         let outcome = file.set_len(at.offset).and_then(|()| file.sync());
-        outcome.map_err(|error| unwritable(&path, &error))?;
+        outcome.map_err(|error| write_error(&path, &error))?;
     }
     Ok(format!("{}, offset {}: a torn tail, as a crash leaves it, was cut off", path.display(), at.offset))
 }
 
-enum Outcome {
-    Torn(Position),
-    Found(Box<Found>),
+enum OpeningOutcome {
+    Torn(LogPosition),
+    Found(Box<FoundDatabase>),
 }
 
-struct Found {
-    identity: Identity,
+struct FoundDatabase {
+    identity: DatabaseIdentity,
     openings: u32,
-    table: Table,
+    table: SegmentTable,
     /// The highest number of a segment.
     last: u64,
-    shards: Vec<Shard>,
+    shards: Vec<IndexShard>,
     /// Everything before this was on disk before.
-    synced: Position,
+    synced: LogPosition,
     leftovers: Vec<PathBuf>,
-    dictionaries: Vec<Dictionary>,
+    dictionaries: Vec<ValueDictionary>,
     /// Bytes of the log that were read.
     replayed: u64,
     notes: Vec<String>,
 }
 
-impl Found {
+impl FoundDatabase {
     /// Names what was found; `None` if nothing was.
     fn contents(&self) -> Result<Option<ContentsToken>> {
         let Some(last) = self.table.slots.iter().flatten().find(|segment| segment.number == self.last) else {
@@ -201,16 +202,19 @@ impl Found {
         };
         let mut nonce = [0; 4];
         last.read_at(HEADER_LEN as u64 + NONCE_AT, &mut nonce)?;
-        let opening =
-            Opening { identity: self.identity, count: self.openings, nonce: u32::from_le_bytes(nonce) };
-        Ok(Some(opening.contents_at(Position { number: last.number, offset: last.len() })))
+        let opening = DatabaseOpening {
+            identity: self.identity,
+            count: self.openings,
+            nonce: u32::from_le_bytes(nonce),
+        };
+        Ok(Some(opening.contents_at(LogPosition { number: last.number, offset: last.len() })))
     }
 }
 
-/// Where the number of an opening at random lies in a census.
+/// Where the number of an opening at random lies in a segment_list.
 const NONCE_AT: u64 = 12;
 
-struct Attempt<'a> {
+struct OpeningAttempt<'a> {
     disk: &'a dyn Disk,
     directory: &'a Path,
     seed: Option<u64>,
@@ -219,44 +223,49 @@ struct Attempt<'a> {
 }
 
 /// A segment's file, and what its header says.
-struct Opened {
+struct OpenedSegment {
     path: PathBuf,
     file: Box<dyn File>,
     len: u64,
-    header: std::result::Result<(Header, u32), String>,
+    header: std::result::Result<(FileHeader, u32), String>,
 }
 
-fn open_segment(disk: &dyn Disk, directory: &Path, number: u64) -> Result<Opened> {
+fn open_segment(disk: &dyn Disk, directory: &Path, number: u64) -> Result<OpenedSegment> {
     let path = directory.join(file_name(number));
-    let file = disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
-    let len = file.len().map_err(|error| unreadable(&path, &error))?;
+    let file = disk.open(&path, true).map_err(|error| read_error(&path, &error))?;
+    let len = file.len().map_err(|error| read_error(&path, &error))?;
     let mut bytes = [0; HEADER_LEN];
-    let read = file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
-    let header = Header::decode(&bytes[..read], SEGMENT_MAGIC);
-    Ok(Opened { path, file, len, header })
+    let read = file.read_at(0, &mut bytes).map_err(|error| read_error(&path, &error))?;
+    let header = FileHeader::decode(&bytes[..read], SEGMENT_MAGIC);
+    Ok(OpenedSegment { path, file, len, header })
 }
 
-impl Attempt<'_> {
-    fn run(mut self) -> Result<Outcome> {
-        let names = self.disk.list(self.directory).map_err(|error| unreadable(self.directory, &error))?;
+impl OpeningAttempt<'_> {
+    fn run(mut self) -> Result<OpeningOutcome> {
+        let names = self.disk.list(self.directory).map_err(|error| read_error(self.directory, &error))?;
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
         numbers.sort_unstable();
-        let Some(&last) = numbers.last() else { return self.found_nothing(&names) };
+        let Some(&last) = numbers.last() else { return self.new_database(&names) };
 
         let opened = self.open_segment(last)?;
         let (header, seed) = match &opened.header {
             Ok(header) => *header,
-            Err(what) => return self.judge_header(&opened, last, &numbers, what),
+            Err(what) => return self.classify_bad_header(&opened, last, &numbers, what),
         };
         let identity = header.identity;
-        let mut table = Table::default();
+        let mut table = SegmentTable::default();
         let segment = self.segment(opened, last, 0, seed);
-        let Some(census) = self.census(&segment)? else {
-            return self.judge(&segment, Position { number: last, offset: 0 }, Some(identity), &numbers);
+        let Some(segment_list) = self.segment_list(&segment)? else {
+            return self.classify_end(
+                &segment,
+                LogPosition { number: last, offset: 0 },
+                Some(identity),
+                &numbers,
+            );
         };
         let mut missing = HashSet::new();
         let mut short = HashMap::new();
-        for &(number, len) in &census {
+        for &(number, len) in &segment_list {
             if numbers.binary_search(&number).is_err() {
                 missing.insert(number);
                 continue;
@@ -265,7 +274,7 @@ impl Attempt<'_> {
             let (found, seed) = match &opened.header {
                 Ok(header) => *header,
                 // The one behind it may have come to the disk first.
-                Err(what) => return self.judge_header(&opened, number, &numbers, what),
+                Err(what) => return self.classify_bad_header(&opened, number, &numbers, what),
             };
             if found.identity != identity || found.number != number {
                 return Err(corrupt(&opened.path, 0, "it is another database's, or has another number"));
@@ -273,16 +282,16 @@ impl Attempt<'_> {
             if opened.len < len {
                 short.insert(number, opened.len);
             }
-            let slot = table.free_slot().expect("a census is no longer than the table");
+            let slot = table.free_slot().expect("a segment list is no longer than the table");
             let segment = self.segment(opened, number, slot, seed);
             segment.len.store(len, Ordering::Relaxed);
             segment.flushed.store(len, Ordering::Relaxed);
-            segment.sealed.store(true, Ordering::Relaxed);
+            segment.is_sealed.store(true, Ordering::Relaxed);
             table.put(Arc::new(segment));
         }
-        let slot = table.free_slot().expect("a census leaves room for one more");
+        let slot = table.free_slot().expect("a segment list leaves room for one more");
         let segment = Segment { slot, ..segment };
-        segment.sealed.store(true, Ordering::Relaxed);
+        segment.is_sealed.store(true, Ordering::Relaxed);
         table.put(Arc::new(segment));
 
         let slots: HashMap<u64, u32> =
@@ -295,12 +304,13 @@ impl Attempt<'_> {
             None
         });
         let has_index = names.iter().any(|name| name == "index");
-        let mut replay = Replay::new(&table, identity.seed);
-        let (mut synced, mut start) = (Position::default(), Position::default());
+        let mut replay = LogReplay::new(&table, identity.seed);
+        let (mut synced, mut start) = (LogPosition::default(), LogPosition::default());
         if let Some(loaded) = loaded {
             synced = loaded.until;
             start = loaded.positions.iter().copied().min().unwrap_or_default();
-            let end = Position { number: last, offset: table.get(slot).map_or(0, |segment| segment.len()) };
+            let end =
+                LogPosition { number: last, offset: table.get(slot).map_or(0, |segment| segment.len()) };
             if synced > end {
                 let path = self.directory.join(file_name(synced.number));
                 return Err(corrupt(&path, end.offset, "the log ends before what was on disk"));
@@ -308,11 +318,13 @@ impl Attempt<'_> {
             // What counted no more when the checkpoint was made: the log may say so before where it is read from.
             let counted_until = loaded.segments.keys().copied().max().unwrap_or_default();
             let counts = |number: u64| loaded.segments.contains_key(&number) || number > counted_until;
-            replay.dropped.extend(census.iter().map(|(number, _)| *number).filter(|&number| !counts(number)));
+            replay
+                .dropped
+                .extend(segment_list.iter().map(|(number, _)| *number).filter(|&number| !counts(number)));
             for segment in table.slots.iter().flatten() {
                 if let Some(note) = loaded.segments.get(&segment.number) {
-                    segment.removes.store(note.removes, Ordering::Relaxed);
-                    segment.soonest.store(note.soonest, Ordering::Relaxed);
+                    segment.remove_bytes.store(note.remove_bytes, Ordering::Relaxed);
+                    segment.earliest_expiry.store(note.earliest_expiry, Ordering::Relaxed);
                 }
             }
             (replay.shards, replay.positions) = (loaded.shards, loaded.positions);
@@ -331,20 +343,20 @@ impl Attempt<'_> {
             replayed += there.saturating_sub(from);
             let end = replay.run(&segment, from, there)?;
             if end < segment.len() {
-                let at = Position { number: segment.number, offset: end };
-                return self.judge_known(&segment, at, replay.stopped, synced, &numbers);
+                let at = LogPosition { number: segment.number, offset: end };
+                return self.classify_bad_entry(&segment, at, replay.entries_end, synced, &numbers);
             }
         }
         if let Some(&number) = missing.iter().filter(|number| !replay.dropped.contains(number)).min() {
-            let torn = Position { number, offset: 0 };
-            if synced.max(self.marked_behind(number, &numbers)?) > torn {
+            let torn = LogPosition { number, offset: 0 };
+            if synced.max(self.marked_after(number, &numbers)?) > torn {
                 let path = self.directory.join(file_name(number));
                 return Err(corrupt(&path, 0, "the segment is missing"));
             }
             // The names of those behind it may have come to the disk first.
-            return Ok(Outcome::Torn(torn));
+            return Ok(OpeningOutcome::Torn(torn));
         }
-        let Replay { shards, dropped, damaged, .. } = replay;
+        let LogReplay { shards, dropped, damaged, .. } = replay;
         if !has_index && replayed > 0 {
             self.notes.push(format!(
                 "{} has no index, as a crash soon after it was made or a restore leaves it: all {replayed} bytes of the log were read instead",
@@ -358,15 +370,15 @@ impl Attempt<'_> {
             ));
         }
         let mut shards = shards;
-        let gone: Vec<u32> = table
+        let dropped_slots: Vec<u32> = table
             .slots
             .iter()
             .flatten()
             .filter(|segment| dropped.contains(&segment.number))
             .map(|segment| segment.slot)
             .collect();
-        forget(&mut shards, &gone);
-        gone.iter().for_each(|&slot| table.take(slot));
+        forget_segments(&mut shards, &dropped_slots);
+        dropped_slots.iter().for_each(|&slot| table.take(slot));
         let counts = |number: &u64| table.slots.iter().flatten().any(|segment| segment.number == *number);
         let mut leftovers: Vec<PathBuf> = numbers
             .iter()
@@ -380,7 +392,7 @@ impl Attempt<'_> {
         let is_unused =
             |name: &&String| dictionary_number(name).is_some_and(|number| number > dictionaries.len());
         leftovers.extend(names.iter().filter(is_unused).map(|name| self.directory.join(name)));
-        Ok(Outcome::Found(Box::new(Found {
+        Ok(OpeningOutcome::Found(Box::new(FoundDatabase {
             identity,
             openings: header.openings,
             table,
@@ -395,7 +407,7 @@ impl Attempt<'_> {
     }
 
     /// The dictionaries that the last segment counts: no entry names another one.
-    fn dictionaries(&self, last: u64, header: &Header) -> Result<Vec<Dictionary>> {
+    fn dictionaries(&self, last: u64, header: &FileHeader) -> Result<Vec<ValueDictionary>> {
         let count = header.extra as usize;
         if count > DICTIONARIES_MAX {
             let path = self.directory.join(file_name(last));
@@ -404,7 +416,7 @@ impl Attempt<'_> {
         dictionary::load(self.disk, self.directory, header.identity, count)
     }
 
-    fn found_nothing(self, names: &[String]) -> Result<Outcome> {
+    fn new_database(self, names: &[String]) -> Result<OpeningOutcome> {
         if names.iter().any(|name| name == "index") {
             return Err(corrupt(&self.directory.join(file_name(1)), 0, "there is an index, but no segment"));
         }
@@ -423,13 +435,13 @@ impl Attempt<'_> {
         let mut database_id = [0; 16];
         database_id[..8].copy_from_slice(&random().to_le_bytes());
         database_id[8..].copy_from_slice(&random().to_le_bytes());
-        Ok(Outcome::Found(Box::new(Found {
-            identity: Identity { database_id, seed },
+        Ok(OpeningOutcome::Found(Box::new(FoundDatabase {
+            identity: DatabaseIdentity { database_id, seed },
             openings: 0,
-            table: Table::default(),
+            table: SegmentTable::default(),
             last: 0,
-            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
-            synced: Position::default(),
+            shards: (0..SHARDS).map(|_| IndexShard::new()).collect(),
+            synced: LogPosition::default(),
             leftovers: Vec::new(),
             dictionaries: Vec::new(),
             replayed: 0,
@@ -437,12 +449,12 @@ impl Attempt<'_> {
         })))
     }
 
-    fn open_segment(&self, number: u64) -> Result<Opened> {
+    fn open_segment(&self, number: u64) -> Result<OpenedSegment> {
         open_segment(self.disk, self.directory, number)
     }
 
-    fn segment(&self, opened: Opened, number: u64, slot: u32, seed: u32) -> Segment {
-        let Opened { path, file, len, .. } = opened;
+    fn segment(&self, opened: OpenedSegment, number: u64, slot: u32, seed: u32) -> Segment {
+        let OpenedSegment { path, file, len, .. } = opened;
         let segment = Segment::new((number, slot), path, file, seed, len, self.is_mapped);
         segment.len.store(len, Ordering::Relaxed);
         segment.flushed.store(len, Ordering::Relaxed);
@@ -450,34 +462,41 @@ impl Attempt<'_> {
     }
 
     /// What the first entry of a segment says, if it is whole.
-    fn census(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
-        let mut census = None;
+    fn segment_list(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
+        let mut segment_list = None;
         walk(segment, HEADER_LEN as u64, segment.len(), 4 << 10, &mut |_, head, bytes| {
-            if head.kind == CENSUS && bytes.len() >= head.len {
+            if head.kind == SEGMENT_LIST && bytes.len() >= head.len {
                 let list = bytes[16..head.len].chunks_exact(16);
-                census = Some(list.map(|each| (entry::eight(each, 0), entry::eight(each, 8))).collect());
+                segment_list =
+                    Some(list.map(|each| (entry::u64_at(each, 0), entry::u64_at(each, 8))).collect());
             }
             Ok(false)
         })?;
-        let Some(census) = census else { return Ok(None) };
-        let census: Vec<(u64, u64)> = census;
-        let is_sound = census.is_sorted_by(|one, next| one.0 < next.0)
-            && census.last().is_none_or(|last| last.0 < segment.number)
-            && census.len() < SEGMENTS_MAX;
+        let Some(segment_list) = segment_list else { return Ok(None) };
+        let segment_list: Vec<(u64, u64)> = segment_list;
+        let is_sound = segment_list.is_sorted_by(|one, next| one.0 < next.0)
+            && segment_list.last().is_none_or(|last| last.0 < segment.number)
+            && segment_list.len() < SEGMENTS_MAX;
         if !is_sound {
-            return Err(segment.corrupt(HEADER_LEN as u64, "the census does not make sense"));
+            return Err(segment.corrupt(HEADER_LEN as u64, "the segment list is inconsistent"));
         }
-        Ok(Some(census))
+        Ok(Some(segment_list))
     }
 
     /// Whether a segment's bad header is what a crash leaves.
-    fn judge_header(&self, opened: &Opened, number: u64, numbers: &[u64], what: &str) -> Result<Outcome> {
+    fn classify_bad_header(
+        &self,
+        opened: &OpenedSegment,
+        number: u64,
+        numbers: &[u64],
+        what: &str,
+    ) -> Result<OpeningOutcome> {
         let damage = || Err(corrupt(&opened.path, 0, what));
         let mut bytes = [0; HEADER_LEN];
-        let read = opened.file.read_at(0, &mut bytes).map_err(|error| unreadable(&opened.path, &error))?;
+        let read = opened.file.read_at(0, &mut bytes).map_err(|error| read_error(&opened.path, &error))?;
         // The header's CRC as it may have been: what is there, what it should be of what is there, or that of a
         // segment that follows on the one before it.
-        let mut seeds = vec![entry::four(&bytes, 60), crc32c::crc32c(&bytes[..60])];
+        let mut seeds = vec![entry::u32_at(&bytes, 60), crc32c::crc32c(&bytes[..60])];
         let mut identity = None;
         if let Some(before) = numbers.iter().rfind(|&&before| before < number)
             && let Ok((header, _)) = self.open_segment(*before)?.header
@@ -485,90 +504,90 @@ impl Attempt<'_> {
             identity = Some(header.identity);
             for openings in [header.openings, header.openings.wrapping_add(1)] {
                 for extra in [header.extra, header.extra.wrapping_add(1)] {
-                    let guess = Header { openings, number, extra, ..header }.encode(SEGMENT_MAGIC);
-                    seeds.push(entry::four(&guess, 60));
+                    let guess = FileHeader { openings, number, extra, ..header }.encode(SEGMENT_MAGIC);
+                    seeds.push(entry::u32_at(&guess, 60));
                 }
             }
         }
         for seed in seeds {
             let segment = self.segment(self.open_segment(number)?, number, 0, seed);
-            if read == HEADER_LEN && self.census(&segment)?.is_some() {
+            if read == HEADER_LEN && self.segment_list(&segment)?.is_some() {
                 return damage();
             }
             let mark = furthest_mark(&*segment.file, HEADER_LEN as u64, seed);
-            if mark.map_err(|error| unreadable(&opened.path, &error))?.number >= number {
+            if mark.map_err(|error| read_error(&opened.path, &error))?.number >= number {
                 return damage();
             }
         }
-        let known = self.indexed(identity).max(self.marked_behind(number, numbers)?);
-        let torn = Position { number, offset: 0 };
-        if known > torn { damage() } else { Ok(Outcome::Torn(torn)) }
+        let known = self.position_by_index(identity).max(self.marked_after(number, numbers)?);
+        let torn = LogPosition { number, offset: 0 };
+        if known > torn { damage() } else { Ok(OpeningOutcome::Torn(torn)) }
     }
 
     /// The furthest position that a mark in a segment behind this one tells to be on disk.
-    fn marked_behind(&self, number: u64, numbers: &[u64]) -> Result<Position> {
-        let mut known = Position::default();
+    fn marked_after(&self, number: u64, numbers: &[u64]) -> Result<LogPosition> {
+        let mut known = LogPosition::default();
         for &later in numbers.iter().filter(|&&later| later > number) {
             let opened = self.open_segment(later)?;
             if let Ok((_, seed)) = opened.header {
                 let mark = furthest_mark(&*opened.file, HEADER_LEN as u64, seed);
-                known = known.max(mark.map_err(|error| unreadable(&opened.path, &error))?);
+                known = known.max(mark.map_err(|error| read_error(&opened.path, &error))?);
             }
         }
         Ok(known)
     }
 
     /// Everything before this is on disk, as the checkpoint tells.
-    fn indexed(&self, identity: Option<Identity>) -> Position {
+    fn position_by_index(&self, identity: Option<DatabaseIdentity>) -> LogPosition {
         match index_file::load(self.disk, self.directory, identity, &|_| None) {
             Ok(Some(loaded)) => loaded.until,
-            _ => Position::default(),
+            _ => LogPosition::default(),
         }
     }
 
-    fn judge(
+    fn classify_end(
         &self,
         segment: &Segment,
-        at: Position,
-        identity: Option<Identity>,
+        at: LogPosition,
+        identity: Option<DatabaseIdentity>,
         numbers: &[u64],
-    ) -> Result<Outcome> {
-        self.judge_known(segment, at, HEADER_LEN as u64, self.indexed(identity), numbers)
+    ) -> Result<OpeningOutcome> {
+        self.classify_bad_entry(segment, at, HEADER_LEN as u64, self.position_by_index(identity), numbers)
     }
 
     /// Whether a bad entry is damage, or what a crash leaves, where everything before `synced` was on disk. `bad`: the offset of the entry;
     /// it may be one of the batch that begins at `at`.
-    fn judge_known(
+    fn classify_bad_entry(
         &self,
         segment: &Segment,
-        at: Position,
+        at: LogPosition,
         bad: u64,
-        synced: Position,
+        synced: LogPosition,
         numbers: &[u64],
-    ) -> Result<Outcome> {
+    ) -> Result<OpeningOutcome> {
         let mark = furthest_mark(&*segment.file, at.offset.max(HEADER_LEN as u64), segment.seed);
-        let mark = mark.map_err(|error| unreadable(&segment.path, &error))?;
-        if synced.max(mark).max(self.marked_behind(segment.number, numbers)?) > at {
+        let mark = mark.map_err(|error| read_error(&segment.path, &error))?;
+        if synced.max(mark).max(self.marked_after(segment.number, numbers)?) > at {
             return Err(segment.corrupt(at.offset, "the entry is damaged, or cut off"));
         }
         if let Some(flipped) = flipped_bit(segment, bad)? {
             return Err(segment.corrupt(bad, &format!("one bit of the byte at offset {flipped} has changed")));
         }
-        Ok(Outcome::Torn(at))
+        Ok(OpeningOutcome::Torn(at))
     }
 }
 
 /// Takes the records out of the index that lie in these segments.
-fn forget(shards: &mut [Shard], gone: &[u32]) {
-    if gone.is_empty() {
+fn forget_segments(shards: &mut [IndexShard], dropped_slots: &[u32]) {
+    if dropped_slots.is_empty() {
         return;
     }
     for shard in shards {
         for page in &mut shard.pages {
-            page.retain(|slot| !gone.contains(&slot.location().slot));
+            page.retain(|slot| !dropped_slots.contains(&slot.location().slot));
         }
         shard.records = shard.pages.iter().map(|page| page.len() as u64).sum();
-        for &slot in gone {
+        for &slot in dropped_slots {
             if let Some(live) = shard.live.get_mut(slot as usize) {
                 *live = 0;
             }
@@ -582,49 +601,49 @@ fn random() -> u64 {
 }
 
 /// The index as the log tells it, up to where it has been read.
-struct Replay<'t> {
-    table: &'t Table,
+struct LogReplay<'t> {
+    table: &'t SegmentTable,
     secrets: RapidSecrets,
-    shards: Vec<Shard>,
+    shards: Vec<IndexShard>,
     /// Each shard has everything before its position.
-    positions: Vec<Position>,
+    positions: Vec<LogPosition>,
     dropped: HashSet<u64>,
     /// Damaged records that gave way to what was written behind them.
     damaged: u64,
     /// The offset at which the last segment's entries ended.
-    stopped: u64,
+    entries_end: u64,
     scratch: Vec<u8>,
 }
 
 /// Changes that have been read and wait: for the index's memory, or for the end of their batch.
 #[derive(Default)]
-struct Waiting {
+struct PendingChanges {
     /// Offset, what it says, the hash of its key, and where that is.
-    entries: Vec<(u64, Head, u64, Range<usize>)>,
+    entries: Vec<(u64, EntryHead, u64, Range<usize>)>,
     keys: Vec<u8>,
 }
 
 /// Changes that are collected before they are applied: their places in the index are prefetched meanwhile.
-const WAITING_MAX: usize = 32;
+const PENDING_MAX: usize = 32;
 
-impl Waiting {
-    fn push(&mut self, offset: u64, head: &Head, hash: u64, key: &[u8]) {
+impl PendingChanges {
+    fn push(&mut self, offset: u64, head: &EntryHead, hash: u64, key: &[u8]) {
         let start = self.keys.len();
         self.keys.extend_from_slice(key);
         self.entries.push((offset, *head, hash, start..self.keys.len()));
     }
 }
 
-impl<'t> Replay<'t> {
-    fn new(table: &'t Table, seed: u64) -> Replay<'t> {
-        Replay {
+impl<'t> LogReplay<'t> {
+    fn new(table: &'t SegmentTable, seed: u64) -> LogReplay<'t> {
+        LogReplay {
             table,
             secrets: RapidSecrets::seed(seed),
-            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
-            positions: vec![Position::default(); SHARDS],
+            shards: (0..SHARDS).map(|_| IndexShard::new()).collect(),
+            positions: vec![LogPosition::default(); SHARDS],
             dropped: HashSet::new(),
             damaged: 0,
-            stopped: 0,
+            entries_end: 0,
             scratch: Vec::new(),
         }
     }
@@ -633,11 +652,11 @@ impl<'t> Replay<'t> {
     fn run(&mut self, segment: &Segment, from: u64, limit: u64) -> Result<u64> {
         // Where a batch that is not at its end yet begins, and where it ends.
         let mut batch: Option<(u64, u64)> = None;
-        let mut waiting = Waiting::default();
-        let mut removes = 0;
+        let mut pending = PendingChanges::default();
+        let mut remove_bytes = 0;
         let end = walk(segment, from, limit, CHUNK, &mut |offset, head, bytes| {
             let behind = offset + head.len as u64;
-            removes += if head.kind == REMOVE { head.len as u64 } else { 0 };
+            remove_bytes += if head.kind == REMOVE { head.len as u64 } else { 0 };
             let is_change = matches!(head.kind, PUT | REMOVE);
             if let Some((_, end)) = batch {
                 if behind > end || !is_change {
@@ -646,8 +665,8 @@ impl<'t> Replay<'t> {
                 batch = batch.filter(|_| behind < end);
             } else if head.kind == BATCH {
                 // What came before it counts in any case.
-                self.apply_waiting(segment, &mut waiting)?;
-                let end = behind.checked_add(Head::number(bytes));
+                self.apply_pending(segment, &mut pending)?;
+                let end = behind.checked_add(EntryHead::number(bytes));
                 batch = Some((offset, end.unwrap_or(u64::MAX)));
                 return Ok(true);
             }
@@ -655,37 +674,37 @@ impl<'t> Replay<'t> {
                 let key = head.key(bytes);
                 let hash = rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets);
                 self.shards[shard_of(hash)].prefetch(hash);
-                waiting.push(offset, head, hash, key);
-                if waiting.entries.len() < WAITING_MAX || batch.is_some() {
+                pending.push(offset, head, hash, key);
+                if pending.entries.len() < PENDING_MAX || batch.is_some() {
                     return Ok(true);
                 }
-                return self.apply_waiting(segment, &mut waiting).map(|()| true);
+                return self.apply_pending(segment, &mut pending).map(|()| true);
             }
-            self.apply_waiting(segment, &mut waiting)?;
+            self.apply_pending(segment, &mut pending)?;
             self.apply_other(segment, offset, head, bytes);
             Ok(true)
         })?;
         if batch.is_none() {
-            self.apply_waiting(segment, &mut waiting)?;
+            self.apply_pending(segment, &mut pending)?;
         }
-        segment.removes.fetch_max(removes, Ordering::Relaxed);
-        self.stopped = end;
+        segment.remove_bytes.fetch_max(remove_bytes, Ordering::Relaxed);
+        self.entries_end = end;
         Ok(batch.map_or(end, |(start, _)| start))
     }
 
-    fn apply_waiting(&mut self, segment: &Segment, waiting: &mut Waiting) -> Result<()> {
-        for (offset, head, hash, key) in waiting.entries.drain(..) {
-            self.apply(segment, offset, &head, hash, &waiting.keys[key])?;
+    fn apply_pending(&mut self, segment: &Segment, pending: &mut PendingChanges) -> Result<()> {
+        for (offset, head, hash, key) in pending.entries.drain(..) {
+            self.apply(segment, offset, &head, hash, &pending.keys[key])?;
         }
-        waiting.keys.clear();
+        pending.keys.clear();
         Ok(())
     }
 
-    fn apply_other(&mut self, segment: &Segment, offset: u64, head: &Head, bytes: &[u8]) {
-        let position = Position { number: segment.number, offset };
+    fn apply_other(&mut self, segment: &Segment, offset: u64, head: &EntryHead, bytes: &[u8]) {
+        let position = LogPosition { number: segment.number, offset };
         match head.kind {
             DROPPED => {
-                self.dropped.insert(Head::number(bytes));
+                self.dropped.insert(EntryHead::number(bytes));
             }
             CLEAR => {
                 let shards = self.shards.iter_mut().zip(&self.positions);
@@ -695,18 +714,25 @@ impl<'t> Replay<'t> {
         }
     }
 
-    fn apply(&mut self, segment: &Segment, offset: u64, head: &Head, hash: u64, key: &[u8]) -> Result<()> {
+    fn apply(
+        &mut self,
+        segment: &Segment,
+        offset: u64,
+        head: &EntryHead,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<()> {
         if head.kind == PUT {
             segment.note_expiry(head.attributes.expiry);
         }
-        if (Position { number: segment.number, offset }) < self.positions[shard_of(hash)] {
+        if (LogPosition { number: segment.number, offset }) < self.positions[shard_of(hash)] {
             return Ok(());
         }
         let old = self.find(hash, key)?;
         let shard = &mut self.shards[shard_of(hash)];
         if head.kind == PUT {
-            let at = Location { slot: segment.slot, unit: (offset / 8) as u32 };
-            shard.enter(hash, Slot::new(tag_of(hash), class_of(head.len), at), head.len, old);
+            let at = EntryLocation { slot: segment.slot, unit: (offset / 8) as u32 };
+            shard.enter(hash, IndexSlot::new(tag_of(hash), class_of(head.len), at), head.len, old);
         } else if let Some((index, len)) = old {
             shard.leave(hash, index, len);
         }
@@ -722,7 +748,7 @@ impl<'t> Replay<'t> {
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
-            let segment = self.table.get(at.slot).ok_or_else(super::lost)?;
+            let segment = self.table.get(at.slot).ok_or_else(super::missing_segment_error)?;
             match read_entry(segment, at.unit, slot.class(), &mut self.scratch) {
                 Ok(head) if head.key(&self.scratch) == key => return Ok(Some((index, head.len))),
                 Ok(_) => {}

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Linear probing that keeps to the order of the hashes: a hash's home is its share of the table, a slot stands at its home or
-//! behind it with no gap between. So a table grows by one pass over it, an eighth at a time, which keeps it three quarters full and
+//! behind it with no gap between. So a table grows by one skip_damage over it, an eighth at a time, which keeps it three quarters full and
 //! more, and a search ends at the first greater hash.
 //!
 //! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
@@ -14,7 +14,7 @@ use crate::raw::{self, WINDOW, WordTable};
 
 /// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Location {
+pub(crate) struct EntryLocation {
     pub(crate) slot: u32,
     pub(crate) unit: u32,
 }
@@ -60,12 +60,12 @@ pub(crate) fn class_of(len: usize) -> u32 {
 
 /// A slot of the table, as it is kept in memory and in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) u64);
+pub(crate) struct IndexSlot(pub(crate) u64);
 
-impl Slot {
+impl IndexSlot {
     #[inline]
-    pub(crate) fn new(tag: u32, class: u32, at: Location) -> Slot {
-        Slot(
+    pub(crate) fn new(tag: u32, class: u32, at: EntryLocation) -> IndexSlot {
+        IndexSlot(
             u64::from(tag) << TAG_SHIFT
                 | u64::from(class) << (SLOT_BITS + UNIT_BITS)
                 | u64::from(at.slot) << UNIT_BITS
@@ -84,8 +84,8 @@ impl Slot {
     }
 
     #[inline]
-    pub(crate) fn location(self) -> Location {
-        Location {
+    pub(crate) fn location(self) -> EntryLocation {
+        EntryLocation {
             slot: (self.0 >> UNIT_BITS) as u32 & ((1 << SLOT_BITS) - 1),
             unit: self.0 as u32 & ((1 << UNIT_BITS) - 1),
         }
@@ -103,14 +103,14 @@ const SPILLED: usize = 8;
 
 /// A page.
 #[derive(Default)]
-pub(crate) struct Page {
+pub(crate) struct IndexPage {
     slots: WordTable,
     /// Homes; there may be slots behind the last of them.
     homes: u32,
     count: u32,
 }
 
-impl Page {
+impl IndexPage {
     #[inline]
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * u64::from(self.homes)) >> TAG_BITS) as usize
@@ -152,7 +152,7 @@ impl Page {
             }
             let last = window[WINDOW - 1];
             from += WINDOW;
-            if last == 0 || Slot(last).tag() > tag || from >= self.slots.len() {
+            if last == 0 || IndexSlot(last).tag() > tag || from >= self.slots.len() {
                 return None;
             }
         }
@@ -160,7 +160,7 @@ impl Page {
 
     fn first_by_one(&self, tag: u32, from: usize) -> Option<usize> {
         for (index, &bits) in self.slots.iter().enumerate().skip(from) {
-            let found = Slot(bits).tag();
+            let found = IndexSlot(bits).tag();
             if bits == 0 || found > tag {
                 return None;
             }
@@ -175,22 +175,22 @@ impl Page {
     #[inline]
     pub(crate) fn next(&self, tag: u32, index: usize) -> Option<usize> {
         let bits = *self.slots.get(index)?;
-        (bits != 0 && Slot(bits).tag() == tag).then_some(index)
+        (bits != 0 && IndexSlot(bits).tag() == tag).then_some(index)
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> Slot {
-        Slot(self.slots[index])
+    pub(crate) fn get(&self, index: usize) -> IndexSlot {
+        IndexSlot(self.slots[index])
     }
 
     /// Puts another slot of the same tag in the place of one.
     #[inline]
-    pub(crate) fn replace(&mut self, index: usize, slot: Slot) {
-        debug_assert_eq!(Slot(self.slots[index]).tag(), slot.tag());
+    pub(crate) fn replace(&mut self, index: usize, slot: IndexSlot) {
+        debug_assert_eq!(IndexSlot(self.slots[index]).tag(), slot.tag());
         self.slots[index] = slot.0;
     }
 
-    pub(crate) fn insert(&mut self, slot: Slot) {
+    pub(crate) fn insert(&mut self, slot: IndexSlot) {
         if u64::from(self.count) * 8 >= u64::from(self.homes) * 7 {
             self.rebuild((self.homes + self.homes / 8 + 1).max(8));
         }
@@ -210,7 +210,7 @@ impl Page {
         }
         while index < self.slots.len()
             && self.slots[index] != 0
-            && Slot(self.slots[index]).tag() <= slot.tag()
+            && IndexSlot(self.slots[index]).tag() <= slot.tag()
         {
             index += 1;
         }
@@ -231,7 +231,10 @@ impl Page {
 
     pub(crate) fn remove(&mut self, index: usize) {
         let mut end = index + 1;
-        while end < self.slots.len() && self.slots[end] != 0 && self.home(Slot(self.slots[end]).tag()) < end {
+        while end < self.slots.len()
+            && self.slots[end] != 0
+            && self.home(IndexSlot(self.slots[end]).tag()) < end
+        {
             end += 1;
         }
         self.slots.copy_within(index + 1..end, index);
@@ -243,11 +246,11 @@ impl Page {
     }
 
     /// The slots that lead to a segment, with their indices, in order.
-    pub(crate) fn of_segment(&self, segment: u32, into: &mut Vec<(usize, Slot)>) {
+    pub(crate) fn slots_of_segment(&self, segment: u32, into: &mut Vec<(usize, IndexSlot)>) {
         let (windows, rest) = self.slots.as_chunks();
         let mut note = |index: usize| {
             if self.slots[index] != 0 {
-                into.push((index, Slot(self.slots[index])));
+                into.push((index, IndexSlot(self.slots[index])));
             }
         };
         for (nth, window) in windows.iter().enumerate() {
@@ -258,18 +261,18 @@ impl Page {
             }
         }
         let start = windows.len() * WINDOW;
-        let leads = |(_, bits): &(usize, &u64)| Slot(**bits).location().slot == segment;
+        let leads = |(_, bits): &(usize, &u64)| IndexSlot(**bits).location().slot == segment;
         rest.iter().enumerate().filter(leads).for_each(|(index, _)| note(start + index));
     }
 
     /// The slots, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| Slot(bits))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IndexSlot> + '_ {
+        self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| IndexSlot(bits))
     }
 
     /// A page of these, which ascend by tag.
-    pub(crate) fn from_sorted(sorted: &[u64]) -> Page {
-        let mut page = Page::default();
+    pub(crate) fn from_sorted(sorted: &[u64]) -> IndexPage {
+        let mut page = IndexPage::default();
         if !sorted.is_empty() {
             let count = sorted.len() as u32;
             page.fill((count + count / 4 + 1).max(8), sorted);
@@ -278,10 +281,10 @@ impl Page {
     }
 
     /// Keeps those that are wanted.
-    pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(Slot) -> bool) {
+    pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(IndexSlot) -> bool) {
         let kept: Vec<u64> = self.iter().filter(|&slot| is_wanted(slot)).map(|slot| slot.0).collect();
         if kept.len() != self.len() {
-            *self = Page::from_sorted(&kept);
+            *self = IndexPage::from_sorted(&kept);
         }
     }
 
@@ -297,7 +300,7 @@ impl Page {
         let (mut free, mut count) = (0, 0);
         for &bits in sorted {
             // An empty one goes to the next free place, which is empty: whether one is cannot be guessed by the processor.
-            let index = self.home(Slot(bits).tag()).max(free);
+            let index = self.home(IndexSlot(bits).tag()).max(free);
             if index == slots.len() {
                 slots = longer(&slots);
             }
@@ -336,18 +339,18 @@ mod tests {
 
     #[test]
     fn a_slot_gives_back_its_parts() {
-        let at = Location { slot: (1 << SLOT_BITS) - 1, unit: (1 << UNIT_BITS) - 2 };
-        let slot = Slot::new((1 << TAG_BITS) - 1, 17, at);
+        let at = EntryLocation { slot: (1 << SLOT_BITS) - 1, unit: (1 << UNIT_BITS) - 2 };
+        let slot = IndexSlot::new((1 << TAG_BITS) - 1, 17, at);
         assert_eq!((slot.tag(), slot.class(), slot.location()), ((1 << TAG_BITS) - 1, 17, at));
     }
 
-    fn assert_in_order(page: &Page) {
+    fn assert_in_order(page: &IndexPage) {
         let mut last = None;
         for (index, &bits) in page.slots.iter().enumerate() {
             if bits == 0 {
                 continue;
             }
-            let tag = Slot(bits).tag();
+            let tag = IndexSlot(bits).tag();
             assert!(last.is_none_or(|last| last <= tag));
             assert!(
                 page.home(tag) <= index && page.slots[page.home(tag)..index].iter().all(|&bits| bits != 0)
@@ -361,7 +364,7 @@ mod tests {
     fn a_page_holds_what_a_set_holds_whatever_comes_and_goes() {
         let mut random = fastrand::Rng::with_seed(7);
         for spread in [1 << TAG_BITS, 50, 1] {
-            let (mut page, mut model) = (Page::default(), BTreeSet::new());
+            let (mut page, mut model) = (IndexPage::default(), BTreeSet::new());
             for step in 0..6000u32 {
                 let grows = step < 2500 || (4000..5000).contains(&step);
                 if grows || random.u8(..) < 60 {
@@ -370,13 +373,13 @@ mod tests {
                     } else {
                         (1 << TAG_BITS) - 1 - random.u32(..spread)
                     };
-                    let slot = Slot::new(tag, 3, Location { slot: 1, unit: step + 8 });
+                    let slot = IndexSlot::new(tag, 3, EntryLocation { slot: 1, unit: step + 8 });
                     page.insert(slot);
                     model.insert(slot.0);
                 } else if let Some(&bits) = model.iter().nth(random.usize(..model.len().max(1))) {
-                    let mut index = page.first(Slot(bits).tag()).unwrap();
+                    let mut index = page.first(IndexSlot(bits).tag()).unwrap();
                     while page.get(index).0 != bits {
-                        index = page.next(Slot(bits).tag(), index + 1).unwrap();
+                        index = page.next(IndexSlot(bits).tag(), index + 1).unwrap();
                     }
                     page.remove(index);
                     model.remove(&bits);
@@ -384,13 +387,13 @@ mod tests {
                 if step % 97 == 0 {
                     assert_in_order(&page);
                     for &bits in &model {
-                        let (slot, mut next) = (Slot(bits), page.first(Slot(bits).tag()));
+                        let (slot, mut next) = (IndexSlot(bits), page.first(IndexSlot(bits).tag()));
                         while next.is_some_and(|index| page.get(index) != slot) {
                             next = page.next(slot.tag(), next.unwrap() + 1);
                         }
                         assert!(next.is_some(), "{slot:?}");
                         let absent = slot.tag().wrapping_sub(1) & ((1 << TAG_BITS) - 1);
-                        let is_there = model.iter().any(|&bits| Slot(bits).tag() == absent);
+                        let is_there = model.iter().any(|&bits| IndexSlot(bits).tag() == absent);
                         assert_eq!(page.first(absent).is_some(), is_there);
                     }
                 }
@@ -398,12 +401,12 @@ mod tests {
             assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
             for segment in 0..3 {
                 let mut found = Vec::new();
-                page.of_segment(segment, &mut found);
+                page.slots_of_segment(segment, &mut found);
                 assert_eq!(found.len(), if segment == 1 { model.len() } else { 0 });
                 assert!(found.iter().all(|&(index, slot)| page.get(index) == slot));
             }
             page.retain(|slot| slot.location().unit.is_multiple_of(2));
-            model.retain(|&bits| Slot(bits).location().unit.is_multiple_of(2));
+            model.retain(|&bits| IndexSlot(bits).location().unit.is_multiple_of(2));
             assert_in_order(&page);
             assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
         }

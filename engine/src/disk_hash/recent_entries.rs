@@ -1,7 +1,7 @@
 //! Entries that a killed process has left beside the last segment (docs/format/disk-hash.md, section 6).
 
 use super::entry;
-use super::segment::{HEADER_LEN, Segment, unreadable};
+use super::segment::{HEADER_LEN, Segment, read_error};
 use super::walk::{CHUNK, walk};
 use crate::disk::{Disk, FilePatch};
 use crate::recent::{RecentWrites, has_recent};
@@ -19,7 +19,7 @@ pub(super) fn after_entries(
     segment: &Segment,
     len: u64,
 ) -> Result<Option<FilePatch>> {
-    if !has_recent(disk, directory).map_err(|error| unreadable(directory, &error))? {
+    if !has_recent(disk, directory).map_err(|error| read_error(directory, &error))? {
         return Ok(None);
     }
     let end = walk(segment, HEADER_LEN as u64, len, CHUNK, &mut |_, _, _| Ok(true))?;
@@ -51,7 +51,7 @@ pub(super) fn after_damage(
 }
 
 fn read(disk: &dyn Disk, directory: &Path, from: u64) -> Result<Vec<u8>> {
-    let ring = RecentWrites::read(disk, directory, from).map_err(|error| unreadable(directory, &error))?;
+    let ring = RecentWrites::read(disk, directory, from).map_err(|error| read_error(directory, &error))?;
     Ok(ring.unwrap_or_default())
 }
 

@@ -1,9 +1,9 @@
 //! Going over all records, in the order of the hashes of their keys.
 
 use super::page::tag_of;
-use super::scratch::Scratch;
+use super::scratch::ThreadScratch;
 use super::shard::{PAGES, SHARDS, page_of, shard_of};
-use super::{DiskHash, lost};
+use super::{DiskHash, missing_segment_error};
 use std::ops::ControlFlow;
 use todana_core::{ErrorKind, Place, Record, Result};
 
@@ -17,20 +17,20 @@ impl DiskHash {
     ) -> Result<Option<Place>> {
         // A place is the first 33 bits of a hash.
         let from = from.map_or(0, |place| place.number());
-        let mut scratch = Scratch::take();
+        let mut scratch = ThreadScratch::take();
         let mut page_index = (from >> 21) as usize;
         let mut tag_from = from as u32 & ((1 << 21) - 1);
         while page_index < SHARDS * PAGES {
-            let shard = self.shared(page_index / PAGES);
+            let shard = self.read_shard(page_index / PAGES);
             let page = &shard.pages[page_index % PAGES];
             let mut slots = page.iter().skip_while(|slot| slot.tag() < tag_from).peekable();
             let mut flow = ControlFlow::Continue(());
             while let Some(slot) = slots.next() {
                 let at = slot.location();
-                let segment = shard.table.get(at.slot).ok_or_else(lost)?;
+                let segment = shard.table.get(at.slot).ok_or_else(missing_segment_error)?;
                 match self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old) {
                     Err(error) if passes && error.kind() == ErrorKind::Corrupt => {
-                        self.note_passed(page_index, slot);
+                        self.note_skipped(page_index, slot);
                     }
                     fetched => {
                         let fetched = fetched?;
@@ -42,7 +42,7 @@ impl DiskHash {
                                 .show(segment, at.unit, &head, entry, |record| see(head.key(entry), record));
                             match shown {
                                 Err(error) if passes && error.kind() == ErrorKind::Corrupt => {
-                                    self.note_passed(page_index, slot);
+                                    self.note_skipped(page_index, slot);
                                 }
                                 shown => flow = shown?,
                             }
@@ -51,7 +51,7 @@ impl DiskHash {
                         }
                     }
                 }
-                // Records of one place go together, or the second would be lost behind a break.
+                // Records of one place go together, or the second would be missing_segment_error behind a break.
                 if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
                     let next = (page_index as u64) << 21 | u64::from(slot.tag());
                     return Ok(Some(Place::Number(next + 1)));

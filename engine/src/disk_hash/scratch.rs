@@ -1,4 +1,4 @@
-//! Room that a thread keeps for what it reads and writes, so that no operation asks for memory.
+//! ScratchBuffers that a thread keeps for what it reads and writes, so that no operation asks for memory.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use std::cell::Cell;
 const KEPT_MAX: usize = 1 << 20;
 
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct ScratchBuffers {
     /// An entry as it was read.
     pub(crate) old: Vec<u8>,
     /// An entry to be written.
@@ -18,45 +18,45 @@ pub(crate) struct Room {
 }
 
 thread_local! {
-    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
+    static SCRATCH: Cell<Option<Box<ScratchBuffers>>> = const { Cell::new(None) };
 }
 
 /// This thread's room; another one while that is lent (a visit within a visit of another engine).
-pub(crate) struct Scratch(Option<Box<Room>>);
+pub(crate) struct ThreadScratch(Option<Box<ScratchBuffers>>);
 
-impl Scratch {
+impl ThreadScratch {
     #[inline]
-    pub(crate) fn take() -> Scratch {
+    pub(crate) fn take() -> ThreadScratch {
         // A thread that ends keeps nothing any more.
-        Scratch(Some(ROOM.try_with(Cell::take).ok().flatten().unwrap_or_default()))
+        ThreadScratch(Some(SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }
 
-impl std::ops::Deref for Scratch {
-    type Target = Room;
+impl std::ops::Deref for ThreadScratch {
+    type Target = ScratchBuffers;
 
-    fn deref(&self) -> &Room {
+    fn deref(&self) -> &ScratchBuffers {
         self.0.as_ref().expect("until it is dropped")
     }
 }
 
-impl std::ops::DerefMut for Scratch {
-    fn deref_mut(&mut self) -> &mut Room {
+impl std::ops::DerefMut for ThreadScratch {
+    fn deref_mut(&mut self) -> &mut ScratchBuffers {
         self.0.as_mut().expect("until it is dropped")
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ThreadScratch {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut room) = self.0.take() {
-            let Room { old, new, read, other } = &mut *room;
+            let ScratchBuffers { old, new, read, other } = &mut *room;
             for part in [old, new, read, other] {
                 if part.capacity() > KEPT_MAX {
                     *part = Vec::new();
                 }
             }
-            let _ = ROOM.try_with(|kept| kept.set(Some(room)));
+            let _ = SCRATCH.try_with(|kept| kept.set(Some(room)));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A segment: its header, its file, what is known about it; and the table of those that count.
 
-use super::entry::{eight, four};
+use super::entry::{u32_at, u64_at};
 use super::page::{SLOT_BITS, class_bound};
 use crate::disk::{File, MappedFile};
 use crate::raw;
@@ -20,14 +20,14 @@ pub(crate) const BLOCK_LEN: u64 = 8 << 10;
 
 /// A place in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Position {
+pub(crate) struct LogPosition {
     pub(crate) number: u64,
     pub(crate) offset: u64,
 }
 
 /// Whose a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct DatabaseIdentity {
     pub(crate) database_id: [u8; 16],
     /// What keys are hashed by.
     pub(crate) seed: u64,
@@ -35,17 +35,17 @@ pub(crate) struct Identity {
 
 /// An opening of a database. Its log is written once, byte behind byte, so it and a place in it name what the database holds there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opening {
-    pub(crate) identity: Identity,
+pub(crate) struct DatabaseOpening {
+    pub(crate) identity: DatabaseIdentity,
     /// How many there were, this one included.
     pub(crate) count: u32,
     /// Random: copies of the same files may be opened equally often.
     pub(crate) nonce: u32,
 }
 
-impl Opening {
+impl DatabaseOpening {
     /// Names what the database holds at a position.
-    pub(crate) fn contents_at(&self, end: Position) -> ContentsToken {
+    pub(crate) fn contents_at(&self, end: LogPosition) -> ContentsToken {
         let mut token = [0; 40];
         token[..16].copy_from_slice(&self.identity.database_id);
         token[16..20].copy_from_slice(&self.count.to_le_bytes());
@@ -58,15 +58,15 @@ impl Opening {
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) identity: Identity,
+pub(crate) struct FileHeader {
+    pub(crate) identity: DatabaseIdentity,
     pub(crate) openings: u32,
     pub(crate) number: u64,
     /// What stands at offset 56.
     pub(crate) extra: u32,
 }
 
-impl Header {
+impl FileHeader {
     pub(crate) fn encode(&self, magic: &[u8; 8]) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(magic);
@@ -83,27 +83,31 @@ impl Header {
     }
 
     /// The header, and its CRC; else what is wrong with it.
-    pub(crate) fn decode(bytes: &[u8], magic: &[u8; 8]) -> std::result::Result<(Header, u32), String> {
+    pub(crate) fn decode(bytes: &[u8], magic: &[u8; 8]) -> std::result::Result<(FileHeader, u32), String> {
         if bytes.len() < HEADER_LEN {
             return Err("the header is cut off".into());
         }
-        let crc = four(bytes, 60);
+        let crc = u32_at(bytes, 60);
         if crc32c::crc32c(&bytes[..60]) != crc {
             return Err("the checksum of the header differs".into());
         }
         if bytes[..8] != *magic {
             return Err("it does not begin as such a file does".into());
         }
-        if four(bytes, 8) != VERSION {
-            return Err(format!("format version {}; this program knows version {VERSION}", four(bytes, 8)));
+        if u32_at(bytes, 8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", u32_at(bytes, 8)));
         }
-        if four(bytes, 12) as usize != HEADER_LEN || four(bytes, 32) != 0 {
+        if u32_at(bytes, 12) as usize != HEADER_LEN || u32_at(bytes, 32) != 0 {
             return Err(format!("the header is not one of version {VERSION}"));
         }
         let database_id = bytes[16..32].try_into().expect("sixteen bytes");
-        let identity = Identity { database_id, seed: eight(bytes, 48) };
-        let header =
-            Header { identity, openings: four(bytes, 36), number: eight(bytes, 40), extra: four(bytes, 56) };
+        let identity = DatabaseIdentity { database_id, seed: u64_at(bytes, 48) };
+        let header = FileHeader {
+            identity,
+            openings: u32_at(bytes, 36),
+            number: u64_at(bytes, 40),
+            extra: u32_at(bytes, 56),
+        };
         Ok((header, crc))
     }
 }
@@ -136,18 +140,18 @@ pub(crate) struct Segment {
     /// Up to here it can be read from the file.
     pub(crate) flushed: AtomicU64,
     /// It will not grow any more.
-    pub(crate) sealed: AtomicBool,
+    pub(crate) is_sealed: AtomicBool,
     /// Bytes of remove entries, at least: replay overlaps the checkpoint, so opening takes the larger of the two counts. 0 only if
     /// there are none that count.
-    pub(crate) removes: AtomicU64,
+    pub(crate) remove_bytes: AtomicU64,
     /// No record in it expires before this; `u64::MAX`: none does at all.
-    pub(crate) soonest: AtomicU64,
+    pub(crate) earliest_expiry: AtomicU64,
     /// An entry in it is damaged that may count, so it cannot be compacted.
-    pub(crate) damaged: AtomicBool,
-    /// How long an entry was that counts no more has been told by its beginning alone: what is counted of the others may be too little.
-    pub(crate) is_guessed: AtomicBool,
+    pub(crate) has_damage: AtomicBool,
+    /// How long an entry was that counts no more has been told by its beginning lock_shard: what is counted of the others may be too little.
+    pub(crate) is_live_estimated: AtomicBool,
     /// Its file has been removed.
-    pub(crate) gone: AtomicBool,
+    pub(crate) is_removed: AtomicBool,
     /// Where its blocks are cached: the frame's index + 1.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
@@ -172,13 +176,13 @@ impl Segment {
             seed,
             len: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
-            sealed: AtomicBool::new(false),
-            removes: AtomicU64::new(0),
-            soonest: AtomicU64::new(u64::MAX),
-            damaged: AtomicBool::new(false),
+            is_sealed: AtomicBool::new(false),
+            remove_bytes: AtomicU64::new(0),
+            earliest_expiry: AtomicU64::new(u64::MAX),
+            has_damage: AtomicBool::new(false),
             // Of what was counted at another time it is not known.
-            is_guessed: AtomicBool::new(true),
-            gone: AtomicBool::new(false),
+            is_live_estimated: AtomicBool::new(true),
+            is_removed: AtomicBool::new(false),
             blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -196,7 +200,7 @@ impl Segment {
     #[inline]
     pub(crate) fn note_expiry(&self, expiry: Expiry) {
         if let Some(at) = expiry.at() {
-            self.soonest.fetch_min(at.0, Ordering::Relaxed);
+            self.earliest_expiry.fetch_min(at.0, Ordering::Relaxed);
         }
     }
 
@@ -239,7 +243,7 @@ impl Segment {
 
     /// Reads up to the buffer's length.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.file.read_at(offset, into).map_err(|error| unreadable(&self.path, &error))
+        self.file.read_at(offset, into).map_err(|error| read_error(&self.path, &error))
     }
 }
 
@@ -247,12 +251,12 @@ pub(crate) fn corrupt(path: &Path, offset: u64, what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{}, offset {offset}: {what}", path.display()))
 }
 
-pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn read_error(path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
 }
 
 /// Returns the error of a write that was refused: `Full` if there is no room, or no descriptor.
-pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn write_error(path: &Path, error: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = match error.kind() {
         Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge | Io::WriteZero => ErrorKind::Full,
@@ -269,11 +273,11 @@ pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
 
 /// The segments that count, by slot.
 #[derive(Clone, Default)]
-pub(crate) struct Table {
+pub(crate) struct SegmentTable {
     pub(crate) slots: Vec<Option<Arc<Segment>>>,
 }
 
-impl Table {
+impl SegmentTable {
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Arc<Segment>> {
         self.slots.get(slot as usize)?.as_ref()

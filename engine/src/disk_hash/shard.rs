@@ -1,7 +1,7 @@
 //! A part of the index: 64 pages, and what its records take in each segment.
 
-use super::page::{Location, Page, Slot, tag_of};
-use super::segment::Table;
+use super::page::{EntryLocation, IndexPage, IndexSlot, tag_of};
+use super::segment::SegmentTable;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -21,48 +21,52 @@ pub(crate) fn page_of(hash: u64) -> usize {
 }
 
 /// A part of the index, and the segments that it leads to.
-pub(crate) struct Shard {
-    pub(crate) part: Part,
+pub(crate) struct IndexShard {
+    pub(crate) part: IndexPart,
     /// The segments, as of so many changes of their table.
-    pub(crate) table: Arc<Table>,
+    pub(crate) table: Arc<SegmentTable>,
     pub(crate) version: u64,
 }
 
-impl Deref for Shard {
-    type Target = Part;
+impl Deref for IndexShard {
+    type Target = IndexPart;
 
     #[inline]
-    fn deref(&self) -> &Part {
+    fn deref(&self) -> &IndexPart {
         &self.part
     }
 }
 
-impl DerefMut for Shard {
+impl DerefMut for IndexShard {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Part {
+    fn deref_mut(&mut self) -> &mut IndexPart {
         &mut self.part
     }
 }
 
 /// Which records there are, and where.
-pub(crate) struct Part {
-    pub(crate) pages: Vec<Page>,
+pub(crate) struct IndexPart {
+    pub(crate) pages: Vec<IndexPage>,
     /// Bytes of the entries that count, by the slot of their segment.
     pub(crate) live: Vec<u64>,
     pub(crate) records: u64,
 }
 
-impl Shard {
-    pub(crate) fn new() -> Shard {
-        let pages = (0..PAGES).map(|_| Page::default()).collect();
-        Shard { part: Part { pages, live: Vec::new(), records: 0 }, table: Arc::default(), version: 0 }
+impl IndexShard {
+    pub(crate) fn new() -> IndexShard {
+        let pages = (0..PAGES).map(|_| IndexPage::default()).collect();
+        IndexShard {
+            part: IndexPart { pages, live: Vec::new(), records: 0 },
+            table: Arc::default(),
+            version: 0,
+        }
     }
 }
 
-impl Part {
+impl IndexPart {
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> u64 {
-        let pages: usize = self.pages.iter().map(|page| page.bytes() + size_of::<Page>()).sum();
+        let pages: usize = self.pages.iter().map(|page| page.bytes() + size_of::<IndexPage>()).sum();
         (pages + self.live.capacity() * 8) as u64
     }
 
@@ -93,7 +97,7 @@ impl Part {
     }
 
     /// The index of the slot that leads to this very place.
-    pub(crate) fn slot_at(&self, hash: u64, at: Location) -> Option<usize> {
+    pub(crate) fn slot_at(&self, hash: u64, at: EntryLocation) -> Option<usize> {
         let (page, tag) = (&self.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
         while let Some(index) = next {
@@ -107,13 +111,13 @@ impl Part {
 
     /// Enters a record, in the place of the one at `index` if there is one, whose entry was `old_len` long.
     #[inline]
-    pub(crate) fn enter(&mut self, hash: u64, slot: Slot, len: usize, old: Option<(usize, usize)>) {
+    pub(crate) fn enter(&mut self, hash: u64, slot: IndexSlot, len: usize, old: Option<(usize, usize)>) {
         match old {
             Some((index, old_len)) => {
                 let page = &mut self.pages[page_of(hash)];
-                let gone = page.get(index).location().slot;
+                let old_slot = page.get(index).location().slot;
                 page.replace(index, slot);
-                self.lose(gone, old_len);
+                self.lose(old_slot, old_len);
             }
             None => {
                 self.pages[page_of(hash)].insert(slot);
@@ -125,11 +129,17 @@ impl Part {
 
     /// Turns the slot at an index of a page to where the record is now; its entries were and are of these lengths.
     #[inline]
-    pub(crate) fn enter_at(&mut self, (page, index): (usize, usize), slot: Slot, len: usize, old_len: usize) {
+    pub(crate) fn enter_at(
+        &mut self,
+        (page, index): (usize, usize),
+        slot: IndexSlot,
+        len: usize,
+        old_len: usize,
+    ) {
         let page = &mut self.pages[page];
-        let gone = page.get(index).location().slot;
+        let old_slot = page.get(index).location().slot;
         page.replace(index, slot);
-        self.lose(gone, old_len);
+        self.lose(old_slot, old_len);
         self.gain(slot.location().slot, len);
     }
 
@@ -143,7 +153,7 @@ impl Part {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.pages.iter_mut().for_each(|page| *page = Page::default());
+        self.pages.iter_mut().for_each(|page| *page = IndexPage::default());
         self.live.clear();
         self.records = 0;
     }

@@ -2,7 +2,7 @@
 
 use super::DiskHash;
 use super::entry::PUT;
-use super::page::Location;
+use super::page::EntryLocation;
 use super::segment::{HEADER_LEN, Segment};
 use super::shard::shard_of;
 use super::walk::walk;
@@ -20,7 +20,7 @@ fn place(number: u64, offset: u64) -> Option<Place> {
 
 impl Perishable for DiskHash {
     /// Of a segment in which none expires as early as `is_over` wants, only the earliest expiry is shown: it costs nothing,
-    /// and its records are not counted as passed. One that is read costs some tens of nanoseconds for each entry in it.
+    /// and its records are not counted as skipped. One that is read costs some tens of nanoseconds for each entry in it.
     fn sweep(
         &self,
         from: Option<Place>,
@@ -38,12 +38,12 @@ impl Perishable for DiskHash {
                 continue;
             }
             let offset = if segment.number == from_number { from_offset } else { 0 };
-            let soonest = segment.soonest.load(Ordering::Relaxed);
-            if soonest == u64::MAX {
+            let earliest_expiry = segment.earliest_expiry.load(Ordering::Relaxed);
+            if earliest_expiry == u64::MAX {
                 continue;
             }
             let may_skip = offset == 0 && segment.len() > SKIPPED_LEN_MIN;
-            if may_skip && !is_over(Expiry::At(UnixSeconds(soonest))) {
+            if may_skip && !is_over(Expiry::At(UnixSeconds(earliest_expiry))) {
                 continue;
             }
             let limit = segment.flushed.load(Ordering::Acquire);
@@ -68,7 +68,7 @@ impl DiskHash {
         swept: &mut Swept,
     ) -> Result<u64> {
         // Removed from the index meanwhile are those of this segment only, so what is left over can be told.
-        let mut soonest = u64::MAX;
+        let mut earliest_expiry = u64::MAX;
         let start = from.max(HEADER_LEN as u64);
         let mut stopped = false;
         let end = walk(segment, start, limit, 64 << 10, &mut |at, head, bytes| {
@@ -83,8 +83,8 @@ impl DiskHash {
             let Some(expires) = head.attributes.expiry.at() else { return Ok(true) };
             let key = head.key(bytes);
             let hash = self.hash(key);
-            let mut shard = self.alone(shard_of(hash));
-            let here = Location { slot: segment.slot, unit: (at / 8) as u32 };
+            let mut shard = self.lock_shard(shard_of(hash));
+            let here = EntryLocation { slot: segment.slot, unit: (at / 8) as u32 };
             // Compaction may have dropped the segment since, and its slot may be another's now.
             if shard.table.get(segment.slot).is_none_or(|now| now.number != segment.number) {
                 return Ok(true);
@@ -94,7 +94,7 @@ impl DiskHash {
                 self.remove(&mut shard, hash, key, (index, head.len))?;
                 swept.removed += 1;
             } else {
-                soonest = soonest.min(expires.0);
+                earliest_expiry = earliest_expiry.min(expires.0);
             }
             Ok(true)
         })?;
@@ -102,9 +102,9 @@ impl DiskHash {
             // The rest of it cannot be told; the others can.
             return Ok(limit);
         }
-        // Known for the whole of a segment only if it was passed in one go, and does not grow.
-        if end == limit && start == HEADER_LEN as u64 && segment.sealed.load(Ordering::Acquire) {
-            segment.soonest.store(soonest, Ordering::Relaxed);
+        // Known for the whole of a segment only if it was skipped in one go, and does not grow.
+        if end == limit && start == HEADER_LEN as u64 && segment.is_sealed.load(Ordering::Acquire) {
+            segment.earliest_expiry.store(earliest_expiry, Ordering::Relaxed);
         }
         Ok(end)
     }

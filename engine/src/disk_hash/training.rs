@@ -1,7 +1,7 @@
 //! When a dictionary is trained, and from what.
 //!
 //! ```text
-//! entries of the log, here and there -> values -> seven of eight: zstd's trainer -> dictionary
+//! entries of the log, here and there -> values -> seven of u64_at: zstd's trainer -> dictionary
 //!                                              -> the eighth: is it better than what there is?
 //! ```
 //!
@@ -10,9 +10,9 @@
 //! then, and when what is written has become unlike what the dictionary was made from.
 
 use super::DiskHash;
-use super::dictionary::{self, DICTIONARIES_MAX, Dictionary};
+use super::compression::{ThreadCached, ValueCompressor, ValueDecompressor};
+use super::dictionary::{self, DICTIONARIES_MAX, ValueDictionary};
 use super::entry::{self, PUT};
-use super::packing::{Lent, Packer, Unpacker};
 use super::shard::{PAGES, SHARDS};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,19 +56,19 @@ impl Default for ValueCompression {
 }
 
 /// What is known about how well values are compressed.
-pub(super) struct Training {
+pub(super) struct DictionaryTraining {
     options: ValueCompression,
     /// Nothing is to be done before so many bytes have been appended.
     due_at: AtomicU64,
     /// Of values that were compressed, or looked at to that end, since it was last judged: before, and as they are stored.
     plain: AtomicU64,
     stored: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<TrainingState>,
     trouble: Mutex<Option<Error>>,
 }
 
 #[derive(Default)]
-struct State {
+struct TrainingState {
     /// What stored values are of the given ones, with the dictionary that there is.
     share: Option<f64>,
     /// Tried again when the log has so many bytes.
@@ -77,14 +77,14 @@ struct State {
 
 /// Values to learn from, one behind the other, and to judge by.
 #[derive(Default)]
-struct Sample {
+struct ValueSample {
     learnt: Vec<u8>,
     lens: Vec<usize>,
     judged: Vec<Vec<u8>>,
     count: usize,
 }
 
-impl Sample {
+impl ValueSample {
     fn add(&mut self, value: &[u8]) {
         let value = &value[..value.len().min(VALUE_MAX)];
         self.count += 1;
@@ -97,23 +97,24 @@ impl Sample {
     }
 
     /// What the values to judge by take, stored with this dictionary, or without one.
-    fn cost(&self, dictionary: Option<&Dictionary>) -> usize {
-        let mut packer = Lent::<Packer>::take();
-        let cost = |value: &Vec<u8>| packer.pack_with(value, dictionary).map_or(value.len(), <[u8]>::len);
+    fn cost(&self, dictionary: Option<&ValueDictionary>) -> usize {
+        let mut compressor = ThreadCached::<ValueCompressor>::take();
+        let cost =
+            |value: &Vec<u8>| compressor.compress_with(value, dictionary).map_or(value.len(), <[u8]>::len);
         self.judged.iter().map(cost).sum()
     }
 }
 
-impl Training {
-    pub(super) fn new(options: ValueCompression, has_dictionary: bool, log_bytes: u64) -> Training {
+impl DictionaryTraining {
+    pub(super) fn new(options: ValueCompression, has_dictionary: bool, log_bytes: u64) -> DictionaryTraining {
         let grown_at =
             if has_dictionary { log_bytes.saturating_mul(GROWTH) } else { options.trained_at_bytes };
-        Training {
+        DictionaryTraining {
             options,
             due_at: AtomicU64::new(0),
             plain: AtomicU64::new(0),
             stored: AtomicU64::new(0),
-            state: Mutex::new(State { grown_at, ..State::default() }),
+            state: Mutex::new(TrainingState { grown_at, ..TrainingState::default() }),
             trouble: Mutex::new(None),
         }
     }
@@ -133,7 +134,7 @@ impl Training {
     }
 
     /// Whether a dictionary should be looked for.
-    fn is_wanted(&self, state: &mut State, has_dictionary: bool, log_bytes: u64) -> bool {
+    fn is_wanted(&self, state: &mut TrainingState, has_dictionary: bool, log_bytes: u64) -> bool {
         if log_bytes >= state.grown_at {
             return true;
         }
@@ -168,7 +169,7 @@ impl DiskHash {
         *training.trouble.lock() = outcome.err();
     }
 
-    fn train(&self, training: &Training, state: &mut State) -> Result<()> {
+    fn train(&self, training: &DictionaryTraining, state: &mut TrainingState) -> Result<()> {
         let count = self.dictionaries.count();
         if count > self.log.dictionaries() {
             // It could not be brought into use last time.
@@ -183,7 +184,7 @@ impl DiskHash {
         let sample = self.sample((training.options.trained_at_bytes / 2).min(SAMPLE_MAX as u64) as usize)?;
         let path = self.log.directory.join(dictionary::dictionary_name(count + 1));
         let Some(content) = learn(&sample) else { return Ok(()) };
-        let found = Dictionary::new(path, content.clone())?;
+        let found = ValueDictionary::new(path, content.clone())?;
         let (_, current) = self.dictionaries.current();
         let with = sample.cost(Some(&found));
         let without = sample.cost(current).min(sample.cost(None));
@@ -205,14 +206,14 @@ impl DiskHash {
     /// Begins a segment that counts the last dictionary; only then it is compressed with.
     fn use_last(&self) -> Result<()> {
         self.log.lock().begin_segment(self.dictionaries.count())?;
-        self.dictionaries.turn_to_last();
+        self.dictionaries.use_newest();
         Ok(())
     }
 
     /// Values of the log from places all over the index. Some may have been replaced or removed since.
-    fn sample(&self, bytes_max: usize) -> Result<Sample> {
-        let mut sample = Sample::default();
-        let mut unpacker = Lent::<Unpacker>::take();
+    fn sample(&self, bytes_max: usize) -> Result<ValueSample> {
+        let mut sample = ValueSample::default();
+        let mut decompressor = ThreadCached::<ValueDecompressor>::take();
         let mut bytes = vec![0; STRETCH_LEN as usize];
         // What was learnt from must not be what is judged by.
         let mut taken: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
@@ -248,13 +249,15 @@ impl DiskHash {
                     continue;
                 }
                 let stored = head.value(entry);
-                match head.packing {
+                match head.encoding {
                     None => sample.add(stored),
                     // One that is damaged is told when it is read.
-                    Some(packing) => {
-                        if let Ok(plain) =
-                            unpacker.unpack(stored, packing, self.dictionaries.get(packing.dictionary))
-                        {
+                    Some(encoding) => {
+                        if let Ok(plain) = decompressor.decompress(
+                            stored,
+                            encoding,
+                            self.dictionaries.get(encoding.dictionary),
+                        ) {
                             sample.add(plain);
                         }
                     }
@@ -269,7 +272,7 @@ impl DiskHash {
         let first = (dice >> 32) as usize % (SHARDS * PAGES);
         let pages = (first..SHARDS * PAGES).chain(0..first);
         for page in pages {
-            let shard = self.shared(page / PAGES);
+            let shard = self.read_shard(page / PAGES);
             let slots = &shard.pages[page % PAGES];
             if slots.len() > 0 {
                 let at = slots.get(dice as u32 as usize % slots.len()).location();
@@ -281,7 +284,7 @@ impl DiskHash {
 }
 
 /// A dictionary made of a sample; `None` if there is nothing to learn from it.
-fn learn(sample: &Sample) -> Option<Vec<u8>> {
+fn learn(sample: &ValueSample) -> Option<Vec<u8>> {
     if sample.lens.len() < VALUES_MIN {
         return None;
     }

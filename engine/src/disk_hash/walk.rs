@@ -1,7 +1,7 @@
 //! Going through the entries of a segment, from its file.
 
-use super::entry::{self, HEAD_MAX, Head};
-use super::segment::{Position, Segment};
+use super::entry::{self, EntryHead, HEAD_MAX};
+use super::segment::{LogPosition, Segment};
 use crate::disk::File;
 use todana_core::Result;
 
@@ -11,7 +11,7 @@ pub(crate) const CHUNK: usize = 512 << 10;
 pub(crate) const WHOLE_MAX: usize = 1 << 20;
 
 /// What is shown each entry: its offset, what its beginning says, its bytes; false ends the walk before it.
-pub(crate) type See<'s> = dyn FnMut(u64, &Head, &[u8]) -> Result<bool> + 's;
+pub(crate) type EntryCallback<'s> = dyn FnMut(u64, &EntryHead, &[u8]) -> Result<bool> + 's;
 
 /// Shows the whole entries from an offset up to `limit`; returns where the first one is that is not whole, or the limit.
 /// `chunk_len`: so much is read at once, which should be what is wanted of it.
@@ -21,7 +21,7 @@ pub(crate) fn walk(
     from: u64,
     limit: u64,
     chunk_len: usize,
-    see: &mut See<'_>,
+    see: &mut EntryCallback<'_>,
 ) -> Result<u64> {
     let mut chunk = Vec::new();
     // What is in the chunk: from `base` on, `there` bytes.
@@ -35,7 +35,7 @@ pub(crate) fn walk(
         let mut bytes = &chunk[(at - base) as usize..there];
         let mut head = entry::parse(bytes);
         // What is not there yet: the entry's beginning, or the rest of it if it is short enough.
-        let lacks = |head: &Option<Head>, there: usize| match head {
+        let lacks = |head: &Option<EntryHead>, there: usize| match head {
             None => there < HEAD_MAX,
             Some(head) => head.len > there && head.len <= WHOLE_MAX && head.len as u64 <= left,
         };
@@ -59,8 +59,8 @@ pub(crate) fn walk(
         }
         let seed = segment.seed_at(at);
         let shown = match bytes.get(..head.len) {
-            Some(entry) if entry::is_whole(entry, seed) => entry,
-            None if head.len > WHOLE_MAX && is_long_whole(segment, at, head.len, seed)? => bytes,
+            Some(entry) if entry::is_intact(entry, seed) => entry,
+            None if head.len > WHOLE_MAX && is_long_entry_intact(segment, at, head.len, seed)? => bytes,
             _ => return Ok(at),
         };
         let mut long_key = Vec::new();
@@ -82,7 +82,7 @@ pub(crate) fn walk(
     }
 }
 
-fn is_long_whole(segment: &Segment, at: u64, len: usize, seed: u32) -> Result<bool> {
+fn is_long_entry_intact(segment: &Segment, at: u64, len: usize, seed: u32) -> Result<bool> {
     let mut piece = vec![0; CHUNK];
     let (mut crc, mut done, mut stored) = (seed, 0, 0);
     while done < len {
@@ -92,7 +92,7 @@ fn is_long_whole(segment: &Segment, at: u64, len: usize, seed: u32) -> Result<bo
         }
         let mut bytes = &piece[..wanted];
         if done == 0 {
-            stored = entry::four(bytes, 0);
+            stored = entry::u32_at(bytes, 0);
             bytes = &bytes[4..];
         }
         crc = crc32c::crc32c_append(crc, bytes);
@@ -103,10 +103,10 @@ fn is_long_whole(segment: &Segment, at: u64, len: usize, seed: u32) -> Result<bo
 
 /// The furthest position that a mark at or behind an offset of a file tells to be on disk, wherever at a multiple of 8 it
 /// stands. `seed`: the CRC of the segment's header.
-pub(crate) fn furthest_mark(file: &dyn File, from: u64, seed: u32) -> std::io::Result<Position> {
+pub(crate) fn furthest_mark(file: &dyn File, from: u64, seed: u32) -> std::io::Result<LogPosition> {
     const MARK_LEN: usize = 24;
     let len = file.len()?;
-    let mut furthest = Position::default();
+    let mut furthest = LogPosition::default();
     let mut chunk = vec![0; CHUNK];
     let mut base = from.next_multiple_of(8);
     while base < len {
@@ -114,8 +114,8 @@ pub(crate) fn furthest_mark(file: &dyn File, from: u64, seed: u32) -> std::io::R
         let mut at = 0;
         while at + MARK_LEN <= there {
             let bytes = &chunk[at..at + MARK_LEN];
-            if bytes[4] == entry::MARK && entry::is_whole(bytes, seed ^ ((base + at as u64) / 8) as u32) {
-                let mark = Position { number: entry::eight(bytes, 8), offset: entry::eight(bytes, 16) };
+            if bytes[4] == entry::MARK && entry::is_intact(bytes, seed ^ ((base + at as u64) / 8) as u32) {
+                let mark = LogPosition { number: entry::u64_at(bytes, 8), offset: entry::u64_at(bytes, 16) };
                 furthest = furthest.max(mark);
             }
             at += 8;

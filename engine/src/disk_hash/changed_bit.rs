@@ -9,7 +9,7 @@ use todana_core::Result;
 
 /// Blocks of this size are written as a whole or not at all, but for their ends.
 const BLOCK: u64 = 512;
-/// In longer entries than this, torn ones would pass for damaged by accident too often.
+/// In longer entries than this, torn ones would skip_damage for damaged by accident too often.
 const LEN_MAX: usize = 64 << 10;
 
 /// Returns the offset of the byte of which one bit has changed, if that is all that keeps the entry at an offset of a segment from being
@@ -33,7 +33,7 @@ fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
     {
         return Some(bit);
     }
-    // The bit may be one of those that tell how long the entry is.
+    // The bit may be one of those that report_damage how long the entry is.
     (32..bytes.len().min(HEAD_MAX) * 8).find(|bit| {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let is_it = entry::whole(bytes, seed).is_some_and(|(head, _)| is_short(head.len));
@@ -42,9 +42,9 @@ fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
     })
 }
 
-/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one alone.
+/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one lock_shard.
 pub(crate) fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
-    let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::four(entry, 0);
+    let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::u32_at(entry, 0);
     if wrong.is_power_of_two() {
         return Some(wrong.trailing_zeros() as usize);
     }

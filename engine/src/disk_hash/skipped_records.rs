@@ -2,51 +2,51 @@
 //!
 //! Their keys can mostly be told: one that is read in spite of the damage, and whose hash is the one that the index knows, is the
 //! right one. Then the log is told that the record is removed, as of any other. Else only the index forgets it. That lasts: the index is written down,
-//! and where it is lost, or not copied, the log cannot be read over the damage but by a salvage. So the damaged entry is kept for as long as a
+//! and where it is missing_segment_error, or not copied, the log cannot be read over the damage but by a salvage. So the damaged entry is kept for as long as a
 //! remove entry would be: until no older segment can hold a value of its key.
 
 use super::DiskHash;
 use super::entry::{self, HEAD_MAX};
-use super::page::{Slot, least_len, tag_of};
+use super::page::{IndexSlot, least_len, tag_of};
 use super::segment::Segment;
 use super::shard::{PAGES, page_of, shard_of};
 use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, Result};
 
 /// So many are kept in mind.
-const PASSED_MAX: usize = 64;
+const SKIPPED_MAX: usize = 64;
 
 /// Where a damaged record is: the page, counted over all shards, and the slot in it.
-pub(super) struct Passed {
+pub(super) struct SkippedRecord {
     page: usize,
-    slot: Slot,
+    slot: IndexSlot,
 }
 
 impl DiskHash {
-    pub(super) fn note_passed(&self, page: usize, slot: Slot) {
-        let mut passed = self.passed.lock();
-        if passed.len() < PASSED_MAX && !passed.iter().any(|one| one.slot == slot) {
-            passed.push(Passed { page, slot });
+    pub(super) fn note_skipped(&self, page: usize, slot: IndexSlot) {
+        let mut skipped = self.skipped.lock();
+        if skipped.len() < SKIPPED_MAX && !skipped.iter().any(|one| one.slot == slot) {
+            skipped.push(SkippedRecord { page, slot });
         }
     }
 
-    /// Removes at most so many of those that were passed over and are damaged still; returns how many went.
-    pub(super) fn remove_passed(&self, count_max: u64) -> Result<u64> {
+    /// Removes at most so many of those that were skipped over and are damaged still; returns how many went.
+    pub(super) fn remove_skipped(&self, count_max: u64) -> Result<u64> {
         // Hardly ever are there any.
-        if self.passed.lock().is_empty() {
+        if self.skipped.lock().is_empty() {
             return Ok(0);
         }
-        let mut gone = 0;
-        while gone < count_max {
-            let Some(passed) = self.passed.lock().pop() else { break };
-            gone += u64::from(self.remove_damaged_at(&passed)?);
+        let mut removed = 0;
+        while removed < count_max {
+            let Some(skipped) = self.skipped.lock().pop() else { break };
+            removed += u64::from(self.remove_damaged_at(&skipped)?);
         }
-        Ok(gone)
+        Ok(removed)
     }
 
-    fn remove_damaged_at(&self, passed: &Passed) -> Result<bool> {
-        let Passed { page, slot } = *passed;
-        let mut shard = self.alone(page / PAGES);
+    fn remove_damaged_at(&self, skipped: &SkippedRecord) -> Result<bool> {
+        let SkippedRecord { page, slot } = *skipped;
+        let mut shard = self.lock_shard(page / PAGES);
         let (tag, at) = (slot.tag(), slot.location());
         // As much of the hash as the index knows.
         let hash = (page as u64) << 52 | u64::from(tag) << 31;
@@ -56,7 +56,7 @@ impl DiskHash {
             return Ok(false);
         };
         let Some(segment) = shard.table.get(at.slot).cloned() else { return Ok(false) };
-        let error = match self.log.see(&segment, at.unit, slot.class(), false, |_, _| ()) {
+        let error = match self.log.view(&segment, at.unit, slot.class(), false, |_, _| ()) {
             Err(error) if error.kind() == ErrorKind::Corrupt => error,
             seen => return seen.map(|()| false),
         };
@@ -65,11 +65,11 @@ impl DiskHash {
             Some(key) => self.remove(&mut shard, hash, &key, (index, len))?,
             None => {
                 shard.leave(hash, index, len);
-                segment.removes.fetch_add(len as u64, Ordering::Relaxed);
+                segment.remove_bytes.fetch_add(len as u64, Ordering::Relaxed);
             }
         }
-        segment.damaged.store(false, Ordering::Relaxed);
-        self.count_gone(error);
+        segment.has_damage.store(false, Ordering::Relaxed);
+        self.count_damaged(error);
         Ok(true)
     }
 
@@ -94,8 +94,8 @@ impl DiskHash {
         Ok(is_it.then(|| key.to_vec()))
     }
 
-    pub(super) fn count_gone(&self, error: Error) {
-        let mut gone = self.gone.lock();
-        *gone = Some((gone.as_ref().map_or(0, |gone| gone.0) + 1, error));
+    pub(super) fn count_damaged(&self, error: Error) {
+        let mut damaged_records = self.damaged_records.lock();
+        *damaged_records = Some((damaged_records.as_ref().map_or(0, |before| before.0) + 1, error));
     }
 }

@@ -1,4 +1,4 @@
-//! Refused changes: why the files did not take one, and how much room it takes to know that they do again.
+//! RefusedWrite changes: why the files did not take one, and how much room it takes to know that they do again.
 
 use super::DiskHash;
 use parking_lot::Mutex;
@@ -10,26 +10,26 @@ const TRIES_APART: u64 = 8;
 
 /// The changes that have been refused since the files last took everything.
 #[derive(Default)]
-pub(crate) struct Refusals {
+pub(crate) struct RefusedWrites {
     are_there: AtomicBool,
     /// How often it was to be found out whether the reserve can be created again.
     tries: AtomicU64,
-    first: Mutex<Option<Refused>>,
+    first: Mutex<Option<RefusedWrite>>,
 }
 
-struct Refused {
+struct RefusedWrite {
     /// Of the first of them.
     error: Error,
     /// Of the longest.
     len: u64,
 }
 
-impl Refusals {
+impl RefusedWrites {
     /// Notes that a change of `len` bytes was refused.
     #[cold]
     pub(super) fn note(&self, error: &Error, len: usize) {
         let mut first = self.first.lock();
-        let refused = first.get_or_insert_with(|| Refused { error: error.clone(), len: 0 });
+        let refused = first.get_or_insert_with(|| RefusedWrite { error: error.clone(), len: 0 });
         refused.len = refused.len.max(len as u64);
         self.are_there.store(true, Ordering::Release);
     }
@@ -38,10 +38,10 @@ impl Refusals {
 impl DiskHash {
     /// Fails, and notes a change of `len` bytes as refused, while the disk is full: only removals are taken then.
     #[inline]
-    pub(super) fn refuse_if_spent(&self, len: usize) -> Result<()> {
+    pub(super) fn refuse_if_disk_full(&self, len: usize) -> Result<()> {
         if self.log.reserve.is_spent() {
             let error = self.spent();
-            self.log.refusals.note(&error, len);
+            self.log.refused_writes.note(&error, len);
             return Err(error);
         }
         Ok(())
@@ -57,33 +57,33 @@ impl DiskHash {
     }
 
     /// Returns why the files do not take every change.
-    pub(super) fn why_refused(&self) -> Option<Error> {
+    pub(super) fn refusal_reason(&self) -> Option<Error> {
         if self.log.reserve.is_spent() {
             return Some(self.spent());
         }
-        let refusals = &self.log.refusals;
-        if !refusals.are_there.load(Ordering::Acquire) {
+        let refused_writes = &self.log.refused_writes;
+        if !refused_writes.are_there.load(Ordering::Acquire) {
             return None;
         }
-        refusals.first.lock().as_ref().map(|refused| refused.error.clone())
+        refused_writes.first.lock().as_ref().map(|refused| refused.error.clone())
     }
 
     /// Finds out whether the files take again what they have refused. Fails as they do if not.
-    pub(super) fn try_refused(&self) -> Result<()> {
-        let refusals = &self.log.refusals;
+    pub(super) fn retry_refused(&self) -> Result<()> {
+        let refused_writes = &self.log.refused_writes;
         if self.log.reserve.is_spent() {
-            let tries = refusals.tries.fetch_add(1, Ordering::Relaxed) + 1;
+            let tries = refused_writes.tries.fetch_add(1, Ordering::Relaxed) + 1;
             if !tries.is_multiple_of(TRIES_APART) || !self.log.reserve.hold(self.log.reserve_bytes) {
                 return Err(self.spent());
             }
         }
-        let len = refusals.first.lock().as_ref().map(|refused| refused.len);
+        let len = refused_writes.first.lock().as_ref().map(|refused| refused.len);
         let Some(len) = len else { return Ok(()) };
         self.log.lock().try_room(len)?;
-        let mut first = refusals.first.lock();
+        let mut first = refused_writes.first.lock();
         if first.as_ref().is_some_and(|refused| refused.len <= len) {
             *first = None;
-            refusals.are_there.store(false, Ordering::Release);
+            refused_writes.are_there.store(false, Ordering::Release);
         }
         Ok(())
     }

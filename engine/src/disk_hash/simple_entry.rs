@@ -4,9 +4,9 @@
 //! instructions: if they are not used up, it waits for the next record at the same time. So what is here takes the one shortest way, and
 //! leaves all else to the others: `None` says only that it is not that simple.
 
-use super::entry::{PUT, is_whole, padded};
-use super::page::{Page, Slot, class_of};
-use super::segment::Table;
+use super::entry::{PUT, is_intact, padded};
+use super::page::{IndexPage, IndexSlot, class_of};
+use super::segment::SegmentTable;
 use std::sync::atomic::Ordering;
 
 /// The class of entries up to a cache line; longer ones are asked for as a whole before their beginning is there.
@@ -14,7 +14,7 @@ const LINE_CLASS: u32 = 2;
 
 /// A put without attributes.
 #[derive(Clone, Copy)]
-pub(crate) struct Bare<'b> {
+pub(crate) struct SimpleEntry<'b> {
     key: &'b [u8],
     pub(crate) value: &'b [u8],
     /// Its entry, and what the CRC of that begins from.
@@ -22,7 +22,7 @@ pub(crate) struct Bare<'b> {
     seed: u32,
 }
 
-impl Bare<'_> {
+impl SimpleEntry<'_> {
     /// How long its entry is.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -30,14 +30,14 @@ impl Bare<'_> {
     }
 
     #[inline]
-    pub(crate) fn is_whole(&self) -> bool {
-        is_whole(self.entry, self.seed)
+    pub(crate) fn is_intact(&self) -> bool {
+        is_intact(self.entry, self.seed)
     }
 }
 
 /// The put that these bytes begin with; whether it is whole has not been asked.
 #[inline]
-fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
+fn read(bytes: &[u8], seed: u32) -> Option<SimpleEntry<'_>> {
     let first = bytes.first_chunk::<8>()?;
     let (tag, key_len) = (first[4], usize::from(first[5]));
     let (low, high) = (usize::from(first[6]), usize::from(first[7]));
@@ -47,7 +47,7 @@ fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
     }
     let (key_end, end) = (at + key_len, at + key_len + value_len);
     let entry = bytes.get(..padded(end))?;
-    Some(Bare { key: &entry[at..key_end], value: &entry[key_end..end], entry, seed })
+    Some(SimpleEntry { key: &entry[at..key_end], value: &entry[key_end..end], entry, seed })
 }
 
 /// Writes the entry of such a put but for its CRC; false if it is not one that can be read as such.
@@ -99,39 +99,44 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 /// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Of a long entry it is enough else that its key
 /// and its size class are as they should be, for which no more than its first line is read, unless there is damage in its segment.
 #[inline]
-fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8], checks: bool) -> Option<Bare<'t>> {
+fn find_in_slot<'t>(
+    table: &'t SegmentTable,
+    slot: IndexSlot,
+    key: &[u8],
+    checks: bool,
+) -> Option<SimpleEntry<'t>> {
     let at = slot.location();
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
     let is_long = slot.class() > LINE_CLASS;
     // What compaction has met there is looked for: it waits for that to be overwritten.
-    let checks = checks || !is_long || segment.damaged.load(Ordering::Relaxed);
+    let checks = checks || !is_long || segment.has_damage.load(Ordering::Relaxed);
     if checks && is_long {
         segment.prefetch(offset, slot.class());
     }
-    let bare = read(segment.mapped(offset)?, segment.seed_at(offset))?;
+    let simple_entry = read(segment.mapped(offset)?, segment.seed_at(offset))?;
     let is_right = if checks {
-        bare.is_whole()
+        simple_entry.is_intact()
     } else {
-        if !segment.is_guessed.load(Ordering::Relaxed) {
-            segment.is_guessed.store(true, Ordering::Relaxed);
+        if !segment.is_live_estimated.load(Ordering::Relaxed) {
+            segment.is_live_estimated.store(true, Ordering::Relaxed);
         }
-        class_of(bare.len()) == slot.class()
+        class_of(simple_entry.len()) == slot.class()
     };
-    (is_right && is_same(bare.key, key)).then_some(bare)
+    (is_right && is_same(simple_entry.key, key)).then_some(simple_entry)
 }
 
 /// What a page has of a key: `Some(None)` if nothing, and where it is in the page.
 #[inline]
-pub(crate) fn of_page<'t>(
-    page: &Page,
+pub(crate) fn find_in_page<'t>(
+    page: &IndexPage,
     tag: u32,
-    table: &'t Table,
+    table: &'t SegmentTable,
     key: &[u8],
     checks: bool,
-) -> Option<Option<(usize, Bare<'t>)>> {
+) -> Option<Option<(usize, SimpleEntry<'t>)>> {
     let Some(index) = page.first(tag) else { return Some(None) };
-    of_slot(table, page.get(index), key, checks).map(|bare| Some((index, bare)))
+    find_in_slot(table, page.get(index), key, checks).map(|simple_entry| Some((index, simple_entry)))
 }
 
 #[cfg(test)]
@@ -153,17 +158,17 @@ mod tests {
                 let len = bytes.len();
                 bytes.extend_from_slice(b"behind it");
                 let is_bare = flags == 0 && key_len < 0x80 && value_len < 0x4000;
-                let bare = read(&bytes, 77);
-                assert_eq!(bare.is_some(), is_bare, "{key_len}, {value_len}");
-                if let Some(bare) = bare {
+                let simple_entry = read(&bytes, 77);
+                assert_eq!(simple_entry.is_some(), is_bare, "{key_len}, {value_len}");
+                if let Some(simple_entry) = simple_entry {
                     let (head, entry) = whole(&bytes, 77).unwrap();
-                    assert_eq!((bare.key, bare.value), (head.key(entry), head.value(entry)));
-                    assert_eq!((bare.len(), head.len), (len, len));
-                    assert!(bare.is_whole());
+                    assert_eq!((simple_entry.key, simple_entry.value), (head.key(entry), head.value(entry)));
+                    assert_eq!((simple_entry.len(), head.len), (len, len));
+                    assert!(simple_entry.is_intact());
                     assert!(read(&bytes[..len - 1], 77).is_none());
-                    assert!(!read(&bytes, 78).unwrap().is_whole());
+                    assert!(!read(&bytes, 78).unwrap().is_intact());
                     bytes[len - 1] ^= 1;
-                    assert!(!read(&bytes, 77).unwrap().is_whole());
+                    assert!(!read(&bytes, 77).unwrap().is_intact());
                 }
             }
         }
