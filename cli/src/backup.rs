@@ -1,10 +1,10 @@
 //! `todana backup`: a consistent copy of a database, with its place in the update log.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
-use crate::failure::kept_nothing;
-use crate::interruption::Interruption;
-use crate::place::{Source, database, expect_source};
+use crate::command_failure::kept_nothing;
+use crate::command_target::{DirectoryOrServer, database, expect_source};
+use crate::interruption_flag::InterruptionFlag;
 use crate::progress::progress;
 use crate::serve::size;
 use crate::server_options::ServerOptions;
@@ -48,7 +48,7 @@ Examples:
 /// What `backup` is told.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
-pub(crate) struct Arguments {
+pub(crate) struct BackupArguments {
     /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...) or by -S, or a data directory or a
     /// database on disk that none has open
     #[arg(value_name = "SERVER|DIR")]
@@ -66,13 +66,13 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
     NonZeroU64::new(size(text)?).ok_or_else(|| "0 is no rate".into())
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &BackupArguments) -> Result<(), CommandFailure> {
     let named = arguments.server.named(arguments.source.is_some())?;
-    match Source::of(arguments.source.as_deref(), named, "SERVER|DIR")? {
-        Source::Directory(_) if arguments.rate.is_some() => {
-            Err(Failure::usage("--rate is for a backup of a server at work"))
+    match DirectoryOrServer::of(arguments.source.as_deref(), named, "SERVER|DIR")? {
+        DirectoryOrServer::Directory(_) if arguments.rate.is_some() => {
+            Err(CommandFailure::usage("--rate is for a backup of a server at work"))
         }
-        Source::Directory(directory) => {
+        DirectoryOrServer::Directory(directory) => {
             arguments.server.expect_no_database()?;
             refuse_overlap([&*directory], &arguments.target)?;
             match database(&directory) {
@@ -80,11 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 None => of_directory(&directory, &arguments.target),
             }
         }
-        Source::Server(server) => of_server(&server, arguments),
+        DirectoryOrServer::Server(server) => of_server(&server, arguments),
     }
 }
 
-fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
+fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), CommandFailure> {
     let mut connection = arguments.server.connect(server)?;
     let mut is_begun = false;
     take(&arguments.target, &mut |bytes, interruption| {
@@ -108,9 +108,9 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
     })
 }
 
-fn of_database(name: &Name, target: &Path) -> Result<(), Failure> {
+fn of_database(name: &Name, target: &Path) -> Result<(), CommandFailure> {
     let db = Db::open(&name.to_string()).map_err(|error| match error.kind() {
-        ErrorKind::Busy => Failure::trouble(format!(
+        ErrorKind::Busy => CommandFailure::trouble(format!(
             "{name} is in use by a server: give the server's address instead, and it is backed up at work"
         )),
         _ => error.into(),
@@ -120,11 +120,11 @@ fn of_database(name: &Name, target: &Path) -> Result<(), Failure> {
     take(target, &mut |bytes, _| Ok(backup.next(bytes)?))
 }
 
-fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
+fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
     expect_source(directory, "backup")?;
     let opened = DataDirectory::open_existing(Arc::new(SystemDisk), directory);
     let opened = opened.map_err(|error| match error.kind() {
-        ErrorKind::Busy => Failure::trouble(format!(
+        ErrorKind::Busy => CommandFailure::trouble(format!(
             "{} is in use by a server: give the server's address instead, and it is backed up at work",
             directory.display()
         )),
@@ -147,12 +147,12 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
     take(target, &mut |bytes, _| Ok(backup.next(bytes)?))
 }
 
-type Next<'n> = dyn FnMut(&mut Vec<u8>, &Interruption) -> Result<bool, Failure> + 'n;
+type NextPiece<'n> = dyn FnMut(&mut Vec<u8>, &InterruptionFlag) -> Result<bool, CommandFailure> + 'n;
 
 /// Writes a backup from a stream: `next` appends some more of it, and says whether there may be more. Nothing stays of one
 /// that is interrupted.
-fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
-    let interruption = Interruption::watch()?;
+fn take(target: &Path, next: &mut NextPiece<'_>) -> Result<(), CommandFailure> {
+    let interruption = InterruptionFlag::watch()?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
     let bar = bar("writing");
     let mut bytes = Vec::new();
@@ -177,10 +177,10 @@ fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
     for damage in &backed_up.damages {
         eprintln!("todana: damaged before it was backed up, and so in the backup: {damage}");
     }
-    if backed_up.damages.is_empty() { Ok(()) } else { Err(Failure::miss()) }
+    if backed_up.damages.is_empty() { Ok(()) } else { Err(CommandFailure::miss()) }
 }
 
-fn report(backed_up: &BackedUp, target: &Path) -> Result<(), Failure> {
+fn report(backed_up: &BackedUp, target: &Path) -> Result<(), CommandFailure> {
     let BackedUp { start, end, made_ms, records, len, is_hash, .. } = backed_up;
     if *is_hash {
         writeln!(

@@ -1,8 +1,8 @@
 //! `todana bench`: which server or database a benchmark is for, and how to reach it. The load itself is `todana_bench`'s.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
-use crate::place::{Local, Place};
+use crate::command_target::{CommandTarget, LocalDatabase};
 use crate::server_options::ServerOptions;
 use todana_bench::{BenchError, LoadOptions, ReplayOptions, TRACE_AFTER_HELP, Target, TraceOptions};
 use todana_client::{Address, Connection, Destination};
@@ -39,13 +39,13 @@ request, or sent what it should not have.";
 /// Options of `todana bench`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Arguments {
+pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BenchCommand>,
     /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk, which is filled with the
     /// keys; counts before -S
     #[arg(value_name = "SERVER")]
-    named: Option<Place>,
+    named: Option<CommandTarget>,
     #[command(flatten)]
     server: ServerOptions,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum BenchCommand {
     /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
     #[command(after_help = TRACE_AFTER_HELP)]
     Trace(TraceOptions),
@@ -94,26 +94,26 @@ struct ReplayArguments {
 }
 
 /// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), CommandFailure> {
     match &arguments.command {
-        Some(Command::Trace(options)) => Ok(options.run()?),
-        Some(Command::Replay(arguments)) => arguments.run(),
+        Some(BenchCommand::Trace(options)) => Ok(options.run()?),
+        Some(BenchCommand::Replay(arguments)) => arguments.run(),
         None => match arguments.place()? {
-            Place::Server(destination) => arguments.on_servers(&destination),
-            Place::Database(name) => arguments.on_database(&name),
+            CommandTarget::Server(destination) => arguments.on_servers(&destination),
+            CommandTarget::Database(name) => arguments.on_database(&name),
         },
     }
 }
 
-impl Arguments {
-    fn place(&self) -> Result<Place, Failure> {
+impl BenchArguments {
+    fn place(&self) -> Result<CommandTarget, CommandFailure> {
         self.server.expect_no_database()?;
         self.named.clone().map_or_else(|| self.server.place(None), Ok)
     }
 
-    fn on_database(&self, name: &Local) -> Result<(), Failure> {
+    fn on_database(&self, name: &LocalDatabase) -> Result<(), CommandFailure> {
         if self.load.need_server() {
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{name} is a database on disk: --vs, --pid, --json and --plot are for servers"
             )));
         }
@@ -125,7 +125,7 @@ impl Arguments {
         Ok(self.load.run_embedded(&workload, &crate::database::open(name, true)?)?)
     }
 
-    fn on_servers(&self, first: &Destination) -> Result<(), Failure> {
+    fn on_servers(&self, first: &Destination) -> Result<(), CommandFailure> {
         let load = &self.load;
         expect_one_pid(self.named.as_ref().map(|_| first), load.pid)?;
         let workload = load.workload()?;
@@ -148,14 +148,14 @@ impl Arguments {
 }
 
 impl ReplayArguments {
-    fn run(&self) -> Result<(), Failure> {
+    fn run(&self) -> Result<(), CommandFailure> {
         expect_one_pid(self.named.as_ref(), self.replay.pid)?;
         let requests = self.replay.read(&self.trace)?;
         let connection = if self.replay.dry_run { None } else { Some(self.connect()?) };
         Ok(self.replay.run(&self.trace, &requests, connection)?)
     }
 
-    fn connect(&self) -> Result<Connection, Failure> {
+    fn connect(&self) -> Result<Connection, CommandFailure> {
         let destination = match &self.named {
             Some(named) => named.clone(),
             None => self.server.place(None)?.server()?,
@@ -169,15 +169,15 @@ impl ReplayArguments {
 }
 
 /// Returns how many records a server holds; `None` if it does not say.
-fn records(connection: &mut Connection) -> Result<Option<u64>, Failure> {
+fn records(connection: &mut Connection) -> Result<Option<u64>, CommandFailure> {
     Ok(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()))
 }
 
 /// Fails for a server or a database that holds records: somebody may need them.
-fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
+fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), CommandFailure> {
     match records {
         None | Some(0) => Ok(()),
-        Some(count) => Err(Failure::usage(format!(
+        Some(count) => Err(CommandFailure::usage(format!(
             "{place}: holds {}, among which the benchmark would store its own; --force does it",
             amount(count, "record")
         ))),
@@ -185,20 +185,22 @@ fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(
 }
 
 /// Fails if the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
-fn expect_one_pid(named: Option<&Destination>, pid: Option<u32>) -> Result<(), Failure> {
+fn expect_one_pid(named: Option<&Destination>, pid: Option<u32>) -> Result<(), CommandFailure> {
     match (named.map(|named| &named.address), pid) {
         (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(Failure::usage(format!("{host} is no server; if it is another process id: --pid takes one")))
+            Err(CommandFailure::usage(format!(
+                "{host} is no server; if it is another process id: --pid takes one"
+            )))
         }
         _ => Ok(()),
     }
 }
 
-impl From<BenchError> for Failure {
+impl From<BenchError> for CommandFailure {
     fn from(error: BenchError) -> Self {
         match error {
-            BenchError::Usage(message) => Failure::usage(message),
-            BenchError::Failed(message) => Failure::trouble(message),
+            BenchError::Usage(message) => CommandFailure::usage(message),
+            BenchError::Failed(message) => CommandFailure::trouble(message),
             BenchError::Io(error) => error.into(),
             BenchError::Client(error) => error.into(),
             BenchError::Database(error) => error.into(),

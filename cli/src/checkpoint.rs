@@ -1,10 +1,10 @@
 //! `todana checkpoint`: a checkpoint, now.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
-use crate::failure::kept_nothing;
-use crate::interruption::Interruption;
-use crate::place::Place;
+use crate::command_failure::kept_nothing;
+use crate::command_target::CommandTarget;
+use crate::interruption_flag::InterruptionFlag;
 use crate::progress::progress;
 use crate::server_options::ServerOptions;
 use clap::Args;
@@ -21,18 +21,18 @@ Example:
 
 /// What `checkpoint` is told.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct CheckpointArguments {
     /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; or -S [default: that of
     /// TODANA_SERVER, or 127.0.0.1:11211]
     #[arg(value_name = "SERVER")]
-    place: Option<Place>,
+    place: Option<CommandTarget>,
     #[command(flatten)]
     server: ServerOptions,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let interruption = Interruption::watch()?;
-    let Arguments { place, server } = arguments;
+pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure> {
+    let interruption = InterruptionFlag::watch()?;
+    let CheckpointArguments { place, server } = arguments;
     let destination = server.place(place.as_ref())?.server()?;
     let mut connection = server.connect(&destination)?;
     let database = server.database_number(&mut connection)?;

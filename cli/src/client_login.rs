@@ -1,6 +1,6 @@
 //! Options of the commands that are clients of a server that wants a login.
 
-use crate::Failure;
+use crate::CommandFailure;
 use std::path::{Path, PathBuf};
 use todana_client::{Destination, Login};
 
@@ -28,7 +28,7 @@ pub(crate) struct ClientLogin {
 
 impl ClientLogin {
     /// Who one is at this server; `None` where nobody was named.
-    pub(crate) fn at(&self, destination: &Destination) -> Result<Option<Login>, Failure> {
+    pub(crate) fn at(&self, destination: &Destination) -> Result<Option<Login>, CommandFailure> {
         self.found(destination, |name| std::env::var(name).ok())
     }
 
@@ -36,12 +36,12 @@ impl ClientLogin {
         &self,
         destination: &Destination,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Login>, Failure> {
+    ) -> Result<Option<Login>, CommandFailure> {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         let user = self.user.clone().or_else(|| destination.user.clone()).or_else(|| variable(USER));
         let Some(user) = user else {
             return match &self.password_file {
-                Some(_) => Err(Failure::usage("--password-file wants a user: --user NAME")),
+                Some(_) => Err(CommandFailure::usage("--password-file wants a user: --user NAME")),
                 None => Ok(None),
             };
         };
@@ -50,15 +50,15 @@ impl ClientLogin {
             None => destination.password.clone().or_else(|| variable(PASSWORD)),
         };
         let password = password.ok_or_else(|| {
-            Failure::usage(format!("{user} has no password: --password-file FILE, or {PASSWORD}"))
+            CommandFailure::usage(format!("{user} has no password: --password-file FILE, or {PASSWORD}"))
         })?;
-        Login::new(&user, &password).map(Some).map_err(|error| Failure::usage(error.to_string()))
+        Login::new(&user, &password).map(Some).map_err(|error| CommandFailure::usage(error.to_string()))
     }
 }
 
-fn first_line(path: &Path) -> Result<String, Failure> {
+fn first_line(path: &Path) -> Result<String, CommandFailure> {
     let wrong = |what: &dyn std::fmt::Display| {
-        Failure::usage(format!("cannot read the password in {}: {what}", path.display()))
+        CommandFailure::usage(format!("cannot read the password in {}: {what}", path.display()))
     };
     let read = || {
         let mut text = String::new();

@@ -1,6 +1,6 @@
 //! Options of the commands that are clients of a server that speaks TLS.
 
-use crate::Failure;
+use crate::CommandFailure;
 use std::path::PathBuf;
 use todana_client::{Address, Tls, TlsFiles};
 
@@ -22,18 +22,20 @@ pub(crate) struct ClientTls {
 
 impl ClientTls {
     /// What a connection to one of the addresses needs; `None` if none of them speaks TLS.
-    pub(crate) fn load(&self, addresses: &[&Address]) -> Result<Option<Tls>, Failure> {
+    pub(crate) fn load(&self, addresses: &[&Address]) -> Result<Option<Tls>, CommandFailure> {
         let is_needed = addresses.iter().any(|address| matches!(address, Address::Tls(..)));
         if !is_needed {
             let given = [("--tls-ca", &self.tls_ca), ("--tls-cert", &self.tls_cert)];
             return match given.iter().find(|(_, file)| file.is_some()) {
                 // In the clear, where it was not meant to be, is the one thing that must not happen.
-                Some((name, _)) => Err(Failure::usage(format!("{name} wants a server todanas://HOST:PORT"))),
+                Some((name, _)) => {
+                    Err(CommandFailure::usage(format!("{name} wants a server todanas://HOST:PORT")))
+                }
                 None => Ok(None),
             };
         }
         let files =
             TlsFiles { ca: self.tls_ca.clone(), cert: self.tls_cert.clone(), key: self.tls_key.clone() };
-        Tls::load(&files).map(Some).map_err(|error| Failure::usage(error.to_string()))
+        Tls::load(&files).map(Some).map_err(|error| CommandFailure::usage(error.to_string()))
     }
 }

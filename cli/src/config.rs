@@ -1,13 +1,13 @@
 //! `todana config`: what is in force, and whether a file is right.
 
-use crate::{Failure, serve};
+use crate::{CommandFailure, serve};
 use clap::Subcommand;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ConfigCommand {
     /// Print the effective options as a TOML file, each with where it comes from
     Show {
         /// Options as for `serve`
@@ -21,10 +21,10 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), Failure> {
+pub(crate) fn run(command: &ConfigCommand) -> Result<(), CommandFailure> {
     let line = |more: Vec<OsString>| ["todana".into(), "serve".into()].into_iter().chain(more);
     match command {
-        Command::Show { serve } => {
+        ConfigCommand::Show { serve } => {
             let effective = serve::effective(line(serve.clone()))?;
             let mut out = std::io::stdout().lock();
             for (name, value, origin) in &effective.origins {
@@ -36,7 +36,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Check { file } => {
+        ConfigCommand::Check { file } => {
             serve::effective(line(vec!["--config".into(), file.clone().into()]))?;
             writeln!(std::io::stdout(), "{}: ok", file.display())?;
             Ok(())

@@ -5,10 +5,10 @@
 
 use crate::amount::amount;
 
-use crate::formats::{DumpOptions, Writer};
+use crate::formats::{DumpOptions, RecordWriter};
 use crate::progress::progress;
-use crate::server_options::Server;
-use crate::{Failure, statistics, tsv};
+use crate::server_options::ServerTarget;
+use crate::{CommandFailure, statistics, tsv};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -18,11 +18,15 @@ use todana_client::{Connection, Error, Found};
 const KEYS_AT_ONCE: usize = 64;
 
 /// A key and when its record dies.
-type Listed = (Vec<u8>, tsv::Expiry);
+type ListedKey = (Vec<u8>, tsv::Expiry);
 
-pub(crate) fn dump(server: &Server<'_>, path: &Path, options: DumpOptions) -> Result<(), Failure> {
-    let mut writer = Writer::create(path, options)?;
-    let wanted = Wanted { keys: &|_| true, values: true };
+pub(crate) fn dump(
+    server: &ServerTarget<'_>,
+    path: &Path,
+    options: DumpOptions,
+) -> Result<(), CommandFailure> {
+    let mut writer = RecordWriter::create(path, options)?;
+    let wanted = RecordSelection { keys: &|_| true, values: true };
     let left_out = walk_server(server, &wanted, &mut |key, value, flags, expiry| {
         writer.put(key, value, flags, expiry)?;
         Ok(ControlFlow::Continue(()))
@@ -33,28 +37,29 @@ pub(crate) fn dump(server: &Server<'_>, path: &Path, options: DumpOptions) -> Re
 }
 
 /// Which records of a server are wanted, and whether their values are.
-pub(crate) struct Wanted<'w> {
+pub(crate) struct RecordSelection<'w> {
     pub(crate) keys: &'w dyn Fn(&[u8]) -> bool,
     pub(crate) values: bool,
 }
 
 /// What is shown each record of a server: key, value, flags, expiry.
-pub(crate) type See<'s> = dyn FnMut(&[u8], &[u8], u32, tsv::Expiry) -> Result<ControlFlow<()>, Failure> + 's;
+pub(crate) type RecordSink<'s> =
+    dyn FnMut(&[u8], &[u8], u32, tsv::Expiry) -> Result<ControlFlow<()>, CommandFailure> + 's;
 
 /// What could not be read.
 #[derive(Default)]
-pub(crate) struct LeftOut {
+pub(crate) struct OmittedRecords {
     records: u64,
     /// A key that was left out, and why.
     example: Option<String>,
 }
 
-impl LeftOut {
+impl OmittedRecords {
     /// Fails if there is anything.
-    pub(crate) fn told(self) -> Result<(), Failure> {
+    pub(crate) fn told(self) -> Result<(), CommandFailure> {
         match self.example {
             None => Ok(()),
-            Some(example) => Err(Failure::trouble(format!(
+            Some(example) => Err(CommandFailure::trouble(format!(
                 "{} left out; one is {example}",
                 amount(self.records, "record")
             ))),
@@ -64,23 +69,24 @@ impl LeftOut {
 
 /// Shows the records of a server, in no order, until `see` breaks.
 pub(crate) fn walk_server(
-    server: &Server<'_>,
-    wanted: &Wanted<'_>,
-    see: &mut See<'_>,
-) -> Result<LeftOut, Failure> {
+    server: &ServerTarget<'_>,
+    wanted: &RecordSelection<'_>,
+    see: &mut RecordSink<'_>,
+) -> Result<OmittedRecords, CommandFailure> {
     let mut keys = server.connect()?;
     let mut values = server.connect()?;
     let total = match server.options.has_database() {
         true => statistics::count(server).ok(),
         false => values.statistic("curr_items")?.and_then(|count| count.parse().ok()),
     };
-    let reads = if values.takes_meta()? { Reads::Peeks } else { Reads::Gets };
-    let mut walk = Walk { see, values: wanted.values, reads, left_out: LeftOut::default(), is_over: false };
+    let reads = if values.takes_meta()? { ReadMethod::Peeks } else { ReadMethod::Gets };
+    let mut walk =
+        ServerWalk { see, values: wanted.values, reads, left_out: OmittedRecords::default(), is_over: false };
     let bar = progress(total, "{wide_bar} {pos}/{len} records {per_sec} eta {eta}");
 
     let (mut batch, mut failure, mut passed) = (Vec::new(), None, 0);
     let listed = keys.metadump(|line| {
-        let listed: Listed = read_listed(line).ok_or(Error::Malformed)?;
+        let listed: ListedKey = read_listed(line).ok_or(Error::Malformed)?;
         passed += 1;
         if !(wanted.keys)(&listed.0) {
             return Ok(());
@@ -111,24 +117,24 @@ pub(crate) fn walk_server(
 }
 
 /// How values are read.
-enum Reads {
+enum ReadMethod {
     /// By what is no access.
     Peeks,
     Gets,
 }
 
-struct Walk<'a, 's> {
-    see: &'a mut See<'s>,
+struct ServerWalk<'a, 's> {
+    see: &'a mut RecordSink<'s>,
     values: bool,
-    reads: Reads,
-    left_out: LeftOut,
+    reads: ReadMethod,
+    left_out: OmittedRecords,
     /// No more is wanted.
     is_over: bool,
 }
 
-impl Walk<'_, '_> {
+impl ServerWalk<'_, '_> {
     /// Shows the records of these keys. One that was removed since it was listed is not there, and not missed.
-    fn take(&mut self, values: &mut Connection, batch: &mut Vec<Listed>) -> Result<(), Failure> {
+    fn take(&mut self, values: &mut Connection, batch: &mut Vec<ListedKey>) -> Result<(), CommandFailure> {
         let mut outcome = Ok(());
         let (see, is_over) = (&mut self.see, &mut self.is_over);
         let mut show = |key: &[u8], value: &[u8], flags, expiry| {
@@ -161,8 +167,8 @@ impl Walk<'_, '_> {
             }
         };
         match self.reads {
-            Reads::Peeks => values.peek_any(&keys, found)?,
-            Reads::Gets => values.read_any(&keys, found)?,
+            ReadMethod::Peeks => values.peek_any(&keys, found)?,
+            ReadMethod::Gets => values.read_any(&keys, found)?,
         }
         batch.clear();
         outcome
@@ -181,7 +187,7 @@ fn shown(key: &[u8]) -> String {
 }
 
 /// A line of a metadump.
-fn read_listed(line: &str) -> Option<Listed> {
+fn read_listed(line: &str) -> Option<ListedKey> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
     let span_s = field("sliding=").and_then(|text| text.parse().ok()).unwrap_or(0);

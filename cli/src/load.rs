@@ -1,7 +1,7 @@
 //! `todana load`: the records of a file into a server at work.
 
-use crate::Failure;
-use crate::formats::{Change, LoadOptions, Loaded, Objection, Tally, read};
+use crate::CommandFailure;
+use crate::formats::{FileChange, LoadOptions, LoadTally, LoadedRecord, StoreProblem, read};
 use crate::time_to_live::now;
 use std::path::Path;
 use todana_client::{Connection, Error, Outcome, needs_base64};
@@ -12,19 +12,23 @@ const AHEAD: usize = 512;
 const SEND_BYTES: usize = 64 << 10;
 
 /// Stores the records of a file in a server, or does with it what a log tells.
-pub(crate) fn load(connection: &mut Connection, file: &Path, options: &LoadOptions) -> Result<(), Failure> {
-    let mut load = Load { connection, waiting: 0, takes_meta: None };
-    let mut tally = Tally::default();
+pub(crate) fn load(
+    connection: &mut Connection,
+    file: &Path,
+    options: &LoadOptions,
+) -> Result<(), CommandFailure> {
+    let mut load = ServerLoad { connection, waiting: 0, takes_meta: None };
+    let mut tally = LoadTally::default();
     // What stands before the place that cannot be read is loaded, and told of.
     let read = read(file, options, &mut tally, &mut |change, tally| load.take(change, tally));
     let settled = load.settle(&mut tally);
     let outcome = read.and(settled);
     tally.tell(true, outcome.as_ref().err());
-    outcome.map_err(Failure::silent)?;
+    outcome.map_err(CommandFailure::silent)?;
     tally.outcome("the server")
 }
 
-struct Load<'a> {
+struct ServerLoad<'a> {
     connection: &'a mut Connection,
     /// Requests whose outcome is due.
     waiting: usize,
@@ -32,16 +36,16 @@ struct Load<'a> {
     takes_meta: Option<bool>,
 }
 
-impl Load<'_> {
-    fn take(&mut self, change: Change<'_>, tally: &mut Tally) -> Result<(), Objection> {
+impl ServerLoad<'_> {
+    fn take(&mut self, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
         match change {
-            Change::Put(record) => self.put(&record, tally),
-            Change::Remove(key) => {
+            FileChange::Put(record) => self.put(&record, tally),
+            FileChange::Remove(key) => {
                 self.settle(tally)?;
                 match self.connection.delete(key) {
                     Ok(outcome) => tally.removed += u64::from(outcome == Outcome::Done),
                     Err(Error::Invalid(_)) => {
-                        return Err(Objection::ToRecord(
+                        return Err(StoreProblem::ToRecord(
                             "no request can carry the key that is removed".into(),
                         ));
                     }
@@ -49,7 +53,7 @@ impl Load<'_> {
                 }
                 Ok(())
             }
-            Change::Clear => {
+            FileChange::Clear => {
                 self.settle(tally)?;
                 self.connection.simple("flush_all")?;
                 tally.cleared += 1;
@@ -58,8 +62,8 @@ impl Load<'_> {
         }
     }
 
-    fn put(&mut self, record: &Loaded<'_>, tally: &mut Tally) -> Result<(), Objection> {
-        let &Loaded { key, value, flags, expiry } = record;
+    fn put(&mut self, record: &LoadedRecord<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
+        let &LoadedRecord { key, value, flags, expiry } = record;
         if expiry.at != 0 && expiry.at <= now() {
             tally.skipped += 1;
             return Ok(());
@@ -85,7 +89,7 @@ impl Load<'_> {
             Ok(()) => {}
             Err(Error::Invalid(_)) => {
                 let what = "the key is empty, or longer than a request can carry";
-                return Err(Objection::ToRecord(what.into()));
+                return Err(StoreProblem::ToRecord(what.into()));
             }
             Err(error) => return Err(error.into()),
         }
@@ -97,7 +101,7 @@ impl Load<'_> {
     }
 
     /// Sends what is written and takes the outcomes that are due.
-    fn settle(&mut self, tally: &mut Tally) -> Result<(), Failure> {
+    fn settle(&mut self, tally: &mut LoadTally) -> Result<(), CommandFailure> {
         self.connection.flush()?;
         while self.waiting > 0 {
             match self.connection.read_outcome() {

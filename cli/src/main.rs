@@ -7,22 +7,22 @@ mod bench;
 mod checkpoint;
 mod client_login;
 mod client_tls;
+mod command_failure;
+mod command_target;
 mod config;
-mod data;
 mod database;
 mod dump;
-mod failure;
 mod formats;
-mod generate;
-mod interruption;
+mod generated_files;
+mod interruption_flag;
 mod kyoto;
-mod layers;
 mod load;
 mod log;
 mod memcached;
+mod option_sources;
 mod password;
-mod place;
 mod progress;
+mod record_commands;
 mod restore;
 mod salvage;
 mod sasldb;
@@ -36,7 +36,7 @@ mod verify;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use failure::Failure;
+use command_failure::CommandFailure;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ Records    get set delete incr decr touch    some, by their keys
 Databases  copy merge compact                on disk, while no server has them
 Copies     backup restore                    copy a database, make one of a copy
            verify salvage                    find damage, save what is complete
-Program    version completions man help
+PersonalityName    version completions man help
 
 Examples:
   todana serve -p 11311 &                start a server, beside a memcached
@@ -85,63 +85,63 @@ Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 /// A key-value store for very many small records, in memcached's place
 #[derive(Debug, Parser)]
 #[command(name = "todana", version, override_help = HELP, after_help = AFTER_HELP, max_term_width = HELP_WIDTH_MAX, args_override_self = true)]
-pub(crate) struct Arguments {
+pub(crate) struct ProgramArguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<ProgramCommand>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProgramCommand {
     /// Run the server
     #[command(after_help = serve::AFTER_HELP)]
-    Serve(Box<serve::Arguments>),
+    Serve(Box<serve::ServeArguments>),
     /// Show or check the server's configuration
     #[command(subcommand)]
-    Config(config::Command),
+    Config(config::ConfigCommand),
     #[command(flatten)]
-    Data(Box<data::Command>),
+    Data(Box<record_commands::RecordCommand>),
     #[command(flatten)]
-    Database(Box<database::Command>),
+    Database(Box<database::DatabaseCommand>),
     /// Have a server make a checkpoint of the data that it keeps
     #[command(after_help = checkpoint::AFTER_HELP)]
-    Checkpoint(checkpoint::Arguments),
+    Checkpoint(checkpoint::CheckpointArguments),
     /// Make a backup of a server at work, or of a data directory
     #[command(after_help = backup::AFTER_HELP)]
-    Backup(backup::Arguments),
+    Backup(backup::BackupArguments),
     /// Make a data directory of a backup, to its end or to a point in time
     #[command(after_help = restore::AFTER_HELP)]
-    Restore(restore::Arguments),
+    Restore(restore::RestoreArguments),
     /// Print an update log as text, or follow it
     #[command(after_help = log::AFTER_HELP)]
-    Log(log::Arguments),
+    Log(log::LogArguments),
     /// Read all of a database, data directory or backup and check every checksum
     #[command(after_help = verify::AFTER_HELP)]
-    Verify(verify::Arguments),
+    Verify(verify::VerifyArguments),
     /// Make a new database of what is complete in a damaged one
     #[command(after_help = salvage::AFTER_HELP)]
-    Salvage(restore::Wanted),
+    Salvage(restore::RestoreRequest),
     /// Check as `verify` does (until the next version)
     #[command(hide = true)]
     Repair {
         #[command(flatten)]
-        of: verify::Arguments,
+        of: verify::VerifyArguments,
         /// Refused: nothing is repaired in place
         #[arg(long)]
         yes: bool,
     },
     /// Hash a password for a user of a server with SASL (serve -S)
     #[command(after_help = password::AFTER_HELP)]
-    Password(password::Arguments),
+    Password(password::PasswordArguments),
     /// Measure a server: throughput, latency, memory; or compare two
     #[command(after_help = bench::AFTER_HELP)]
-    Bench(Box<bench::Arguments>),
+    Bench(Box<bench::BenchArguments>),
     /// Run in place of memcached, or of Kyoto Tycoon's server, with its options
     #[command(
         after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
     )]
     As {
         /// The program
-        program: Program,
+        program: PersonalityName,
         /// Its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
@@ -164,7 +164,7 @@ enum Command {
 
 /// Programs whose place it takes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Program {
+enum PersonalityName {
     /// memcached, with the version that clients know
     Memcached,
     /// Kyoto Tycoon's server
@@ -172,7 +172,7 @@ enum Program {
 }
 
 /// The servers whose place it takes.
-const PERSONALITIES: [serving::Personality; 2] = [memcached::PERSONALITY, kyoto::PERSONALITY];
+const PERSONALITIES: [serving::ServerPersonality; 2] = [memcached::PERSONALITY, kyoto::PERSONALITY];
 
 /// Says where the server's options go, to whoever gives them to the program itself.
 fn with_hint(mut error: clap::Error) -> clap::Error {
@@ -200,46 +200,49 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn run() -> Result<(), Failure> {
+fn run() -> Result<(), CommandFailure> {
     // `serve` reads its words itself: clap's messages do not say that a value comes from the environment.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
     }
-    let matches = Arguments::command()
+    let matches = ProgramArguments::command()
         .try_get_matches()
-        .unwrap_or_else(|error| suggestions::clearer(with_hint(error), &Arguments::command()).exit());
-    let arguments =
-        Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+        .unwrap_or_else(|error| suggestions::clearer(with_hint(error), &ProgramArguments::command()).exit());
+    let arguments = ProgramArguments::from_arg_matches(&matches)
+        .map_err(|error| CommandFailure::usage(error.to_string()))?;
     match arguments.command {
         None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
-            Arguments::command().print_help()?;
+            ProgramArguments::command().print_help()?;
             Ok(())
         }
         None => serve::run(std::env::args_os().take(1).chain(["serve".into()])),
-        Some(Command::Serve(_)) => serve::run(std::env::args_os()),
-        Some(Command::Config(command)) => config::run(&command),
-        Some(Command::Data(command)) => data::run(&command),
-        Some(Command::Database(command)) => database::run_whole(*command),
-        Some(Command::Checkpoint(arguments)) => checkpoint::run(&arguments),
-        Some(Command::Backup(arguments)) => backup::run(&arguments),
-        Some(Command::Restore(arguments)) => restore::run(arguments),
-        Some(Command::Log(arguments)) => log::run(&arguments),
-        Some(Command::Verify(arguments)) => verify::run(&arguments),
-        Some(Command::Salvage(wanted)) => salvage::run(wanted),
-        Some(Command::Repair { of, yes: true }) => {
-            Err(Failure::usage(format!("nothing is repaired in place; {}", salvage::advice(of.directory()))))
-        }
-        Some(Command::Repair { of, yes: false }) => verify::run(&of),
-        Some(Command::Password(arguments)) => password::run(&arguments),
-        Some(Command::Bench(arguments)) => bench::run(&arguments),
+        Some(ProgramCommand::Serve(_)) => serve::run(std::env::args_os()),
+        Some(ProgramCommand::Config(command)) => config::run(&command),
+        Some(ProgramCommand::Data(command)) => record_commands::run(&command),
+        Some(ProgramCommand::Database(command)) => database::run_whole(*command),
+        Some(ProgramCommand::Checkpoint(arguments)) => checkpoint::run(&arguments),
+        Some(ProgramCommand::Backup(arguments)) => backup::run(&arguments),
+        Some(ProgramCommand::Restore(arguments)) => restore::run(arguments),
+        Some(ProgramCommand::Log(arguments)) => log::run(&arguments),
+        Some(ProgramCommand::Verify(arguments)) => verify::run(&arguments),
+        Some(ProgramCommand::Salvage(wanted)) => salvage::run(wanted),
+        Some(ProgramCommand::Repair { of, yes: true }) => Err(CommandFailure::usage(format!(
+            "nothing is repaired in place; {}",
+            salvage::advice(of.directory())
+        ))),
+        Some(ProgramCommand::Repair { of, yes: false }) => verify::run(&of),
+        Some(ProgramCommand::Password(arguments)) => password::run(&arguments),
+        Some(ProgramCommand::Bench(arguments)) => bench::run(&arguments),
         // All whose name is known are dispatched in `main`.
-        Some(Command::As { .. }) => Err(Failure::usage("the program's name comes right behind `as`")),
-        Some(Command::Version) => {
+        Some(ProgramCommand::As { .. }) => {
+            Err(CommandFailure::usage("the program's name comes right behind `as`"))
+        }
+        Some(ProgramCommand::Version) => {
             println!("todana {}", env!("CARGO_PKG_VERSION"));
             Ok(())
         }
-        Some(Command::Completions { shell }) => generate::completions(shell),
-        Some(Command::Man { directory }) => generate::man(&directory),
+        Some(ProgramCommand::Completions { shell }) => generated_files::completions(shell),
+        Some(ProgramCommand::Man { directory }) => generated_files::man(&directory),
     }
 }
 
@@ -259,11 +262,11 @@ mod tests {
 
     #[test]
     fn help_fits_one_screen_and_names_each_command_once() {
-        assert_eq!(Arguments::command().render_help().to_string().trim_end(), HELP.trim_end());
+        assert_eq!(ProgramArguments::command().render_help().to_string().trim_end(), HELP.trim_end());
         assert!(HELP.lines().count() <= 24);
         assert!(HELP.lines().all(|line| line.chars().count() <= 80));
         let groups = HELP.split("\n\n").nth(2).unwrap_or_default();
-        for command in Arguments::command().get_subcommands() {
+        for command in ProgramArguments::command().get_subcommands() {
             let lines = groups.lines().map(|line| line.get(11..44).unwrap_or(line));
             let named = lines.flat_map(str::split_whitespace).filter(|word| *word == command.get_name());
             assert_eq!(named.count(), usize::from(!command.is_hide_set()), "{}", command.get_name());

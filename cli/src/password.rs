@@ -1,6 +1,6 @@
 //! `todana password`: a line for the file of users of a server with SASL.
 
-use crate::{Failure, sasldb};
+use crate::{CommandFailure, sasldb};
 use clap::Args;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
@@ -27,7 +27,7 @@ const DUMP_LEN_MAX: u64 = 16 << 20;
 
 /// What `password` can be told.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct PasswordArguments {
     /// The user
     #[arg(required_unless_present = "from_sasldb")]
     user: Option<String>,
@@ -40,9 +40,9 @@ pub(crate) struct Arguments {
 }
 
 /// Runs it.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &PasswordArguments) -> Result<(), CommandFailure> {
     let line_of = |user: &str, password: &[u8]| {
-        todana_server::password_line(user, password).map_err(|error| Failure::usage(error.to_string()))
+        todana_server::password_line(user, password).map_err(|error| CommandFailure::usage(error.to_string()))
     };
     let Some(user) = &arguments.user else { return print_users_of_sasldb(line_of) };
     let password = read_password(user)?;
@@ -50,17 +50,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.file {
         None => writeln!(io::stdout(), "{line}")?,
         Some(path) => put(path, user, &line)
-            .map_err(|error| Failure::trouble(format!("cannot change {}: {error}", path.display())))?,
+            .map_err(|error| CommandFailure::trouble(format!("cannot change {}: {error}", path.display())))?,
     }
     Ok(())
 }
 
 /// Prints the lines of all users of the dump on standard input, or none of them.
-fn print_users_of_sasldb(line_of: impl Fn(&str, &[u8]) -> Result<String, Failure>) -> Result<(), Failure> {
+fn print_users_of_sasldb(
+    line_of: impl Fn(&str, &[u8]) -> Result<String, CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut dump = Vec::new();
     io::stdin().take(DUMP_LEN_MAX).read_to_end(&mut dump)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let users = sasldb::users(&dump, &host).map_err(Failure::usage)?;
+    let users = sasldb::users(&dump, &host).map_err(CommandFailure::usage)?;
     let lines = users.iter().map(|(user, password)| line_of(user, password));
     for line in lines.collect::<Result<Vec<_>, _>>()? {
         writeln!(io::stdout(), "{line}")?;
@@ -68,12 +70,12 @@ fn print_users_of_sasldb(line_of: impl Fn(&str, &[u8]) -> Result<String, Failure
     Ok(())
 }
 
-fn read_password(user: &str) -> Result<Vec<u8>, Failure> {
+fn read_password(user: &str) -> Result<Vec<u8>, CommandFailure> {
     let password = if io::stdin().is_terminal() {
-        let ask = |prompt: String| rpassword::prompt_password(prompt).map_err(Failure::from);
+        let ask = |prompt: String| rpassword::prompt_password(prompt).map_err(CommandFailure::from);
         let password = ask(format!("password for {user}: "))?;
         if ask("again: ".into())? != password {
-            return Err(Failure::usage("the two passwords differ"));
+            return Err(CommandFailure::usage("the two passwords differ"));
         }
         password.into_bytes()
     } else {
@@ -86,14 +88,14 @@ fn read_password(user: &str) -> Result<Vec<u8>, Failure> {
         password
     };
     if password.is_empty() {
-        return Err(Failure::usage("the password is empty"));
+        return Err(CommandFailure::usage("the password is empty"));
     }
     if password.len() as u64 > PASSWORD_LEN_MAX {
-        return Err(Failure::usage(format!("the password is longer than {PASSWORD_LEN_MAX} bytes")));
+        return Err(CommandFailure::usage(format!("the password is longer than {PASSWORD_LEN_MAX} bytes")));
     }
     // A NUL ends the password in SASL PLAIN; a line end was pasted by mistake.
     if password.iter().any(|byte| b"\0\r\n".contains(byte)) {
-        return Err(Failure::usage("the password must be one line of text"));
+        return Err(CommandFailure::usage("the password must be one line of text"));
     }
     Ok(password)
 }

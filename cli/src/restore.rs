@@ -1,9 +1,9 @@
 //! `todana restore`: a data directory from a backup, to its end or to a point in time.
 
 use crate::amount::amount;
-use crate::place::expect_directory;
+use crate::command_target::expect_directory;
 use crate::progress::progress;
-use crate::{Failure, salvage};
+use crate::{CommandFailure, salvage};
 use clap::Args;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ Examples:
 
 /// A database to make, and of what.
 #[derive(Debug, Args)]
-pub(crate) struct Wanted {
+pub(crate) struct RestoreRequest {
     /// A backup (a directory, or the file that `synchronize` hands to a command), or a data directory that no server has open
     #[arg(value_name = "SOURCE")]
     from: PathBuf,
@@ -65,15 +65,15 @@ pub(crate) struct Wanted {
 
 /// What `restore` is told.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct RestoreArguments {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: RestoreRequest,
     /// As `salvage` does (until the next version)
     #[arg(long, hide = true)]
     damaged: bool,
 }
 
-pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: RestoreArguments) -> Result<(), CommandFailure> {
     if arguments.damaged {
         return salvage::run(arguments.wanted);
     }
@@ -86,17 +86,21 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// Makes the new database of a source.
-type Make<'m> = dyn FnMut(
+type MakeDatabase<'m> = dyn FnMut(
         &RestoreOptions,
         RestoreInto<'_>,
         Arc<dyn Clock>,
         &mut dyn FnMut(Progress),
-    ) -> Result<Restored, Failure>
+    ) -> Result<Restored, CommandFailure>
     + 'm;
 
 /// Makes the database that is wanted, for the command of this name.
-pub(crate) fn make(wanted: Wanted, command: &str, make: &mut Make<'_>) -> Result<(), Failure> {
-    let Wanted { from, target, until, log } = wanted;
+pub(crate) fn make(
+    wanted: RestoreRequest,
+    command: &str,
+    make: &mut MakeDatabase<'_>,
+) -> Result<(), CommandFailure> {
+    let RestoreRequest { from, target, until, log } = wanted;
     let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
     let place = name.as_ref().and_then(|name| name.path.as_deref()).unwrap_or(&target);
     refuse_overlap([&*from].into_iter().chain(log.as_deref()), place)?;
@@ -135,17 +139,18 @@ const UNPACKED: &str = "backup";
 const PIECE: usize = 256 << 10;
 
 /// A backup in one file, as a server's `synchronize` hands it to a command, as a directory beside the target.
-fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
-    let unreadable = |error| Failure::trouble(format!("{}: cannot be read: {error}", file.display()));
+fn unpack(file: &Path, target: &Path) -> Result<TempDir, CommandFailure> {
+    let unreadable = |error| CommandFailure::trouble(format!("{}: cannot be read: {error}", file.display()));
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let no_backup = |error: Error| match error.kind() {
-        ErrorKind::Corrupt | ErrorKind::Invalid => Failure::trouble(format!(
+        ErrorKind::Corrupt | ErrorKind::Invalid => CommandFailure::trouble(format!(
             "{}: neither a directory nor a complete backup in one file: {error}",
             file.display()
         )),
-        _ => Failure::from(error),
+        _ => CommandFailure::from(error),
     };
-    let unwritable = |error| Failure::trouble(format!("{}: cannot be written: {error}", parent.display()));
+    let unwritable =
+        |error| CommandFailure::trouble(format!("{}: cannot be written: {error}", parent.display()));
     let folder = tempfile::Builder::new().prefix(".todana-restore").tempdir_in(parent).map_err(unwritable)?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
     let (mut from, mut piece) = (File::open(file).map_err(unreadable)?, vec![0; PIECE]);
@@ -160,17 +165,17 @@ fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
     Ok(folder)
 }
 
-fn refused(error: Error, from: &Path) -> Failure {
+fn refused(error: Error, from: &Path) -> CommandFailure {
     let advice = salvage::advice(from);
     match error.kind() {
         ErrorKind::Corrupt if !error.to_string().contains(&advice) => {
-            Failure::trouble(format!("{error}; {advice}"))
+            CommandFailure::trouble(format!("{error}; {advice}"))
         }
         _ => error.into(),
     }
 }
 
-fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), Failure> {
+fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFailure> {
     for why in &restored.refused {
         eprintln!(
             "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"

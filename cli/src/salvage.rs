@@ -1,7 +1,7 @@
 //! `todana salvage`: a new database of what is complete in a damaged one.
 
-use crate::Failure;
-use crate::restore::{Wanted, make};
+use crate::CommandFailure;
+use crate::restore::{RestoreRequest, make};
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
@@ -24,13 +24,13 @@ Examples:
   todana salvage /var/lib/todana saved --until 2026-11-21T14:30:00Z
   todana salvage ./carts.hash ./saved.hash";
 
-pub(crate) fn run(wanted: Wanted) -> Result<(), Failure> {
+pub(crate) fn run(wanted: RestoreRequest) -> Result<(), CommandFailure> {
     make(wanted, "salvage", &mut |options, into, clock, progress| {
         // The list of a backup may know of more than can be seen in what is there.
         let damages = verify(Arc::new(SystemDisk), &options.from, &mut |_| ());
         let salvaged = salvage(Arc::new(SystemDisk), options, into, clock, progress);
         let salvaged = salvaged.map_err(|error| match error.kind() {
-            ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),
+            ErrorKind::Busy => CommandFailure::trouble(format!("{error}; stop it first")),
             _ => error.into(),
         })?;
         tell(&salvaged, &damages.map_or(Vec::new(), |seen| seen.damages));

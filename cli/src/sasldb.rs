@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 
 /// The names that clients send, each with its password.
-type Users = Vec<(String, Vec<u8>)>;
+type SaslUsers = Vec<(String, Vec<u8>)>;
 
 /// Returns the users of a dump, each as `user@realm`. `user` alone means the one in the realm of this host, as in Cyrus SASL,
 /// or else the only one of that name.
-pub(crate) fn users(dump: &[u8], host: &str) -> Result<Users, String> {
+pub(crate) fn users(dump: &[u8], host: &str) -> Result<SaslUsers, String> {
     let lines: Vec<&[u8]> = dump.split(|&byte| byte == b'\n').collect();
     let begin = lines.iter().position(|line| line == b"HEADER=END").ok_or(NO_DUMP)? + 1;
     let end = lines.iter().position(|line| line == b"DATA=END").ok_or(NO_DUMP)?;
@@ -27,7 +27,7 @@ pub(crate) fn users(dump: &[u8], host: &str) -> Result<Users, String> {
             realms.entry(user.into()).or_default().insert(realm.into(), bytes(value)?);
         }
     }
-    let mut users = Users::new();
+    let mut users = SaslUsers::new();
     for (user, passwords) in realms {
         let only = passwords.values().next().filter(|_| passwords.len() == 1);
         if let Some(password) = passwords.get(host).or(only) {

@@ -1,9 +1,9 @@
 //! Which server a command talks to, which of its databases, and as whom: the same words for every command.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
-use crate::place::Place;
+use crate::command_target::CommandTarget;
 use todana_client::{Connection, Destination, Error, Timeouts};
 
 /// The variable that names a server.
@@ -18,7 +18,7 @@ pub(crate) struct ServerOptions {
     /// before a host behind ://. Or a database on disk that no server has open: ./x.hash, ./x.tree [default: TODANA_SERVER of
     /// the environment, or 127.0.0.1:11211]
     #[arg(short = 'S', long = "server", visible_alias = "db", value_name = "SERVER")]
-    server: Option<Place>,
+    server: Option<CommandTarget>,
     /// Which of the server's databases, by its number or its name (`todana stats databases` shows them) [default: the first]
     #[arg(long, value_name = "NAME")]
     database: Option<String>,
@@ -30,11 +30,11 @@ pub(crate) struct ServerOptions {
 
 impl ServerOptions {
     /// Returns the place of `-S`, or else of the environment. Fails if `-S` and another word name one both.
-    pub(crate) fn named(&self, has_word: bool) -> Result<Option<Place>, Failure> {
+    pub(crate) fn named(&self, has_word: bool) -> Result<Option<CommandTarget>, CommandFailure> {
         match &self.server {
             // The word may hold a password.
             Some(_) if has_word => {
-                Err(Failure::usage("-S names a server, and so does the first word: which one?"))
+                Err(CommandFailure::usage("-S names a server, and so does the first word: which one?"))
             }
             Some(server) => Ok(Some(server.clone())),
             None if has_word => Ok(None),
@@ -42,7 +42,7 @@ impl ServerOptions {
                 None => Ok(None),
                 Some(text) => {
                     let place = text.parse().map(Some);
-                    place.map_err(|error: String| Failure::usage(format!("{VARIABLE}: {error}")))
+                    place.map_err(|error: String| CommandFailure::usage(format!("{VARIABLE}: {error}")))
                 }
             },
         }
@@ -54,17 +54,17 @@ impl ServerOptions {
     }
 
     /// Returns the place that a word names, or `-S`, or the environment, or the default.
-    pub(crate) fn place(&self, word: Option<&Place>) -> Result<Place, Failure> {
+    pub(crate) fn place(&self, word: Option<&CommandTarget>) -> Result<CommandTarget, CommandFailure> {
         match (word, self.named(word.is_some())?) {
             (Some(word), _) => Ok(word.clone()),
             (None, Some(place)) => Ok(place),
-            (None, None) => DEFAULT.parse().map_err(Failure::usage),
+            (None, None) => DEFAULT.parse().map_err(CommandFailure::usage),
         }
     }
 
     /// Returns the server there, with how to reach it.
-    pub(crate) fn at(&self, destination: Destination) -> Server<'_> {
-        Server { destination, options: self }
+    pub(crate) fn at(&self, destination: Destination) -> ServerTarget<'_> {
+        ServerTarget { destination, options: self }
     }
 
     /// Returns true if a database of the server is named.
@@ -73,15 +73,15 @@ impl ServerOptions {
     }
 
     /// Fails if a database of a server is named where there is none.
-    pub(crate) fn expect_no_database(&self) -> Result<(), Failure> {
+    pub(crate) fn expect_no_database(&self) -> Result<(), CommandFailure> {
         match &self.database {
-            Some(_) => Err(Failure::usage("--database is for a server with several databases")),
+            Some(_) => Err(CommandFailure::usage("--database is for a server with several databases")),
             None => Ok(()),
         }
     }
 
     /// Returns the number of the database that is named, the first by default.
-    pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, Failure> {
+    pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, CommandFailure> {
         let Some(wanted) = &self.database else { return Ok(0) };
         if let Ok(number) = wanted.parse() {
             return Ok(number);
@@ -92,11 +92,11 @@ impl ServerOptions {
             number.parse().ok()
         });
         let hint = "`todana stats databases` shows what it has";
-        number.ok_or_else(|| Failure::trouble(format!("the server has no database {wanted}; {hint}")))
+        number.ok_or_else(|| CommandFailure::trouble(format!("the server has no database {wanted}; {hint}")))
     }
 
     /// Connects, and logs in if the server wants that.
-    pub(crate) fn connect(&self, destination: &Destination) -> Result<Connection, Failure> {
+    pub(crate) fn connect(&self, destination: &Destination) -> Result<Connection, CommandFailure> {
         let tls = self.tls.load(&[&destination.address])?;
         let login = self.login.at(destination)?;
         let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
@@ -108,14 +108,14 @@ impl ServerOptions {
 }
 
 /// A server, and how to reach it.
-pub(crate) struct Server<'o> {
+pub(crate) struct ServerTarget<'o> {
     pub(crate) destination: Destination,
     pub(crate) options: &'o ServerOptions,
 }
 
-impl Server<'_> {
+impl ServerTarget<'_> {
     /// Connects, logs in if the server wants that, and uses the database that is named.
-    pub(crate) fn connect(&self) -> Result<Connection, Failure> {
+    pub(crate) fn connect(&self) -> Result<Connection, CommandFailure> {
         let mut connection = self.options.connect(&self.destination)?;
         let number = self.options.database_number(&mut connection)?;
         if number > 0 {
@@ -126,10 +126,10 @@ impl Server<'_> {
 }
 
 /// Explains a refusal by a server that has no databases to choose from.
-pub(crate) fn without_databases(error: Error) -> Failure {
+pub(crate) fn without_databases(error: Error) -> CommandFailure {
     match error {
         Error::Refused(refusal) if refusal.line == "ERROR" => {
-            Failure::trouble("the server has one database only: it does not know --database")
+            CommandFailure::trouble("the server has one database only: it does not know --database")
         }
         error => error.into(),
     }

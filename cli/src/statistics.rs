@@ -1,7 +1,7 @@
 //! Statistics of a server: typed as JSON, by theme at a terminal, and the few that tell what a server holds.
 
-use crate::Failure;
-use crate::server_options::Server;
+use crate::CommandFailure;
+use crate::server_options::ServerTarget;
 use serde_json::{Map, Value};
 use std::io::{self, IsTerminal, Write};
 use todana_client::{Connection, Error};
@@ -11,7 +11,7 @@ pub(crate) const GROUPS: &str =
     "items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset";
 
 /// Statistic by name and value.
-type Statistic = (String, String);
+type StatisticPair = (String, String);
 
 /// Themes of the general statistics, with what the names of each begin with. The first that fits counts.
 const THEMES: [(&str, &[&str]); 6] = [
@@ -71,11 +71,11 @@ fn theme(name: &str) -> &'static str {
 }
 
 /// Prints a group of statistics; of the database that is named, what it holds.
-pub(crate) fn print(server: &Server<'_>, words: &[String], json: bool) -> Result<(), Failure> {
+pub(crate) fn print(server: &ServerTarget<'_>, words: &[String], json: bool) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let statistics = if server.options.has_database() {
         if !words.is_empty() {
-            return Err(Failure::usage(
+            return Err(CommandFailure::usage(
                 "a database has no groups of statistics: leave out the group, or --database",
             ));
         }
@@ -84,7 +84,7 @@ pub(crate) fn print(server: &Server<'_>, words: &[String], json: bool) -> Result
         let group = words.join(" ");
         connection.stats(&group).map_err(|error| match error {
             Error::Refused(refusal) if refusal.line == "ERROR" => {
-                Failure::usage(format!("stats {group}: no such group; groups: {GROUPS}"))
+                CommandFailure::usage(format!("stats {group}: no such group; groups: {GROUPS}"))
             }
             error => error.into(),
         })?
@@ -100,12 +100,12 @@ pub(crate) fn print(server: &Server<'_>, words: &[String], json: bool) -> Result
     Ok(())
 }
 
-fn put_aligned(out: &mut impl Write, statistics: &[Statistic]) -> io::Result<()> {
+fn put_aligned(out: &mut impl Write, statistics: &[StatisticPair]) -> io::Result<()> {
     let width = statistics.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     statistics.iter().try_for_each(|(name, value)| writeln!(out, "{name:width$}  {value}"))
 }
 
-fn put_by_theme(out: &mut impl Write, statistics: &[Statistic]) -> io::Result<()> {
+fn put_by_theme(out: &mut impl Write, statistics: &[StatisticPair]) -> io::Result<()> {
     let width = statistics.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let themes = THEMES.iter().skip(1).chain(&THEMES[..1]).map(|(theme, _)| *theme).chain(["Other"]);
     for wanted in themes {
@@ -121,7 +121,7 @@ fn put_by_theme(out: &mut impl Write, statistics: &[Statistic]) -> io::Result<()
 }
 
 /// Returns the statistics as one object: numbers as numbers, and `1:name` as `name` within `1`.
-fn nested(statistics: &[Statistic]) -> Value {
+fn nested(statistics: &[StatisticPair]) -> Value {
     let mut all = Map::new();
     for (name, value) in statistics {
         put_nested(&mut all, name, typed(value));
@@ -156,7 +156,10 @@ fn typed(text: &str) -> Value {
 }
 
 /// Returns the statistics of the database that is named, or of the first.
-fn of_database(server: &Server<'_>, connection: &mut Connection) -> Result<Vec<Statistic>, Failure> {
+fn of_database(
+    server: &ServerTarget<'_>,
+    connection: &mut Connection,
+) -> Result<Vec<StatisticPair>, CommandFailure> {
     let number = server.options.database_number(connection)?;
     let prefix = format!("{number}:");
     let all = connection.stats("databases").map_err(crate::server_options::without_databases)?;
@@ -164,15 +167,15 @@ fn of_database(server: &Server<'_>, connection: &mut Connection) -> Result<Vec<S
         let name = name.strip_prefix(&prefix)?.to_string();
         Some((name, value))
     });
-    let own: Vec<Statistic> = own.collect();
+    let own: Vec<StatisticPair> = own.collect();
     match own.is_empty() {
-        true => Err(Failure::trouble(format!("the server has no database {number}"))),
+        true => Err(CommandFailure::trouble(format!("the server has no database {number}"))),
         false => Ok(own),
     }
 }
 
 /// Prints what a server holds, by the names that `inform` has for databases on disk.
-pub(crate) fn inform(server: &Server<'_>, json: bool) -> Result<(), Failure> {
+pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let place = ("server".to_string(), server.destination.to_string());
     let known = match of_database(server, &mut connection) {
@@ -181,7 +184,7 @@ pub(crate) fn inform(server: &Server<'_>, json: bool) -> Result<(), Failure> {
         // A memcached.
         Err(_) => connection.stats("")?,
     };
-    let name = |(name, value): Statistic| {
+    let name = |(name, value): StatisticPair| {
         let name = match name.as_str() {
             "kind" | "name" | "memory_bytes" | "disk_bytes" | "evictions" | "health" | "version" => name,
             "limit_maxbytes" => name,
@@ -191,7 +194,8 @@ pub(crate) fn inform(server: &Server<'_>, json: bool) -> Result<(), Failure> {
         };
         Some((name, value))
     };
-    let facts: Vec<Statistic> = std::iter::once(place).chain(known.into_iter().filter_map(name)).collect();
+    let facts: Vec<StatisticPair> =
+        std::iter::once(place).chain(known.into_iter().filter_map(name)).collect();
     let mut out = io::stdout().lock();
     if json {
         writeln!(out, "{}", nested(&facts))?
@@ -202,7 +206,7 @@ pub(crate) fn inform(server: &Server<'_>, json: bool) -> Result<(), Failure> {
 }
 
 /// Returns how many records a server holds, in the database that is named or the first.
-pub(crate) fn count(server: &Server<'_>) -> Result<u64, Failure> {
+pub(crate) fn count(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let count = if server.options.has_database() {
         let own = of_database(server, &mut connection)?;
@@ -211,7 +215,7 @@ pub(crate) fn count(server: &Server<'_>) -> Result<u64, Failure> {
         connection.statistic("curr_items")?
     };
     let count = count.and_then(|count| count.parse().ok());
-    count.ok_or_else(|| Failure::trouble("the server does not say how many records it has"))
+    count.ok_or_else(|| CommandFailure::trouble("the server does not say how many records it has"))
 }
 
 #[cfg(test)]
@@ -221,7 +225,7 @@ mod tests {
 
     #[test]
     fn numbers_are_numbers_and_groups_are_objects() {
-        let statistics = |pairs: &[(&str, &str)]| -> Vec<Statistic> {
+        let statistics = |pairs: &[(&str, &str)]| -> Vec<StatisticPair> {
             pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };
         let pairs = [

@@ -1,9 +1,9 @@
 //! `todana verify`: reads all of a database, data directory or backup and checks every checksum.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
+use crate::command_target::{database, expect_directory};
 use crate::database::check;
-use crate::place::{database, expect_directory};
 use crate::progress::progress;
 use crate::salvage::advice;
 use clap::Args;
@@ -36,15 +36,15 @@ const LOOKS_MAX: u32 = 10;
 
 /// What `verify` is told.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct VerifyArguments {
     /// The data directory, backup, or database on disk (./x.hash, ./x.tree)
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-impl Arguments {
-    pub(crate) fn of(directory: &Path) -> Arguments {
-        Arguments { directory: directory.into() }
+impl VerifyArguments {
+    pub(crate) fn of(directory: &Path) -> VerifyArguments {
+        VerifyArguments { directory: directory.into() }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -52,7 +52,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     expect_directory(&arguments.directory, "verify")?;
     // `.` may be within one.
     let whole_path = arguments.directory.canonicalize().unwrap_or_else(|_| arguments.directory.clone());
@@ -61,13 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     if arguments.directory.join("tree/data.mdb").is_file() {
         let path = arguments.directory.display();
-        return Err(Failure::usage(format!(
+        return Err(CommandFailure::usage(format!(
             "{path} is a tree on disk, no data directory; name the directory NAME.tree"
         )));
     }
     if holds_hash(&SystemDisk, &arguments.directory) {
         let path = arguments.directory.display();
-        return Err(Failure::trouble(format!(
+        return Err(CommandFailure::trouble(format!(
             "{path}: the files of a hash on disk; name the directory NAME.hash"
         )));
     }
@@ -75,13 +75,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             // Whoever reads no further is told by the exit code all the same.
             let _ = writeln!(std::io::stdout(), "damaged: {error}");
-            return Err(Failure::miss());
+            return Err(CommandFailure::miss());
         }
         verified => verified?,
     };
     let told = tell(&verified, &arguments.directory);
     if !verified.damages.is_empty() {
-        return Err(Failure::miss());
+        return Err(CommandFailure::miss());
     }
     Ok(told?)
 }
@@ -166,7 +166,7 @@ fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<Str
 }
 
 /// A server may have removed or finished a file while it was read. What is damaged is so the next time, too.
-fn look_until_sure(arguments: &Arguments) -> Result<Verified, Error> {
+fn look_until_sure(arguments: &VerifyArguments) -> Result<Verified, Error> {
     let what_is_wrong = |outcome: &Result<Verified, Error>| match outcome {
         Ok(verified) => verified.damages.clone(),
         Err(error) => vec![error.to_string()],
@@ -185,7 +185,7 @@ fn look_until_sure(arguments: &Arguments) -> Result<Verified, Error> {
     outcome
 }
 
-fn look(arguments: &Arguments) -> Result<Verified, Error> {
+fn look(arguments: &VerifyArguments) -> Result<Verified, Error> {
     let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
     let verified = verify(Arc::new(SystemDisk), &arguments.directory, &mut |done| bar.set_position(done));
     bar.finish_and_clear();

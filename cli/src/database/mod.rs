@@ -3,16 +3,16 @@
 //! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...);
 //! `transfer` files in and out.
 
+mod commands;
+mod key_range;
 mod records;
 mod transfer;
-mod walk;
-mod whole;
 
+pub(crate) use commands::{DatabaseCommand, check, run as run_whole};
 pub(crate) use records::run;
-pub(crate) use whole::{Command, check, run as run_whole};
 
-use crate::Failure;
-use crate::place::Local;
+use crate::CommandFailure;
+use crate::command_target::LocalDatabase;
 use crate::progress::progress;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -22,11 +22,11 @@ use todana::{Db, DbOptions, Name};
 use todana_core::{Error, ErrorKind};
 
 /// Opens a database. One that is only read, or removed from, is not made.
-pub(crate) fn open(local: &Local, makes: bool) -> Result<Db, Failure> {
+pub(crate) fn open(local: &LocalDatabase, makes: bool) -> Result<Db, CommandFailure> {
     let path = local.path();
     let name = match local {
-        Local::Named(name) => name,
-        Local::Kept(path) => return open_kept(path),
+        LocalDatabase::Named(name) => name,
+        LocalDatabase::Kept(path) => return open_kept(path),
     };
     if !makes {
         expect_kept(name)?;
@@ -40,14 +40,16 @@ pub(crate) fn open(local: &Local, makes: bool) -> Result<Db, Failure> {
 }
 
 /// Opens what a server has kept of a database in memory; none is made. It is read into memory, in the order of the keys.
-fn open_kept(path: &Path) -> Result<Db, Failure> {
+fn open_kept(path: &Path) -> Result<Db, CommandFailure> {
     expect(path)?;
     let shown = path.display();
     if path.join("backup").is_file() {
-        return Err(Failure::usage(format!("{shown} is a backup: `todana restore` makes a database of it")));
+        return Err(CommandFailure::usage(format!(
+            "{shown} is a backup: `todana restore` makes a database of it"
+        )));
     }
     if !path.join("identity").is_file() {
-        return Err(Failure::trouble(format!(
+        return Err(CommandFailure::trouble(format!(
             "{shown} is no data directory: there is no file `identity` in it"
         )));
     }
@@ -84,9 +86,9 @@ fn patiently<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
 }
 
 /// Fails for a name that has the database emptied as it is opened: whoever wants what is in it cannot mean that.
-fn expect_kept(name: &Name) -> Result<(), Failure> {
+fn expect_kept(name: &Name) -> Result<(), CommandFailure> {
     match name.tuning.truncate {
-        true => Err(Failure::usage(format!(
+        true => Err(CommandFailure::usage(format!(
             "{name} is emptied when it is opened so: leave out erase=true, and the t of mode="
         ))),
         false => Ok(()),
@@ -94,25 +96,25 @@ fn expect_kept(name: &Name) -> Result<(), Failure> {
 }
 
 /// Fails if there is no database at a path.
-fn expect(path: &Path) -> Result<(), Failure> {
+fn expect(path: &Path) -> Result<(), CommandFailure> {
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(Failure::trouble(format!("{shown} is a file; a database is a directory"))),
+        Ok(_) => Err(CommandFailure::trouble(format!("{shown} is a file; a database is a directory"))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Failure::trouble(format!("{shown} does not exist")))
+            Err(CommandFailure::trouble(format!("{shown} does not exist")))
         }
-        Err(error) => Err(Failure::trouble(format!("cannot read {shown}: {error}"))),
+        Err(error) => Err(CommandFailure::trouble(format!("cannot read {shown}: {error}"))),
     }
 }
 
 /// Says what to do about a database that somebody else has.
-fn trouble(error: Error, path: &Path) -> Failure {
+fn trouble(error: Error, path: &Path) -> CommandFailure {
     if error.kind() != ErrorKind::Busy {
         return error.into();
     }
     let shown = path.display();
-    Failure::trouble(format!(
+    CommandFailure::trouble(format!(
         "{shown} is in use, probably by a server: name that server with -S HOST:PORT, or stop it first ({error})"
     ))
 }

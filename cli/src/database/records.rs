@@ -1,9 +1,9 @@
 //! The data commands on a database on disk.
 
 use super::open;
-use crate::Failure;
-use crate::data::{self, Command, Quiet, Sum};
-use crate::place::Local;
+use crate::CommandFailure;
+use crate::command_target::LocalDatabase;
+use crate::record_commands::{self, CounterArguments, QuietOption, RecordCommand};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
@@ -13,31 +13,35 @@ use todana_core::{
 };
 
 /// Runs a data command on a database. What it has changed is on disk when it ends.
-pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
+pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), CommandFailure> {
     match command {
-        Command::Get { wanted, shown, quiet, .. } => {
+        RecordCommand::Get { wanted, shown, quiet, .. } => {
             let db = open(name, false)?;
-            data::get(wanted, *shown, *quiet, &mut |key| get(&db, key, shown.versions))?;
+            record_commands::get(wanted, *shown, *quiet, &mut |key| get(&db, key, shown.versions))?;
             if shown.versions {
                 db.sync()?;
             }
             Ok(())
         }
-        Command::Set { key, quiet, .. } => {
+        RecordCommand::Set { key, quiet, .. } => {
             let (db, value) = (open(name, true)?, command.value()?);
             let Some(store) = command.store(&value) else { return Ok(()) };
-            data::stored(key, store.verb, put(&db, &store)?, *quiet)?;
+            record_commands::stored(key, store.verb, put(&db, &store)?, *quiet)?;
             Ok(db.sync()?)
         }
-        Command::Delete { keys, quiet, .. } => {
+        RecordCommand::Delete { keys, quiet, .. } => {
             let db = open(name, false)?;
-            let outcome = data::delete(keys, *quiet, &mut |key| Ok(db.remove(key)?));
+            let outcome = record_commands::delete(keys, *quiet, &mut |key| Ok(db.remove(key)?));
             db.sync()?;
             outcome
         }
-        Command::Incr { sum, quiet, .. } => count(&open(name, false)?, sum, Direction::Increment, *quiet),
-        Command::Decr { sum, quiet, .. } => count(&open(name, false)?, sum, Direction::Decrement, *quiet),
-        Command::Touch { key, time, ttl, quiet, .. } => {
+        RecordCommand::Incr { sum, quiet, .. } => {
+            count(&open(name, false)?, sum, Direction::Increment, *quiet)
+        }
+        RecordCommand::Decr { sum, quiet, .. } => {
+            count(&open(name, false)?, sum, Direction::Decrement, *quiet)
+        }
+        RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let db = open(name, false)?;
             let ttl = Ttl::from_memcached(time.or(*ttl).unwrap_or(0));
             let is_there =
@@ -49,24 +53,26 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
             quiet.found(key, is_there)?;
             Ok(db.sync()?)
         }
-        Command::Flush { delay: 0, yes, .. } => {
+        RecordCommand::Flush { delay: 0, yes, .. } => {
             let db = open(name, false)?;
             if !yes {
-                data::confirm_flush(Some(db.count()), name)?;
+                record_commands::confirm_flush(Some(db.count()), name)?;
             }
             db.clear()?;
             Ok(db.sync()?)
         }
-        Command::Flush { .. } => {
-            Err(Failure::usage(format!("{name} is not at work later: --delay is for servers")))
+        RecordCommand::Flush { .. } => {
+            Err(CommandFailure::usage(format!("{name} is not at work later: --delay is for servers")))
         }
-        Command::Stats { group, json, .. } if group.is_empty() => super::whole::inform(name, *json),
-        Command::Stats { .. } => {
-            Err(Failure::usage(format!("{name} has no groups of statistics: they are a server's")))
+        RecordCommand::Stats { group, json, .. } if group.is_empty() => super::commands::inform(name, *json),
+        RecordCommand::Stats { .. } => {
+            Err(CommandFailure::usage(format!("{name} has no groups of statistics: they are a server's")))
         }
-        Command::Ping { .. } => Err(Failure::usage(format!("{name} is a database on disk, no server"))),
-        Command::Load { file, options, .. } => super::transfer::import(name, file, options),
-        Command::Dump { file, options, .. } => super::transfer::export(name, file, *options),
+        RecordCommand::Ping { .. } => {
+            Err(CommandFailure::usage(format!("{name} is a database on disk, no server")))
+        }
+        RecordCommand::Load { file, options, .. } => super::transfer::import(name, file, options),
+        RecordCommand::Dump { file, options, .. } => super::transfer::export(name, file, *options),
     }
 }
 
@@ -74,17 +80,17 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
 fn ask<T>(
     db: &Db,
     operation: &Operation<'_>,
-    mut answer: impl FnMut(&Reply<'_>) -> Option<Result<T, Failure>>,
-) -> Result<T, Failure> {
+    mut answer: impl FnMut(&Reply<'_>) -> Option<Result<T, CommandFailure>>,
+) -> Result<T, CommandFailure> {
     let mut outcome = None;
     db.execute(operation, &mut |reply| {
         outcome = Some(answer(&reply).unwrap_or_else(|| Err(refused(&reply))));
     })?;
-    outcome.unwrap_or_else(|| Err(Failure::trouble("the database did not answer")))
+    outcome.unwrap_or_else(|| Err(CommandFailure::trouble("the database did not answer")))
 }
 
-fn refused(reply: &Reply<'_>) -> Failure {
-    Failure::trouble(match reply {
+fn refused(reply: &Reply<'_>) -> CommandFailure {
+    CommandFailure::trouble(match reply {
         Reply::Refused(Refusal::TooLarge) => "key or value is longer than the database takes",
         Reply::Refused(Refusal::OutOfMemory) => "the database cannot take the record: is the disk full?",
         Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable) => "the database cannot be written",
@@ -96,7 +102,7 @@ fn refused(reply: &Reply<'_>) -> Failure {
     })
 }
 
-fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, Failure> {
+fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, CommandFailure> {
     let get = Get { key, needs: Needs { version, access: false }, ..Get::default() };
     ask(db, &Operation::Get(get), |reply| match reply {
         Reply::Hit(hit) => Some(Ok(Some(Item {
@@ -110,7 +116,7 @@ fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, Failure> {
     })
 }
 
-fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, Failure> {
+fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, CommandFailure> {
     let ttl = Ttl::from_memcached(store.exptime);
     let (mode, compare) = match store.verb {
         Verb::Set => (StoreMode::Set, None),
@@ -131,7 +137,12 @@ fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, Failure> {
     })
 }
 
-fn count(db: &Db, sum: &Sum, direction: Direction, quiet: Quiet) -> Result<(), Failure> {
+fn count(
+    db: &Db,
+    sum: &CounterArguments,
+    direction: Direction,
+    quiet: QuietOption,
+) -> Result<(), CommandFailure> {
     let arithmetic = Arithmetic {
         key: sum.key.as_bytes(),
         delta: sum.by,

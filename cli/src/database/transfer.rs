@@ -1,11 +1,11 @@
 //! Files of records into a database on disk, and out of it.
 
+use super::key_range::{KeyRange, walk};
 use super::open;
-use super::walk::{Range, walk};
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
-use crate::formats::{Change, DumpOptions, LoadOptions, Objection, Tally, Writer, read};
-use crate::place::Local;
+use crate::command_target::LocalDatabase;
+use crate::formats::{DumpOptions, FileChange, LoadOptions, LoadTally, RecordWriter, StoreProblem, read};
 use crate::progress::records as records_bar;
 use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
@@ -14,12 +14,12 @@ use todana::{Action, Db, Expiry, Record, Records, UnixSeconds, Visitor};
 use todana_core::{Attributes, ErrorKind};
 
 /// Writes all records of a database to a file.
-pub(super) fn export(name: &Local, file: &Path, options: DumpOptions) -> Result<(), Failure> {
+pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) -> Result<(), CommandFailure> {
     let db = open(name, false)?;
-    let mut writer = Writer::create(file, options)?;
+    let mut writer = RecordWriter::create(file, options)?;
     let bar = records_bar(db.count());
     let mut passed = 0u64;
-    walk(&db, &Range::default(), &mut |record| {
+    walk(&db, &KeyRange::default(), &mut |record| {
         let expiry = match record.attributes.expiry {
             Expiry::Never => tsv::Expiry::default(),
             Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
@@ -37,29 +37,29 @@ pub(super) fn export(name: &Local, file: &Path, options: DumpOptions) -> Result<
 }
 
 /// Stores the records of a file in a database, or does with it what a log tells.
-pub(super) fn import(name: &Local, file: &Path, options: &LoadOptions) -> Result<(), Failure> {
+pub(super) fn import(name: &LocalDatabase, file: &Path, options: &LoadOptions) -> Result<(), CommandFailure> {
     // Before a database is made for it.
     if file != Path::new("-") {
-        file.metadata().map_err(|error| Failure::of_file(file, error))?;
+        file.metadata().map_err(|error| CommandFailure::of_file(file, error))?;
     }
     let db = open(name, true)?;
-    let (now, mut tally) = (time_to_live::now(), Tally::default());
+    let (now, mut tally) = (time_to_live::now(), LoadTally::default());
     let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
     // What stands before the place that cannot be read is stored, and told of.
     let synced = db.sync();
-    let outcome = outcome.and(synced.map_err(Failure::from));
+    let outcome = outcome.and(synced.map_err(CommandFailure::from));
     tally.tell(false, outcome.as_ref().err());
-    outcome.map_err(Failure::silent)?;
+    outcome.map_err(CommandFailure::silent)?;
     tally.outcome("the database")
 }
 
-fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), Objection> {
+fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
     let refused = |error: todana_core::Error| match error.kind() {
-        ErrorKind::Invalid => Objection::ToRecord(error.to_string()),
-        _ => Objection::from(error),
+        ErrorKind::Invalid => StoreProblem::ToRecord(error.to_string()),
+        _ => StoreProblem::from(error),
     };
     match change {
-        Change::Put(record) => {
+        FileChange::Put(record) => {
             if record.expiry.at != 0 && record.expiry.at <= now {
                 tally.skipped += 1;
                 return Ok(());
@@ -71,13 +71,13 @@ fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), 
             };
             let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
             let put = Action::Put(Record::new(record.value, attributes));
-            db.visit(record.key, &mut Put { put, keeps: false }).map_err(refused)?;
+            db.visit(record.key, &mut StoreRecord { put, keeps: false }).map_err(refused)?;
             tally.loaded += 1;
         }
-        Change::Remove(key) => {
+        FileChange::Remove(key) => {
             tally.removed += u64::from(db.remove(key).map_err(refused)?);
         }
-        Change::Clear => {
+        FileChange::Clear => {
             db.clear()?;
             tally.cleared += 1;
         }
@@ -86,13 +86,13 @@ fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), 
 }
 
 /// Stores a record as it is.
-pub(super) struct Put<'r> {
+pub(super) struct StoreRecord<'r> {
     pub(super) put: Action<'r>,
     /// One that is there stays.
     pub(super) keeps: bool,
 }
 
-impl Visitor for Put<'_> {
+impl Visitor for StoreRecord<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         if self.keeps && old.is_some() { Action::Keep } else { self.put }
     }

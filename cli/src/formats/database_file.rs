@@ -2,8 +2,8 @@
 //!
 //! The records come in the order in which they lie in the file. A value is decompressed in memory, up to a gigabyte.
 
-use super::read::Reading;
-use crate::Failure;
+use super::record_reader::RecordReader;
+use crate::CommandFailure;
 use std::io::Read;
 use todana::kyoto::UnreadBytes;
 use todana_protocol::kyoto::Stored;
@@ -19,7 +19,7 @@ const VALUE_LEN_MAX: u64 = 1 << 30;
 /// Why the records of a leaf are not all shown.
 enum LeafFailure {
     Damaged(&'static str),
-    Failed(Failure),
+    Failed(CommandFailure),
 }
 
 impl From<&'static str> for LeafFailure {
@@ -28,9 +28,12 @@ impl From<&'static str> for LeafFailure {
     }
 }
 
-impl Reading<'_, '_> {
+impl RecordReader<'_, '_> {
     /// Shows the records of a database file.
-    pub(super) fn database_file<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
+    pub(super) fn database_file<R: Read>(
+        &mut self,
+        mut window: UnreadBytes<R>,
+    ) -> Result<(), CommandFailure> {
         let mut reader = DatabaseReader::default();
         let (mut kind, mut compression) = (DatabaseKind::Hash, None);
         let mut buffer = Vec::new();
@@ -78,7 +81,7 @@ impl Reading<'_, '_> {
         value: &'v [u8],
         at: u64,
         buffer: &'v mut Vec<u8>,
-    ) -> Result<&'v [u8], Failure> {
+    ) -> Result<&'v [u8], CommandFailure> {
         let Some(compression) = compression else { return Ok(value) };
         buffer.clear();
         let outcome = decompressed(compression, value).take(VALUE_LEN_MAX + 1).read_to_end(buffer);
@@ -89,7 +92,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn leaf(&mut self, leaf: &[u8], at: u64) -> Result<(), Failure> {
+    fn leaf(&mut self, leaf: &[u8], at: u64) -> Result<(), CommandFailure> {
         let mut see = |key: &[u8], value: &[u8]| {
             self.put(&format_args!("leaf at byte {at}"), key, &Stored::raw(value))
                 .map_err(LeafFailure::Failed)

@@ -13,24 +13,24 @@
 //! Always true: a file is read piece by piece; what stands before the place where it is damaged is loaded, and told of.
 
 mod database_file;
-mod output;
-mod read;
-mod tally;
+mod load_tally;
+mod output_file;
+mod record_reader;
+mod record_writer;
 pub(crate) mod ulog;
-mod write;
 
-pub(crate) use read::read;
-pub(crate) use tally::Tally;
-pub(crate) use write::Writer;
+pub(crate) use load_tally::LoadTally;
+pub(crate) use record_reader::read;
+pub(crate) use record_writer::RecordWriter;
 
-use crate::{Failure, tsv};
+use crate::{CommandFailure, tsv};
 use clap::{Args, ValueEnum};
 use todana::kyoto::NEVER;
 use todana_protocol::kyoto::expiry;
 
 /// What a file is, for `load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum InputFormat {
     /// Tab-separated text, escaped
     Tsv,
     /// Tab-separated text as it is, without escapes: what `list -pv` of Kyoto's tools prints
@@ -68,7 +68,7 @@ pub(crate) enum DumpFormat {
 pub(crate) struct LoadOptions {
     /// What the file is; unless told, its first bytes say so, and text without a mark is tsv
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<InputFormat>,
     /// ktss, kcss, kc, ulog: values stand alone, as Kyoto Cabinet and databases with ktopts=p have them, without the five bytes
     /// of time before them that ktserver stores
     #[arg(long)]
@@ -121,9 +121,9 @@ fn expiry_of(time: u64) -> tsv::Expiry {
 
 /// What a file tells to be done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change<'a> {
+pub(crate) enum FileChange<'a> {
     /// Stores a record.
-    Put(Loaded<'a>),
+    Put(LoadedRecord<'a>),
     /// Removes one.
     Remove(&'a [u8]),
     /// Removes all.
@@ -132,7 +132,7 @@ pub(crate) enum Change<'a> {
 
 /// A record of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Loaded<'a> {
+pub(crate) struct LoadedRecord<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) flags: u32,
@@ -141,18 +141,18 @@ pub(crate) struct Loaded<'a> {
 
 /// Why a record is not taken.
 #[derive(Debug)]
-pub(crate) enum Objection {
+pub(crate) enum StoreProblem {
     /// It cannot be stored there; others may. The file's reader says where it stands.
     ToRecord(String),
     /// None can.
-    ToAll(Failure),
+    ToAll(CommandFailure),
 }
 
-impl<E: Into<Failure>> From<E> for Objection {
+impl<E: Into<CommandFailure>> From<E> for StoreProblem {
     fn from(error: E) -> Self {
-        Objection::ToAll(error.into())
+        StoreProblem::ToAll(error.into())
     }
 }
 
 /// Who takes what a file tells.
-pub(crate) type See<'s> = dyn FnMut(Change<'_>, &mut Tally) -> Result<(), Objection> + 's;
+pub(crate) type ChangeSink<'s> = dyn FnMut(FileChange<'_>, &mut LoadTally) -> Result<(), StoreProblem> + 's;

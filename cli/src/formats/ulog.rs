@@ -1,8 +1,8 @@
 //! Update logs of Kyoto Tycoon's: the directory of ktserver's -ulog.
 
-use super::read::{Reading, at_least};
-use super::{Change, LoadOptions, See, Tally};
-use crate::Failure;
+use super::record_reader::{RecordReader, at_least};
+use super::{ChangeSink, FileChange, LoadOptions, LoadTally};
+use crate::CommandFailure;
 use crate::progress::bytes_read;
 use crate::time_to_live::now;
 use indicatif::ProgressBar;
@@ -33,7 +33,7 @@ pub(crate) fn unix_ms(stamp: u64) -> u64 {
 }
 
 /// A file of a log.
-pub(crate) struct LogFile {
+pub(crate) struct UpdateLogFile {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
     /// They count from 1; the oldest may have been removed.
@@ -41,14 +41,14 @@ pub(crate) struct LogFile {
 }
 
 /// The files of a log, in order; none if the directory is no log of Kyoto Tycoon's.
-pub(crate) fn files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
-    let failed = |error| Failure::of_file(directory, error);
+pub(crate) fn files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
+    let failed = |error| CommandFailure::of_file(directory, error);
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if let Some(number) = entry.file_name().to_str().and_then(file_number) {
             let len = entry.metadata().map_err(failed)?.len();
-            files.push(LogFile { path: entry.path(), len, number });
+            files.push(UpdateLogFile { path: entry.path(), len, number });
         }
     }
     files.sort_by_key(|file| file.number);
@@ -56,10 +56,10 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
 }
 
 /// The same, of a directory that is to be one.
-fn expect_files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
+fn expect_files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
     let files = files(directory)?;
     match files.is_empty() {
-        true => Err(Failure::usage(format!(
+        true => Err(CommandFailure::usage(format!(
             "{} is no update log of Kyoto Tycoon's: there are no files NUMBER.ulog in it",
             directory.display()
         ))),
@@ -68,12 +68,15 @@ fn expect_files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
 }
 
 /// The head of a file.
-pub(crate) fn head(file: &LogFile) -> Result<FileHead, Failure> {
-    let failed = |error| Failure::of_file(&file.path, error);
+pub(crate) fn head(file: &UpdateLogFile) -> Result<FileHead, CommandFailure> {
+    let failed = |error| CommandFailure::of_file(&file.path, error);
     let mut window = UnreadBytes::new(File::open(&file.path).map_err(failed)?);
     at_least(&mut window, HEAD_LEN).map_err(failed)?;
     window.unread().first_chunk().and_then(FileHead::parse).ok_or_else(|| {
-        Failure::trouble(format!("{}, byte 0: this is no update log of Kyoto Tycoon's", file.path.display()))
+        CommandFailure::trouble(format!(
+            "{}, byte 0: this is no update log of Kyoto Tycoon's",
+            file.path.display()
+        ))
     })
 }
 
@@ -81,9 +84,9 @@ pub(crate) fn head(file: &LogFile) -> Result<FileHead, Failure> {
 pub(super) fn read(
     directory: &Path,
     options: &LoadOptions,
-    tally: &mut Tally,
-    see: &mut See<'_>,
-) -> Result<(), Failure> {
+    tally: &mut LoadTally,
+    see: &mut ChangeSink<'_>,
+) -> Result<(), CommandFailure> {
     let database = options.of_database.unwrap_or(0);
     let now = now();
     let files = expect_files(directory)?;
@@ -96,7 +99,7 @@ pub(super) fn read(
         if message.database != database {
             return Ok(());
         }
-        let mut reading = Reading { file: path, options, tally, see };
+        let mut reading = RecordReader { file: path, options, tally, see };
         let place = format_args!("byte {offset}");
         match message.change {
             message::Change::Set { key, stored } => {
@@ -104,23 +107,28 @@ pub(super) fn read(
                     // What was there before it is gone, too.
                     Ok((expiry, _)) if expiry.at != 0 && expiry.at <= now => {
                         reading.tally.skipped += 1;
-                        reading.show(&place, Change::Remove(key))
+                        reading.show(&place, FileChange::Remove(key))
                     }
                     _ => reading.put(&place, key, &stored),
                 }
             }
-            message::Change::Remove { key } => reading.show(&place, Change::Remove(key)),
-            message::Change::Clear => reading.show(&place, Change::Clear),
+            message::Change::Remove { key } => reading.show(&place, FileChange::Remove(key)),
+            message::Change::Clear => reading.show(&place, FileChange::Clear),
             message::Change::Other { .. } => Ok(()),
         }
     })
 }
 
 /// What is shown each change of a log: the file, where in it, the time stamp, the change.
-pub(crate) type SeeChange<'s> = dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), Failure> + 's;
+pub(crate) type LoggedChangeSink<'s> =
+    dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), CommandFailure> + 's;
 
 /// Shows the changes of a log from a time stamp on. Files that end before it are not read. Fails where one is missing that may not.
-pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_>) -> Result<(), Failure> {
+pub(crate) fn each(
+    files: &[UpdateLogFile],
+    since: Option<u64>,
+    see: &mut LoggedChangeSink<'_>,
+) -> Result<(), CommandFailure> {
     let since = since.unwrap_or(0);
     let bar = bytes_read(Some(files.iter().map(|file| file.len).sum()));
     let mut last = None;
@@ -132,7 +140,7 @@ pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_
         }
         if before.is_some_and(|before| before.checked_add(1) != Some(file.number)) {
             let (path, missing) = (file.path.display(), file.number - 1);
-            return Err(Failure::trouble(format!(
+            return Err(CommandFailure::trouble(format!(
                 "{path}: the file before it, number {missing}, is missing"
             )));
         }
@@ -142,13 +150,19 @@ pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_
     Ok(())
 }
 
-fn each_of(file: &LogFile, since: u64, bar: &ProgressBar, see: &mut SeeChange<'_>) -> Result<(), Failure> {
+fn each_of(
+    file: &UpdateLogFile,
+    since: u64,
+    bar: &ProgressBar,
+    see: &mut LoggedChangeSink<'_>,
+) -> Result<(), CommandFailure> {
     let path = &file.path;
-    let failed = |error| Failure::of_file(path, error);
+    let failed = |error| CommandFailure::of_file(path, error);
     let mut window = UnreadBytes::new(bar.wrap_read(File::open(path).map_err(failed)?));
     let mut decoder = FileReader::default();
-    let damaged =
-        |offset: u64, what: &str| Err(Failure::trouble(format!("{}, byte {offset}: {what}", path.display())));
+    let damaged = |offset: u64, what: &str| {
+        Err(CommandFailure::trouble(format!("{}, byte {offset}: {what}", path.display())))
+    };
     loop {
         let at = decoder.offset();
         match decoder.decode(window.unread()) {

@@ -1,6 +1,6 @@
 //! From the settings to the server's options: the one place that knows what the server can do.
 
-use super::settings::{Settings, Synchronization};
+use super::settings::{KyotoSettings, SyncSettings};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
@@ -22,7 +22,7 @@ const LOG_KEPT_LEN: u64 = 1 << 30;
 const SEGMENT_LEN_MIN: u64 = 4 << 10;
 
 /// The server's options. The error names what cannot be.
-pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Options, String> {
+pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Result<Options, String> {
     expect_what_is_there(settings)?;
     let sync = sync(settings.synchronization);
     let mut databases = settings.databases.iter().cloned().enumerate().map(|(number, mut name)| {
@@ -107,7 +107,7 @@ fn is_empty_file(path: &Path) -> bool {
 }
 
 /// An empty file, as `mktemp` makes one, becomes a database, as in the original; ours is a directory.
-fn make_way(settings: &Settings) -> Result<(), String> {
+fn make_way(settings: &KyotoSettings) -> Result<(), String> {
     for path in settings.databases.iter().filter_map(|name| name.path.as_ref()) {
         if is_empty_file(path) {
             std::fs::remove_file(path).map_err(|error| {
@@ -120,7 +120,7 @@ fn make_way(settings: &Settings) -> Result<(), String> {
 
 /// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
 /// so that it is never behind what its replicas have been told.
-fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Further {
+fn further(settings: &KyotoSettings, number: usize, name: Name, sync: Sync) -> Further {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
         Storage::FilesAndLog => name.path.clone(),
@@ -144,7 +144,7 @@ fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Furthe
     Further { name, data }
 }
 
-fn replication(settings: &Settings) -> Replication {
+fn replication(settings: &KyotoSettings) -> Replication {
     let asked = &settings.replication;
     let none = Replication::default();
     Replication {
@@ -157,7 +157,7 @@ fn replication(settings: &Settings) -> Replication {
     }
 }
 
-fn snapshots(settings: &Settings) -> Result<Option<SnapshotOptions>, String> {
+fn snapshots(settings: &KyotoSettings) -> Result<Option<SnapshotOptions>, String> {
     let Some(asked) = settings.snapshots.clone() else { return Ok(None) };
     let packing = match asked.compression.as_deref() {
         None => Packing::None,
@@ -175,16 +175,16 @@ fn every(interval_s: f64) -> Sync {
 }
 
 /// When what is written is on disk. Where nothing is said it is sooner than in the original, which leaves it to the kernel.
-fn sync(asked: Synchronization) -> Sync {
+fn sync(asked: SyncSettings) -> Sync {
     match asked {
-        Synchronization { is_immediate: true, .. } => Sync::Always,
-        Synchronization { is_hard: true, interval_s: Some(interval), .. } => every(interval),
+        SyncSettings { is_immediate: true, .. } => Sync::Always,
+        SyncSettings { is_hard: true, interval_s: Some(interval), .. } => every(interval),
         _ => DatabaseOptions::default().sync,
     }
 }
 
 /// Refuses what is asked for and not there, by its option.
-fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
+fn expect_what_is_there(settings: &KyotoSettings) -> Result<(), String> {
     // A database is a directory here.
     let file = |name: &&Name| {
         let path = name.path.as_ref().filter(|path| path.is_file());

@@ -7,7 +7,7 @@
 //!
 //! Always true: a command line that starts ktserver either starts this or is refused with a message that names the option;
 //! an option without meaning here is told in the log. What the server can do is known in `mapping` alone: what is asked for
-//! of update logs, replication, snapshots and scripts stands in parts of [`settings::Settings`] of their own.
+//! of update logs, replication, snapshots and scripts stands in parts of [`settings::KyotoSettings`] of their own.
 //! Not here: what the server does with its options (`todana_server`).
 
 mod mapping;
@@ -17,7 +17,7 @@ mod serving;
 mod settings;
 mod usage;
 
-use crate::serving::{Asked, Personality, Refusal};
+use crate::serving::{ServerFailure, ServerPersonality, StartAction};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -30,21 +30,21 @@ fn is_name(program: &OsStr) -> bool {
 }
 
 /// Kyoto Tycoon's server as one of those whose place this program takes.
-pub(crate) const PERSONALITY: Personality = Personality { name: NAME, is_name, read };
+pub(crate) const PERSONALITY: ServerPersonality = ServerPersonality { name: NAME, is_name, read };
 
-fn read(program: &str, words: Vec<OsString>) -> Result<Asked, Refusal> {
-    match settings::Asked::read(words) {
-        Ok(settings::Asked::Print(text)) => Ok(Asked::Print(text)),
-        Ok(settings::Asked::Serve(settings)) => {
-            Ok(Asked::Serve(Box::new(serving::KyotoTycoon::new(program, *settings))))
+fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailure> {
+    match settings::KyotoStart::read(words) {
+        Ok(settings::KyotoStart::Print(text)) => Ok(StartAction::Print(text)),
+        Ok(settings::KyotoStart::Serve(settings)) => {
+            Ok(StartAction::Serve(Box::new(serving::KyotoTycoonProgram::new(program, *settings))))
         }
         Err(problem) => Err(refusal(program, &problem)),
     }
 }
 
 /// The original knows no other code for a failure.
-fn refusal(program: &str, problem: &str) -> Refusal {
-    Refusal::new(1, format!("{program}: {problem}"))
+fn refusal(program: &str, problem: &str) -> ServerFailure {
+    ServerFailure::new(1, format!("{program}: {problem}"))
 }
 
 #[cfg(test)]

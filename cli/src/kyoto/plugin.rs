@@ -10,7 +10,7 @@ const QUEUE_WAIT_S: f64 = 10.0;
 
 /// What memcached's plug-in is told by `-plex`.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Plugin {
+pub(super) struct PluginSettings {
     /// `None` is all addresses.
     pub(super) host: Option<String>,
     /// `None`: the system chooses.
@@ -25,15 +25,15 @@ pub(super) struct Plugin {
     pub(super) notes: Vec<String>,
 }
 
-impl Plugin {
+impl PluginSettings {
     /// Takes both options apart. The error names the one that cannot be.
-    pub(super) fn read(file: &str, expression: &str) -> Result<Plugin, String> {
+    pub(super) fn read(file: &str, expression: &str) -> Result<PluginSettings, String> {
         if Path::new(file).file_name().is_none_or(|name| name != MEMCACHED) {
             return Err(format!(
                 "-plsv {file}: no plug-in can be loaded; {MEMCACHED}, which serves memcached's clients, is built in"
             ));
         }
-        let mut plugin = Plugin {
+        let mut plugin = PluginSettings {
             host: None,
             port: Some(11211),
             keeps_flags: false,
@@ -93,20 +93,20 @@ mod tests {
 
     #[test]
     fn what_is_said_of_it_is_taken_apart() {
-        let plain = Plugin::read("ktplugservmemc.so", "").unwrap();
+        let plain = PluginSettings::read("ktplugservmemc.so", "").unwrap();
         assert_eq!(
             (plain.host, plain.port, plain.keeps_flags, plain.is_read_only),
             (None, Some(11211), false, false)
         );
         let words = "host=127.0.0.1#port=12k#tout=5#th=4#opts=fr#qtout=10";
-        let full = Plugin::read("/usr/libexec/ktplugservmemc.so", words).unwrap();
+        let full = PluginSettings::read("/usr/libexec/ktplugservmemc.so", words).unwrap();
         assert_eq!((full.host.as_deref(), full.port), (Some("127.0.0.1"), Some(12288)));
         assert!(full.keeps_flags && full.is_read_only);
         assert_eq!((full.notes.len(), full.queue_wait_s), (3, None));
-        let wait = |words| Plugin::read("ktplugservmemc.so", words).unwrap().queue_wait_s;
+        let wait = |words| PluginSettings::read("ktplugservmemc.so", words).unwrap().queue_wait_s;
         assert_eq!((wait("opts=q"), wait("qtout=0#opts=fq")), (Some(10.0), Some(10.0)));
         assert_eq!((wait("qtimeout=0.5#options=q"), wait("qtout=5")), (Some(0.5), None));
-        assert_eq!(Plugin::read("ktplugservmemc.so", "port=-1").unwrap().port, None);
+        assert_eq!(PluginSettings::read("ktplugservmemc.so", "port=-1").unwrap().port, None);
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             ("ktplugservmemc.so", "tout=soon", "tout=soon: "),
             ("ktplugservmemc.so", "host", "host: "),
         ] {
-            let error = Plugin::read(file, expression).unwrap_err();
+            let error = PluginSettings::read(file, expression).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
     }

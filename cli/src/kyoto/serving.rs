@@ -1,8 +1,10 @@
 //! What Kyoto Tycoon's server does in words, files and signals of its own. The loop itself is `crate::serving`.
 
 use super::mapping;
-use super::settings::Settings;
-use crate::serving::{Background, Prepared, Refusal, ServerProgram, ServingProblem, SignalHandler};
+use super::settings::KyotoSettings;
+use crate::serving::{
+    BackgroundStart, PreparedServer, ServerFailure, ServerProgram, ServingProblem, SignalHandler,
+};
 use nix::sys::resource::{Resource, getrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use std::path::Path;
@@ -16,39 +18,39 @@ const CONNECTIONS_MAX: u64 = 65_536;
 const DESCRIPTORS_BESIDES: u64 = 1024;
 
 /// The server under the name of Kyoto Tycoon's.
-pub(super) struct KyotoTycoon {
+pub(super) struct KyotoTycoonProgram {
     /// What messages call it.
     program: String,
-    settings: Settings,
+    settings: KyotoSettings,
     log: Option<LogFile>,
     pid_file: Option<PidFile>,
 }
 
-impl KyotoTycoon {
-    pub(super) fn new(program: &str, settings: Settings) -> KyotoTycoon {
-        KyotoTycoon { program: program.into(), settings, log: None, pid_file: None }
+impl KyotoTycoonProgram {
+    pub(super) fn new(program: &str, settings: KyotoSettings) -> KyotoTycoonProgram {
+        KyotoTycoonProgram { program: program.into(), settings, log: None, pid_file: None }
     }
 
     /// Names a problem on standard error alone.
-    fn untold(&self, problem: &str) -> Refusal {
+    fn untold(&self, problem: &str) -> ServerFailure {
         super::refusal(&self.program, problem)
     }
 
     /// Names a problem in the log, too.
-    fn told(&self, problem: &str) -> Refusal {
+    fn told(&self, problem: &str) -> ServerFailure {
         error!("{problem}");
         self.untold(problem)
     }
 }
 
-impl ServerProgram for KyotoTycoon {
-    type Refusal = Refusal;
+impl ServerProgram for KyotoTycoonProgram {
+    type StartError = ServerFailure;
 
     fn signals(&self) -> &'static [i32] {
         &[SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]
     }
 
-    fn prepare(&mut self) -> Result<Prepared, Refusal> {
+    fn prepare(&mut self) -> Result<PreparedServer, ServerFailure> {
         let settings = &self.settings;
         let options =
             mapping::options(settings, connections_max()).map_err(|problem| self.untold(&problem))?;
@@ -60,11 +62,11 @@ impl ServerProgram for KyotoTycoon {
         info!("================ [START]: pid={}", std::process::id());
         describe(settings);
         self.log = Some(log);
-        let background = Background { stays: false, keeps_streams: settings.log.is_none() };
-        Ok(Prepared { options, tls: None, background: settings.is_daemon.then_some(background) })
+        let background = BackgroundStart { stays: false, keeps_streams: settings.log.is_none() };
+        Ok(PreparedServer { options, tls: None, background: settings.is_daemon.then_some(background) })
     }
 
-    fn refusal(&self, problem: ServingProblem<'_>) -> Refusal {
+    fn refusal(&self, problem: ServingProblem<'_>) -> ServerFailure {
         let background = "-dmn: cannot go on in the background";
         match problem {
             ServingProblem::System(error) => self.untold(&error.to_string()),
@@ -78,11 +80,11 @@ impl ServerProgram for KyotoTycoon {
         }
     }
 
-    fn bound(&mut self, server: &mut Server) -> Result<(), Refusal> {
+    fn bound(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
         server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))
     }
 
-    fn in_place(&mut self, server: &Server) -> Result<(), Refusal> {
+    fn in_place(&mut self, server: &Server) -> Result<(), ServerFailure> {
         if self.settings.is_daemon {
             info!("switched to a daemon: pid={}", std::process::id());
         }
@@ -130,7 +132,7 @@ impl ServerProgram for KyotoTycoon {
 }
 
 /// Logs what the command line asks for, and what of it has no effect.
-fn describe(settings: &Settings) {
+fn describe(settings: &KyotoSettings) {
     let is_alone = settings.update_log.is_none() && settings.replication.position.is_none();
     if let Some(number) = settings.server_id.filter(|_| is_alone) {
         info!("-sid {number} has no meaning without -ulog or -rts");

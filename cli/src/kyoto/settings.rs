@@ -1,6 +1,6 @@
 //! What the command line asks for, in Kyoto Tycoon's spelling.
 
-use super::plugin::Plugin;
+use super::plugin::PluginSettings;
 use super::{number, usage};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ const THREADS_MAX: i64 = 512;
 
 /// What is to be done.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum KyotoStart {
     /// A text is printed, and that is all.
     Print(String),
-    Serve(Box<Settings>),
+    Serve(Box<KyotoSettings>),
 }
 
 /// What a server is told.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(super) struct KyotoSettings {
     /// `None` is all addresses.
     pub(super) host: Option<String>,
     /// `None`: the system chooses.
@@ -35,7 +35,7 @@ pub(super) struct Settings {
     pub(super) log: Option<PathBuf>,
     pub(super) log_kinds: LogKinds,
     pub(super) databases: Vec<Name>,
-    pub(super) synchronization: Synchronization,
+    pub(super) synchronization: SyncSettings,
     /// Nothing is written (`-ord`).
     pub(super) is_read_only: bool,
     pub(super) is_daemon: bool,
@@ -44,14 +44,14 @@ pub(super) struct Settings {
     pub(super) commands: PathBuf,
     /// This server among those that replicate each other, where it is given.
     pub(super) server_id: Option<u16>,
-    pub(super) update_log: Option<UpdateLog>,
-    pub(super) replication: Replication,
-    pub(super) snapshots: Option<Snapshots>,
+    pub(super) update_log: Option<UpdateLogSettings>,
+    pub(super) replication: ReplicationSettings,
+    pub(super) snapshots: Option<SnapshotSettings>,
     pub(super) script: Option<PathBuf>,
     /// How long a call of it may take, in seconds, and how much memory, in bytes; beyond the original.
     pub(super) script_time_s: Option<f64>,
     pub(super) script_memory: Option<u64>,
-    pub(super) plugin: Option<Plugin>,
+    pub(super) plugin: Option<PluginSettings>,
     /// Nothing is stored, only logged (`-pldb ktplugdbvoid.so`).
     pub(super) stores_nothing: bool,
     /// What was accepted and has no meaning here.
@@ -60,7 +60,7 @@ pub(super) struct Settings {
 
 /// When what is written is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Synchronization {
+pub(super) struct SyncSettings {
     /// Before it is answered (`-oas`).
     pub(super) is_immediate: bool,
     /// So many seconds later (`-asi`).
@@ -71,7 +71,7 @@ pub(super) struct Synchronization {
 
 /// Where updates are logged, for replicas.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct UpdateLog {
+pub(super) struct UpdateLogSettings {
     pub(super) directory: PathBuf,
     /// A file that has grown to so many bytes is followed by a new one.
     pub(super) file_len_max: Option<u64>,
@@ -81,7 +81,7 @@ pub(super) struct UpdateLog {
 
 /// How another server's updates are followed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Replication {
+pub(super) struct ReplicationSettings {
     /// Host and port; `None`: nobody's, until somebody says so.
     pub(super) master: Option<(String, u16)>,
     /// Where the time stamp of the last update is kept.
@@ -92,7 +92,7 @@ pub(super) struct Replication {
 
 /// Snapshots that are made every now and then, and read back at the start.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Snapshots {
+pub(super) struct SnapshotSettings {
     pub(super) directory: PathBuf,
     pub(super) interval_s: f64,
     pub(super) compression: Option<String>,
@@ -100,14 +100,14 @@ pub(super) struct Snapshots {
 
 /// What was given, word by word.
 #[derive(Default)]
-struct Given {
+struct GivenOptions {
     host: Option<String>,
     port: Option<i64>,
     timeout_s: Option<f64>,
     threads: Option<i64>,
     log: Option<PathBuf>,
     log_kinds: LogKinds,
-    synchronization: Synchronization,
+    synchronization: SyncSettings,
     is_read_only: bool,
     is_daemon: bool,
     pid_file: Option<PathBuf>,
@@ -132,15 +132,15 @@ struct Given {
     notes: Vec<String>,
 }
 
-impl Asked {
+impl KyotoStart {
     /// Reads a command line. The error names the option that cannot be.
-    pub(super) fn read(words: Vec<OsString>) -> Result<Asked, String> {
+    pub(super) fn read(words: Vec<OsString>) -> Result<KyotoStart, String> {
         match words.first().and_then(|word| word.to_str()) {
-            Some("--version" | "-version") => return Ok(Asked::Print(usage::version())),
-            Some("--help" | "-help" | "-h") => return Ok(Asked::Print(usage::help())),
+            Some("--version" | "-version") => return Ok(KyotoStart::Print(usage::version())),
+            Some("--help" | "-help" | "-h") => return Ok(KyotoStart::Print(usage::help())),
             _ => {}
         }
-        let mut given = Given::default();
+        let mut given = GivenOptions::default();
         let mut names = Vec::new();
         let mut words = words.into_iter();
         let mut are_options = true;
@@ -158,7 +158,7 @@ impl Asked {
                 names.push(word);
             }
         }
-        given.settled(names).map(|settings| Asked::Serve(Box::new(settings)))
+        given.settled(names).map(|settings| KyotoStart::Serve(Box::new(settings)))
     }
 }
 
@@ -193,7 +193,7 @@ fn port(option: &str, number: i64) -> Result<u16, String> {
     }
 }
 
-impl Given {
+impl GivenOptions {
     fn option(&mut self, option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<(), String> {
         let mut note = |why: &str| self.notes.push(format!("{option} has no meaning here: {why}"));
         match option {
@@ -240,7 +240,7 @@ impl Given {
         Ok(())
     }
 
-    fn settled(mut self, names: Vec<String>) -> Result<Settings, String> {
+    fn settled(mut self, names: Vec<String>) -> Result<KyotoSettings, String> {
         let stores_nothing = match &self.database_plugin {
             None => false,
             Some(file) if Path::new(file).file_name().is_some_and(|name| name == VOID) => true,
@@ -254,7 +254,9 @@ impl Given {
             self.expect_absolute_paths()?;
         }
         let plugin = match (&self.plugin, &self.plugin_expression) {
-            (Some(file), expression) => Some(Plugin::read(file, expression.as_deref().unwrap_or_default())?),
+            (Some(file), expression) => {
+                Some(PluginSettings::read(file, expression.as_deref().unwrap_or_default())?)
+            }
             (None, Some(_)) => return Err("-plex means nothing without -plsv".into()),
             (None, None) => None,
         };
@@ -291,7 +293,7 @@ impl Given {
         if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
             return Err(format!("{name}: a daemon (-dmn) takes absolute paths only"));
         }
-        Ok(Settings {
+        Ok(KyotoSettings {
             host: self.host.take().filter(|host| !host.is_empty()),
             port: port_,
             timeout_s: self.timeout_s.filter(|&timeout| timeout > 0.0).unwrap_or(30.0),
@@ -347,7 +349,7 @@ impl Given {
         }
     }
 
-    fn update_log(&mut self) -> Result<Option<UpdateLog>, String> {
+    fn update_log(&mut self) -> Result<Option<UpdateLogSettings>, String> {
         let Some(directory) = self.update_log.take() else {
             self.note_without("-ulog", "-ulim", self.update_log_len.is_some());
             self.note_without("-ulog", "-uasi", self.update_log_sync_s.is_some());
@@ -359,14 +361,14 @@ impl Given {
                 directory.display()
             ));
         }
-        Ok(Some(UpdateLog {
+        Ok(Some(UpdateLogSettings {
             directory,
             file_len_max: self.update_log_len.and_then(|len| u64::try_from(len).ok()).filter(|&len| len > 0),
             sync_interval_s: self.update_log_sync_s.filter(|&interval| interval > 0.0),
         }))
     }
 
-    fn replication(&mut self, server_id: Option<u16>) -> Result<Replication, String> {
+    fn replication(&mut self, server_id: Option<u16>) -> Result<ReplicationSettings, String> {
         let master = match self.master_host.take() {
             None => None,
             Some(host) if server_id.is_none() => {
@@ -381,16 +383,16 @@ impl Given {
         let follows_nobody = self.position.is_none() && self.replication_interval_ms.is_some();
         self.note_without("-rts", "-riv", follows_nobody);
         let (position, interval_ms) = (self.position.take(), self.replication_interval_ms);
-        Ok(Replication { master, position, interval_ms })
+        Ok(ReplicationSettings { master, position, interval_ms })
     }
 
-    fn snapshots(&mut self) -> Option<Snapshots> {
+    fn snapshots(&mut self) -> Option<SnapshotSettings> {
         let Some(directory) = self.snapshots.take() else {
             self.note_without("-bgs", "-bgsi", self.snapshot_interval_s.is_some());
             self.note_without("-bgs", "-bgsc", self.snapshot_compression.is_some());
             return None;
         };
-        Some(Snapshots {
+        Some(SnapshotSettings {
             directory,
             interval_s: self.snapshot_interval_s.unwrap_or(180.0),
             compression: self.snapshot_compression.take(),
@@ -402,10 +404,10 @@ impl Given {
 mod tests {
     use super::*;
 
-    fn asked(line: &str) -> Result<Settings, String> {
-        match Asked::read(line.split_whitespace().map(OsString::from).collect())? {
-            Asked::Serve(settings) => Ok(*settings),
-            Asked::Print(text) => Err(text),
+    fn asked(line: &str) -> Result<KyotoSettings, String> {
+        match KyotoStart::read(line.split_whitespace().map(OsString::from).collect())? {
+            KyotoStart::Serve(settings) => Ok(*settings),
+            KyotoStart::Print(text) => Err(text),
         }
     }
 
@@ -429,17 +431,20 @@ mod tests {
             (Some("::1"), Some(1979), 5.0, Some(512))
         );
         assert_eq!((all.log, all.log_kinds), (Some("/l".into()), LogKinds::System));
-        let log =
-            UpdateLog { directory: "/u".into(), file_len_max: Some(256 << 20), sync_interval_s: Some(2.0) };
+        let log = UpdateLogSettings {
+            directory: "/u".into(),
+            file_len_max: Some(256 << 20),
+            sync_interval_s: Some(2.0),
+        };
         assert_eq!((all.update_log, all.server_id), (Some(log), Some(7)));
         assert!(all.is_read_only && all.is_daemon);
-        let synchronization = Synchronization { is_immediate: true, interval_s: Some(3.0), is_hard: true };
+        let synchronization = SyncSettings { is_immediate: true, interval_s: Some(3.0), is_hard: true };
         assert_eq!(all.synchronization, synchronization);
         let snapshots =
-            Snapshots { directory: "/b".into(), interval_s: 60.0, compression: Some("zlib".into()) };
+            SnapshotSettings { directory: "/b".into(), interval_s: 60.0, compression: Some("zlib".into()) };
         assert_eq!(all.snapshots, Some(snapshots));
         let (master, position) = (Some(("m".into(), 1980)), Some("/r".into()));
-        assert_eq!(all.replication, Replication { master, position, interval_ms: Some(40.0) });
+        assert_eq!(all.replication, ReplicationSettings { master, position, interval_ms: Some(40.0) });
         assert_eq!(
             (all.pid_file, all.commands, all.script),
             (Some("/p".into()), "/c".into(), Some("/s.lua".into()))

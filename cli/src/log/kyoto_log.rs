@@ -1,17 +1,17 @@
 //! An update log of Kyoto Tycoon's as text.
 
-use super::{Arguments, From, put_value};
+use super::{LogArguments, LogStart, put_value};
 use crate::formats::ulog;
-use crate::{Failure, tsv};
+use crate::{CommandFailure, tsv};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use todana::kyoto::NEVER;
 use todana::moment;
 use todana_protocol::kyoto::message::{Change, Message};
 
-pub(super) fn show(directory: &Path, arguments: &Arguments) -> Result<(), Failure> {
+pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), CommandFailure> {
     if arguments.follow {
-        return Err(Failure::usage(
+        return Err(CommandFailure::usage(
             "--follow is not for the logs of Kyoto Tycoon's: `todana serve --replicate` follows its server",
         ));
     }
@@ -28,8 +28,8 @@ pub(super) fn show(directory: &Path, arguments: &Arguments) -> Result<(), Failur
     }
     let from = match arguments.from {
         None => 0,
-        Some(From::Position(stamp)) => stamp,
-        Some(From::End) => return Ok(()),
+        Some(LogStart::Position(stamp)) => stamp,
+        Some(LogStart::End) => return Ok(()),
     };
     let since = arguments.since.map_or(0, |since| (since / 1000 * 1000).saturating_mul(ulog::STAMPS_A_MS));
     ulog::each(&files, Some(from.max(since)), &mut |_, _, stamp, message| {
@@ -43,7 +43,7 @@ pub(super) fn show(directory: &Path, arguments: &Arguments) -> Result<(), Failur
     Ok(())
 }
 
-fn put(out: &mut impl Write, stamp: u64, message: &Message<'_>, arguments: &Arguments) -> io::Result<()> {
+fn put(out: &mut impl Write, stamp: u64, message: &Message<'_>, arguments: &LogArguments) -> io::Result<()> {
     let mut words = vec![format!("db={}", message.database)];
     let (operation, key, value) = match message.change {
         Change::Set { key, stored } => {

@@ -2,11 +2,11 @@
 
 mod kyoto_log;
 
-use crate::failure::kept_nothing;
+use crate::command_failure::kept_nothing;
+use crate::command_target::{DirectoryOrServer, expect_source};
 use crate::formats::ulog;
-use crate::place::{Source, expect_source};
 use crate::server_options::ServerOptions;
-use crate::{Failure, tsv};
+use crate::{CommandFailure, tsv};
 use clap::{Args, ValueEnum};
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -56,14 +56,14 @@ const SHORT: usize = 40;
 
 /// What `log` is told.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct LogArguments {
     /// A data directory, a backup, a directory of log segments or of Kyoto Tycoon's logs, or a server by its address
     /// (host:port, unix:/path ...) or by -S
     #[arg(value_name = "DIR|SERVER")]
     source: Option<OsString>,
     /// From this position on, that of a line; or from the `end`: with --follow what is changed from now on
     #[arg(long, value_name = "POSITION")]
-    from: Option<From>,
+    from: Option<LogStart>,
     /// Changes of this time and later ones: RFC 3339 or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     since: Option<u64>,
@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     until: Option<u64>,
     /// How much of the values is shown
     #[arg(long, default_value = "short", value_name = "HOW")]
-    values: Values,
+    values: ValueDetail,
     /// Go on as the log grows
     #[arg(long, conflicts_with = "segments")]
     follow: bool,
@@ -88,24 +88,24 @@ pub(crate) struct Arguments {
 
 /// Where to begin.
 #[derive(Clone, Copy, Debug)]
-enum From {
+enum LogStart {
     Position(u64),
     End,
 }
 
-impl FromStr for From {
+impl FromStr for LogStart {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<From, Self::Err> {
+    fn from_str(text: &str) -> Result<LogStart, Self::Err> {
         match text {
-            "end" => Ok(From::End),
-            text => text.parse().map(From::Position).map_err(|_| "neither a position nor `end`"),
+            "end" => Ok(LogStart::End),
+            text => text.parse().map(LogStart::Position).map_err(|_| "neither a position nor `end`"),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Values {
+enum ValueDetail {
     /// Nothing
     None,
     /// Their first 40 bytes
@@ -114,27 +114,27 @@ enum Values {
     Whole,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &LogArguments) -> Result<(), CommandFailure> {
     let named = arguments.server.named(arguments.source.is_some())?;
-    match Source::of(arguments.source.as_deref(), named, "DIR|SERVER")? {
-        Source::Directory(directory) => {
+    match DirectoryOrServer::of(arguments.source.as_deref(), named, "DIR|SERVER")? {
+        DirectoryOrServer::Directory(directory) => {
             arguments.server.expect_no_database()?;
             of_directory(&directory, arguments)
         }
-        Source::Server(_) if arguments.segments => {
-            Err(Failure::usage("--segments is for a directory, not for a server"))
+        DirectoryOrServer::Server(_) if arguments.segments => {
+            Err(CommandFailure::usage("--segments is for a directory, not for a server"))
         }
-        Source::Server(server) => of_server(&server, arguments),
+        DirectoryOrServer::Server(server) => of_server(&server, arguments),
     }
 }
 
 /// What a server sends is checked here, entry by entry.
-fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
+fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), CommandFailure> {
     let mut connection = arguments.server.connect(server)?;
     let from = match arguments.from {
         None => LogFrom::First,
-        Some(From::Position(position)) => LogFrom::At(position),
-        Some(From::End) => LogFrom::End,
+        Some(LogStart::Position(position)) => LogFrom::At(position),
+        Some(LogStart::End) => LogFrom::End,
     };
     let database = arguments.server.database_number(&mut connection)?;
     let head = connection.begin_log(database, from, arguments.follow).map_err(kept_nothing)?;
@@ -152,7 +152,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         });
         let goes_on = frame.map_err(|error| {
             let position = entries.position().0;
-            Failure::trouble(format!("{error}; what stands before position {position} has been shown"))
+            CommandFailure::trouble(format!("{error}; what stands before position {position} has been shown"))
         })?;
         while let Some((position, entry)) = entries.next_entry()? {
             if let Change::Mark { time_ms: now, .. } = entry.change {
@@ -175,14 +175,14 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         }
         if !goes_on {
             let position = entries.position().0;
-            return Err(Failure::trouble(format!(
+            return Err(CommandFailure::trouble(format!(
                 "the update log at position {position}: the entry is cut off"
             )));
         }
     }
 }
 
-impl Arguments {
+impl LogArguments {
     /// Whether changes of this time are to be shown. Marks tell whole seconds.
     fn wants(&self, time_ms: u64) -> bool {
         self.since.is_none_or(|since| time_ms / 1000 >= since / 1000)
@@ -194,7 +194,7 @@ impl Arguments {
     }
 }
 
-fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> {
+fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), CommandFailure> {
     expect_source(directory, "log")?;
     let within = directory.join("log");
     if !within.is_dir() && !ulog::files(directory)?.is_empty() {
@@ -211,20 +211,20 @@ fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> 
     let segments = segments(&SystemDisk, &log)?;
     let own = segments.first().map_or(0, |one| one.identity.server_id);
     let mut from = match arguments.from {
-        Some(From::End) => segments.last().map(|last| last.start),
-        Some(From::Position(position)) => Some(Position(position)),
+        Some(LogStart::End) => segments.last().map(|last| last.start),
+        Some(LogStart::Position(position)) => Some(Position(position)),
         None => None,
     };
     let mut follower = Follower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
     match from {
-        Some(_) if matches!(arguments.from, Some(From::End)) => {
+        Some(_) if matches!(arguments.from, Some(LogStart::End)) => {
             follower.read_on(&mut |_, _, _| ControlFlow::Continue(()))?;
             from = None;
         }
         Some(from) if from < follower.position() => {
             let (from, oldest) = (from.0, follower.position().0);
             let what = format!("the update log does not go back to position {from}, only to {oldest}");
-            return Err(Failure::trouble(what));
+            return Err(CommandFailure::trouble(what));
         }
         _ => {}
     }
@@ -257,7 +257,10 @@ fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> 
                 Ordering::Less => return Err(not_between(from).into()),
                 Ordering::Equal => {}
                 Ordering::Greater => {
-                    return Err(Failure::trouble(format!("the update log ends at position {}", end.0)));
+                    return Err(CommandFailure::trouble(format!(
+                        "the update log ends at position {}",
+                        end.0
+                    )));
                 }
             }
         }
@@ -276,7 +279,7 @@ fn not_between(position: Position) -> io::Error {
     io::Error::other(format!("position {} of the update log is not between two entries", position.0))
 }
 
-fn list(log: &Path) -> Result<(), Failure> {
+fn list(log: &Path) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     for segment in segments(&SystemDisk, log)? {
         let name = segment.path.file_name().unwrap_or_default().to_string_lossy();
@@ -293,7 +296,7 @@ fn put(
     time_ms: u64,
     own: u32,
     entry: &Entry<'_>,
-    values: Values,
+    values: ValueDetail,
 ) -> io::Result<()> {
     let none = Attributes::default();
     let (operation, key, attributes, value) = match &entry.change {
@@ -344,13 +347,13 @@ fn put(
 }
 
 /// Writes what is to be shown of a value.
-fn put_value(out: &mut impl Write, value: &[u8], values: Values) -> io::Result<()> {
+fn put_value(out: &mut impl Write, value: &[u8], values: ValueDetail) -> io::Result<()> {
     match values {
-        Values::None => Ok(()),
-        Values::Short if value.len() > SHORT => {
+        ValueDetail::None => Ok(()),
+        ValueDetail::Short if value.len() > SHORT => {
             tsv::escape(out, &value[..SHORT])?;
             out.write_all(b"\\...")
         }
-        Values::Short | Values::Whole => tsv::escape(out, value),
+        ValueDetail::Short | ValueDetail::Whole => tsv::escape(out, value),
     }
 }

@@ -1,20 +1,22 @@
 //! The admin pages under memcached's name, which has no option for them: only the environment can ask, by the variables
 //! of `todana serve`. A start script stays as it is; a line in the unit's environment is enough.
 
-use super::refusal::Refusal;
+use super::server_failure::ServerFailure;
 use todana_server::AdminOptions;
 
 const PORT: &str = "TODANA_ADMIN_PORT";
 const LISTEN: &str = "TODANA_ADMIN_LISTEN";
 
 /// Where the pages are to be, if anywhere: not without a port.
-pub(super) fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Option<AdminOptions>, Refusal> {
+pub(super) fn asked(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<AdminOptions>, ServerFailure> {
     let port = match variable(PORT).as_deref().map(str::trim) {
         None | Some("" | "0") => return Ok(None),
         // The system chooses.
         Some("-1") => 0,
         Some(text) => text.parse().map_err(|_| {
-            Refusal::usage(format!("{PORT} must be 1 to 65535, 0 for none or -1, not \"{text}\""))
+            ServerFailure::usage(format!("{PORT} must be 1 to 65535, 0 for none or -1, not \"{text}\""))
         })?,
     };
     let listen = variable(LISTEN).unwrap_or_else(|| "127.0.0.1".into());
@@ -25,7 +27,7 @@ pub(super) fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Option<
 mod tests {
     use super::*;
 
-    fn asked_by(variables: &[(&str, &str)]) -> Result<Option<AdminOptions>, Refusal> {
+    fn asked_by(variables: &[(&str, &str)]) -> Result<Option<AdminOptions>, ServerFailure> {
         asked(|name| variables.iter().find(|(one, _)| *one == name).map(|(_, value)| value.to_string()))
     }
 

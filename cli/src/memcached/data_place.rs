@@ -4,7 +4,7 @@
 //! memcached's file is its memory itself, and whole only after a graceful stop. Here `-e PATH` names a data directory,
 //! `PATH.todana`: PATH may be a file of memcached's, which stays as it is, so that one can go back.
 
-use super::refusal::{ABORTED, Refusal};
+use super::server_failure::{ABORTED, ServerFailure};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,28 +20,29 @@ const ENDING: &str = ".todana";
 pub(super) fn asked(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Option<DataPlace>, Refusal> {
+) -> Result<Option<DataPlace>, ServerFailure> {
     let said = |name| variable(name).filter(|value| !value.is_empty());
     let sync = said(SYNC).map(|text| {
         let text = text.to_string_lossy().into_owned();
-        crate::serve::sync(&text).map_err(|what| Refusal::usage(format!("{SYNC} is \"{text}\": {what}")))
+        crate::serve::sync(&text)
+            .map_err(|what| ServerFailure::usage(format!("{SYNC} is \"{text}\": {what}")))
     });
     let sync = sync.transpose()?;
     let (path, sync) = match (memory_file, said(DIRECTORY)) {
         (Some(file), _) if file.as_os_str().is_empty() => {
-            return Err(Refusal::new(ABORTED, "failed to open the memory file: -e names none"));
+            return Err(ServerFailure::new(ABORTED, "failed to open the memory file: -e names none"));
         }
         // memcached leaves it to the kernel when its file reaches the disk.
         (Some(file), _) => (beside(file), sync.unwrap_or(Sync::Never)),
         (None, Some(directory)) => (PathBuf::from(directory), sync.unwrap_or(crate::serve::SYNC_DEFAULT)),
         (None, None) if sync.is_some() => {
-            return Err(Refusal::usage(format!("{SYNC} means nothing without {DIRECTORY} or -e")));
+            return Err(ServerFailure::usage(format!("{SYNC} means nothing without {DIRECTORY} or -e")));
         }
         (None, None) => return Ok(None),
     };
     // A daemon goes on in `/`.
     let directory = std::path::absolute(&path)
-        .map_err(|error| Refusal::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
+        .map_err(|error| ServerFailure::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
     Ok(Some(DataPlace::new(directory, sync)))
 }
 
@@ -66,12 +67,12 @@ fn beside(file: &Path) -> PathBuf {
 }
 
 /// The directory cannot be had, or cannot be read. memcached aborts then, which a shell shows as 134.
-pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> Refusal {
+pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFailure {
     let place = memory_file.map_or_else(
         || format!("failed to open the data directory ({DIRECTORY})"),
         |file| format!("failed to open the memory file {} (-e)", file.display()),
     );
-    Refusal::new(ABORTED, format!("{place}: {error}"))
+    ServerFailure::new(ABORTED, format!("{place}: {error}"))
 }
 
 /// What has been found there, as memcached tells it, at any verbosity.
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn asked_by(file: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<DataPlace>, Refusal> {
+    fn asked_by(file: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<DataPlace>, ServerFailure> {
         asked(file.map(Path::new), |name| {
             variables.iter().find(|(one, _)| *one == name).map(|(_, value)| OsString::from(value))
         })

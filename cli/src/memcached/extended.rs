@@ -1,7 +1,7 @@
 //! The words of `-o`: a list with commas, each `word`, `no_word` or `word=value`.
 
 use super::number::{leading_fraction, leading_integer, whole};
-use super::refusal::Refusal;
+use super::server_failure::ServerFailure;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ const FLAGS: [&str; 18] = [
 
 /// How TLS is to be spoken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tls {
+pub(super) struct TlsSettings {
     pub(super) chain_cert: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
     pub(super) ca_cert: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub(super) enum NegativeExpiry {
 
 /// What `-o` asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Extended {
+pub(super) struct ExtendedSettings {
     /// Connections over the limit are refused, not left waiting.
     pub(super) maxconns_fast: bool,
     /// Seconds; 0 for never.
@@ -82,7 +82,7 @@ pub(super) struct Extended {
     pub(super) worker_log_buffer_kib: u32,
     /// MiB for read and reply buffers; 0 for no limit.
     pub(super) read_buffer_limit_mib: u32,
-    pub(super) tls: Tls,
+    pub(super) tls: TlsSettings,
     pub(super) negative_expiry: NegativeExpiry,
     /// Commands that tests use.
     pub(super) debug_commands: bool,
@@ -92,9 +92,9 @@ pub(super) struct Extended {
     pub(super) given: Vec<String>,
 }
 
-impl Default for Extended {
+impl Default for ExtendedSettings {
     fn default() -> Self {
-        Extended {
+        ExtendedSettings {
             maxconns_fast: true,
             idle_timeout_s: 0,
             track_sizes: false,
@@ -111,7 +111,7 @@ impl Default for Extended {
             watcher_buffer_kib: 256,
             worker_log_buffer_kib: 64,
             read_buffer_limit_mib: 0,
-            tls: Tls::default(),
+            tls: TlsSettings::default(),
             negative_expiry: NegativeExpiry::default(),
             debug_commands: false,
             emulate_full: false,
@@ -120,9 +120,9 @@ impl Default for Extended {
     }
 }
 
-impl Extended {
+impl ExtendedSettings {
     /// Reads one list.
-    pub(super) fn read(&mut self, list: &[u8], warnings: &mut Vec<String>) -> Result<(), Refusal> {
+    pub(super) fn read(&mut self, list: &[u8], warnings: &mut Vec<String>) -> Result<(), ServerFailure> {
         let mut pieces: Vec<&[u8]> = list.split(|&byte| byte == b',').collect();
         // Nothing behind the last comma is nothing; nothing between two is a word that there is not.
         if pieces.last().is_some_and(|piece| piece.is_empty()) {
@@ -134,7 +134,7 @@ impl Extended {
                 String::from_utf8_lossy(parts.next().unwrap_or_default().trim_ascii_start()).into_owned();
             if !self.take(&name, parts.next(), warnings)? {
                 let shown = String::from_utf8_lossy(piece);
-                return Err(Refusal::bad_value(format!("Illegal suboption \"{shown}\"")));
+                return Err(ServerFailure::bad_value(format!("Illegal suboption \"{shown}\"")));
             }
             if !self.given.contains(&name) {
                 self.given.push(name);
@@ -149,16 +149,16 @@ impl Extended {
         name: &str,
         value: Option<&[u8]>,
         warnings: &mut Vec<String>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ServerFailure> {
         if name == "slab_automove" && value.is_some_and(|value| !(0..=2).contains(&leading_integer(value))) {
-            return Err(Refusal::bad_value("slab_automove must be between 0 and 2"));
+            return Err(ServerFailure::bad_value("slab_automove must be between 0 and 2"));
         }
         let (word, on) = name.strip_prefix("no_").map_or((name, true), |word| (word, false));
         if FLAGS.contains(&word) {
             self.set_flag(word, on, warnings);
             return Ok(true);
         }
-        if on { Value { name, value }.take(self) } else { Ok(false) }
+        if on { OptionValue { name, value }.take(self) } else { Ok(false) }
     }
 
     fn set_flag(&mut self, word: &str, on: bool, warnings: &mut Vec<String>) {
@@ -185,34 +185,36 @@ impl Extended {
     }
 
     /// What cannot be seen from one word alone.
-    pub(super) fn check(&self) -> Result<(), Refusal> {
+    pub(super) fn check(&self) -> Result<(), ServerFailure> {
         if self.hot_lru_percent + self.warm_lru_percent > 80 {
-            return Err(Refusal::usage("hot_lru_pct + warm_lru_pct cannot be more than 80% combined"));
+            return Err(ServerFailure::usage("hot_lru_pct + warm_lru_pct cannot be more than 80% combined"));
         }
         Ok(())
     }
 }
 
 /// A word that wants a value, and the value if it has one.
-struct Value<'a> {
+struct OptionValue<'a> {
     name: &'a str,
     value: Option<&'a [u8]>,
 }
 
-impl<'a> Value<'a> {
+impl<'a> OptionValue<'a> {
     /// Puts the value where it belongs; false if there is no such word.
-    fn take(&self, to: &mut Extended) -> Result<bool, Refusal> {
+    fn take(&self, to: &mut ExtendedSettings) -> Result<bool, ServerFailure> {
         match self.name {
             "hashpower" => self.check_hash_power()?,
             "tail_repair_time" if leading_integer(self.numeric()?) < 10 => {
-                return Err(Refusal::bad_value("Cannot set tail_repair_time to less than 10 seconds"));
+                return Err(ServerFailure::bad_value("Cannot set tail_repair_time to less than 10 seconds"));
             }
             "tail_repair_time" => {}
             "idle_timeout" => {
                 to.idle_timeout_s = u32::try_from(leading_integer(self.numeric()?)).unwrap_or(0);
             }
             "hash_algorithm" if !matches!(self.text()?, b"jenkins" | b"murmur3" | b"xxh3") => {
-                return Err(Refusal::bad_value("Unknown hash_algorithm option (jenkins, murmur3, xxh3)"));
+                return Err(ServerFailure::bad_value(
+                    "Unknown hash_algorithm option (jenkins, murmur3, xxh3)",
+                ));
             }
             "hash_algorithm" => {}
             "slab_sizes" => self.check_slab_sizes()?,
@@ -231,12 +233,14 @@ impl<'a> Value<'a> {
             "lru_crawler_sleep" => {
                 let sleep_us = u32::try_from(leading_integer(self.some_value()?)).ok();
                 let fits = sleep_us.filter(|&sleep_us| sleep_us <= 1_000_000);
-                to.lru_crawler_sleep_us = fits
-                    .ok_or_else(|| Refusal::bad_value("LRU crawler sleep must be between 0 and 1 second"))?;
+                to.lru_crawler_sleep_us = fits.ok_or_else(|| {
+                    ServerFailure::bad_value("LRU crawler sleep must be between 0 and 1 second")
+                })?;
             }
             "lru_crawler_tocrawl" => {
-                to.lru_crawler_tocrawl = whole(self.some_value()?)
-                    .ok_or_else(|| Refusal::bad_value("lru_crawler_tocrawl takes a numeric 32bit value"))?;
+                to.lru_crawler_tocrawl = whole(self.some_value()?).ok_or_else(|| {
+                    ServerFailure::bad_value("lru_crawler_tocrawl takes a numeric 32bit value")
+                })?;
             }
             "hot_lru_pct" => to.hot_lru_percent = self.percent()?,
             "warm_lru_pct" => to.warm_lru_percent = self.percent()?,
@@ -263,9 +267,10 @@ impl<'a> Value<'a> {
         Ok(true)
     }
 
-    fn take_tls(&self, tls: &mut Tls) -> Result<bool, Refusal> {
+    fn take_tls(&self, tls: &mut TlsSettings) -> Result<bool, ServerFailure> {
         let path = |bytes: &[u8]| Some(PathBuf::from(OsString::from_vec(bytes.to_vec())));
-        let invalid = || Refusal::bad_value(format!("Invalid {}. Use help to see valid options.", self.name));
+        let invalid =
+            || ServerFailure::bad_value(format!("Invalid {}. Use help to see valid options.", self.name));
         let up_to_three = |bytes: &[u8]| u8::try_from(leading_integer(bytes)).ok().filter(|&mode| mode <= 3);
         match self.name {
             "ssl_chain_cert" => tls.chain_cert = path(self.text()?),
@@ -282,15 +287,15 @@ impl<'a> Value<'a> {
     }
 
     /// External storage: checked as far as a slip of the pen would show.
-    fn check_external(&self) -> Result<bool, Refusal> {
+    fn check_external(&self) -> Result<bool, ServerFailure> {
         match self.name {
             "ext_path" => {
                 let path = self.value.filter(|value| !value.is_empty()).ok_or_else(|| {
-                    Refusal::bad_value("missing argument to ext_path, ie: ext_path=/d/file:5G")
+                    ServerFailure::bad_value("missing argument to ext_path, ie: ext_path=/d/file:5G")
                 })?;
                 let size = path.rsplit(|&byte| byte == b':').next().filter(|size| size.len() < path.len());
                 if size.is_none_or(|size| leading_integer(size) <= 0) {
-                    return Err(Refusal::bad_value(
+                    return Err(ServerFailure::bad_value(
                         "must supply size to ext_path, ie: ext_path=/f/e:64m (M|G|T|P supported)\n\
                          failed to parse ext_path argument",
                     ));
@@ -302,12 +307,12 @@ impl<'a> Value<'a> {
         Ok(true)
     }
 
-    fn check_hash_power(&self) -> Result<(), Refusal> {
+    fn check_hash_power(&self) -> Result<(), ServerFailure> {
         let power = leading_integer(self.numeric()?);
         let too = |what: &str| format!("Initial hashtable multiplier of {power} is too {what}");
         match power {
-            ..12 => Err(Refusal::bad_value(too("low"))),
-            33.. => Err(Refusal::bad_value(format!(
+            ..12 => Err(ServerFailure::bad_value(too("low"))),
+            33.. => Err(ServerFailure::bad_value(format!(
                 "{}\nChoose a value based on \"STAT hash_power_level\" from a running instance",
                 too("high")
             ))),
@@ -315,54 +320,55 @@ impl<'a> Value<'a> {
         }
     }
 
-    fn check_slab_sizes(&self) -> Result<(), Refusal> {
+    fn check_slab_sizes(&self) -> Result<(), ServerFailure> {
         let sizes = self.text()?.split(|&byte| byte == b'-').map(leading_integer);
         for size in sizes {
             // What an item header alone takes.
             if size < 48 {
-                return Err(Refusal::usage(format!("slab size {size} is out of valid range")));
+                return Err(ServerFailure::usage(format!("slab size {size} is out of valid range")));
             }
         }
         Ok(())
     }
 
-    fn wrong(&self, why: &str) -> Refusal {
-        Refusal::bad_value(format!("{} {why}", self.name))
+    fn wrong(&self, why: &str) -> ServerFailure {
+        ServerFailure::bad_value(format!("{} {why}", self.name))
     }
 
     // memcached words what is missing in three ways.
 
-    fn text(&self) -> Result<&'a [u8], Refusal> {
-        self.value.ok_or_else(|| Refusal::bad_value(format!("Missing {} argument", self.name)))
+    fn text(&self) -> Result<&'a [u8], ServerFailure> {
+        self.value.ok_or_else(|| ServerFailure::bad_value(format!("Missing {} argument", self.name)))
     }
 
-    fn numeric(&self) -> Result<&'a [u8], Refusal> {
-        self.value.ok_or_else(|| Refusal::bad_value(format!("Missing numeric argument for {}", self.name)))
+    fn numeric(&self) -> Result<&'a [u8], ServerFailure> {
+        self.value
+            .ok_or_else(|| ServerFailure::bad_value(format!("Missing numeric argument for {}", self.name)))
     }
 
-    fn some_value(&self) -> Result<&'a [u8], Refusal> {
-        self.value.ok_or_else(|| Refusal::bad_value(format!("Missing {} value", self.name)))
+    fn some_value(&self) -> Result<&'a [u8], ServerFailure> {
+        self.value.ok_or_else(|| ServerFailure::bad_value(format!("Missing {} value", self.name)))
     }
 
-    fn number(&self) -> Result<u32, Refusal> {
+    fn number(&self) -> Result<u32, ServerFailure> {
         whole(self.text()?).ok_or_else(|| self.unreadable())
     }
 
-    fn fraction(&self) -> Result<f64, Refusal> {
+    fn fraction(&self) -> Result<f64, ServerFailure> {
         let text = std::str::from_utf8(self.text()?).ok().and_then(|text| text.trim().parse().ok());
         text.ok_or_else(|| self.unreadable())
     }
 
-    fn unreadable(&self) -> Refusal {
-        Refusal::bad_value(format!("could not parse argument to {}", self.name))
+    fn unreadable(&self) -> ServerFailure {
+        ServerFailure::bad_value(format!("could not parse argument to {}", self.name))
     }
 
-    fn percent(&self) -> Result<u32, Refusal> {
+    fn percent(&self) -> Result<u32, ServerFailure> {
         let percent = u32::try_from(leading_integer(self.text()?)).ok();
         percent.filter(|percent| (1..80).contains(percent)).ok_or_else(|| self.wrong("must be > 1 and < 80"))
     }
 
-    fn factor(&self) -> Result<f64, Refusal> {
+    fn factor(&self) -> Result<f64, ServerFailure> {
         let factor = leading_fraction(self.text()?);
         if factor > 0.0 { Ok(factor) } else { Err(self.wrong("must be > 0")) }
     }
@@ -372,8 +378,8 @@ impl<'a> Value<'a> {
 mod tests {
     use super::*;
 
-    fn read(list: &str) -> Result<Extended, String> {
-        let mut extended = Extended::default();
+    fn read(list: &str) -> Result<ExtendedSettings, String> {
+        let mut extended = ExtendedSettings::default();
         extended.read(list.as_bytes(), &mut Vec::new()).map_err(|refusal| refusal.message)?;
         Ok(extended)
     }

@@ -7,7 +7,7 @@ use std::vec::IntoIter;
 
 /// An option: its letter, which also names it in the program, and its long name (empty for none).
 #[derive(Debug)]
-pub(super) struct Switch {
+pub(super) struct OptionSpec {
     pub(super) letter: u8,
     pub(super) long: &'static str,
     pub(super) takes_value: bool,
@@ -15,29 +15,29 @@ pub(super) struct Switch {
 
 /// An option as given.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct GivenOption {
     pub(super) letter: u8,
     /// Empty for options that take none.
     pub(super) value: Vec<u8>,
 }
 
 /// Walks through the options of a command line in order.
-pub(super) struct Words<'a> {
-    switches: &'a [Switch],
+pub(super) struct OptionWords<'a> {
+    switches: &'a [OptionSpec],
     words: IntoIter<OsString>,
     /// What is left of a word of letters.
     cluster: Vec<u8>,
 }
 
 /// What is wrong with a word, as getopt words it.
-type Fault = String;
+type OptionFault = String;
 
-impl<'a> Words<'a> {
-    pub(super) fn new(switches: &'a [Switch], words: Vec<OsString>) -> Words<'a> {
-        Words { switches, words: words.into_iter(), cluster: Vec::new() }
+impl<'a> OptionWords<'a> {
+    pub(super) fn new(switches: &'a [OptionSpec], words: Vec<OsString>) -> OptionWords<'a> {
+        OptionWords { switches, words: words.into_iter(), cluster: Vec::new() }
     }
 
-    fn letter(&mut self, letter: u8, rest: Vec<u8>) -> Result<Given, Fault> {
+    fn letter(&mut self, letter: u8, rest: Vec<u8>) -> Result<GivenOption, OptionFault> {
         let shown = letter.escape_ascii();
         let switch = self.switches.iter().find(|switch| switch.letter == letter);
         let Some(switch) = switch else {
@@ -46,20 +46,20 @@ impl<'a> Words<'a> {
         };
         if !switch.takes_value {
             self.cluster = rest;
-            return Ok(Given { letter, value: Vec::new() });
+            return Ok(GivenOption { letter, value: Vec::new() });
         }
         let value = if rest.is_empty() { self.words.next().map(OsStringExt::into_vec) } else { Some(rest) };
         let value = value.ok_or_else(|| format!("option requires an argument -- '{shown}'"))?;
-        Ok(Given { letter, value })
+        Ok(GivenOption { letter, value })
     }
 
     /// `word` is what stands behind the two dashes.
-    fn long(&mut self, word: &[u8]) -> Result<Given, Fault> {
+    fn long(&mut self, word: &[u8]) -> Result<GivenOption, OptionFault> {
         let mut parts = word.splitn(2, |&byte| byte == b'=');
         let (name, glued) = (parts.next().unwrap_or_default(), parts.next());
         let shown = String::from_utf8_lossy(name);
         let exact = self.switches.iter().find(|switch| !name.is_empty() && switch.long.as_bytes() == name);
-        let near: Vec<&Switch> = match exact {
+        let near: Vec<&OptionSpec> = match exact {
             Some(switch) => vec![switch],
             None => self.switches.iter().filter(|switch| switch.long.as_bytes().starts_with(name)).collect(),
         };
@@ -82,12 +82,12 @@ impl<'a> Words<'a> {
                 None => return Err(format!("option '--{long}' requires an argument")),
             },
         };
-        Ok(Given { letter, value })
+        Ok(GivenOption { letter, value })
     }
 }
 
-impl Iterator for Words<'_> {
-    type Item = Result<Given, Fault>;
+impl Iterator for OptionWords<'_> {
+    type Item = Result<GivenOption, OptionFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -110,22 +110,22 @@ impl Iterator for Words<'_> {
 mod tests {
     use super::*;
 
-    const SWITCHES: [Switch; 6] = [
-        Switch { letter: b'p', long: "port", takes_value: true },
-        Switch { letter: b'P', long: "pidfile", takes_value: true },
-        Switch { letter: b'v', long: "verbose", takes_value: false },
-        Switch { letter: b'V', long: "version", takes_value: false },
-        Switch { letter: b'd', long: "daemon", takes_value: false },
-        Switch { letter: b'D', long: "", takes_value: true },
+    const SWITCHES: [OptionSpec; 6] = [
+        OptionSpec { letter: b'p', long: "port", takes_value: true },
+        OptionSpec { letter: b'P', long: "pidfile", takes_value: true },
+        OptionSpec { letter: b'v', long: "verbose", takes_value: false },
+        OptionSpec { letter: b'V', long: "version", takes_value: false },
+        OptionSpec { letter: b'd', long: "daemon", takes_value: false },
+        OptionSpec { letter: b'D', long: "", takes_value: true },
     ];
 
     /// Options as `letter=value` or the fault, one after the other.
     fn read(words: &[&str]) -> Vec<String> {
         let words = words.iter().map(OsString::from).collect();
-        let shown = |given: Given| {
+        let shown = |given: GivenOption| {
             format!("{}={}", char::from(given.letter), String::from_utf8(given.value).unwrap())
         };
-        Words::new(&SWITCHES, words).map(|word| word.map_or_else(|fault| fault, shown)).collect()
+        OptionWords::new(&SWITCHES, words).map(|word| word.map_or_else(|fault| fault, shown)).collect()
     }
 
     #[test]
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn any_bytes_are_a_word() {
         let words = vec![OsString::from_vec(vec![b'-', 0xff]), OsString::from_vec(vec![b'-', b'p', 0xff])];
-        let read: Vec<_> = Words::new(&SWITCHES, words).collect();
+        let read: Vec<_> = OptionWords::new(&SWITCHES, words).collect();
         assert_eq!(read[0], Err("invalid option -- '\\xff'".into()));
-        assert_eq!(read[1], Ok(Given { letter: b'p', value: vec![0xff] }));
+        assert_eq!(read[1], Ok(GivenOption { letter: b'p', value: vec![0xff] }));
     }
 }

@@ -1,6 +1,6 @@
 //! The addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes that say what is spoken there.
 
-use super::settings::Protocol;
+use super::settings::AcceptedProtocol;
 
 /// Which kind of TLS a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,30 +15,30 @@ pub(super) enum ListenerTls {
 
 /// One address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listen {
+pub(super) struct ListenAddress {
     /// Host with or without port, as the server takes it.
     pub(super) place: String,
     /// `None`: what the server speaks everywhere.
-    pub(super) protocol: Option<Protocol>,
+    pub(super) protocol: Option<AcceptedProtocol>,
     /// `None`: what the server speaks everywhere.
     pub(super) tls: Option<ListenerTls>,
     /// memcached's proxy is to listen there (`proto[proxy]:`).
     pub(super) is_proxy: bool,
 }
 
-impl Listen {
+impl ListenAddress {
     /// Takes a list with commas or semicolons apart; an empty one is all addresses.
-    pub(super) fn read(list: &str) -> Vec<Listen> {
+    pub(super) fn read(list: &str) -> Vec<ListenAddress> {
         let pieces = list.split([',', ';']).map(str::trim).filter(|piece| !piece.is_empty());
-        let mut all: Vec<Listen> = pieces.map(Listen::one).collect();
+        let mut all: Vec<ListenAddress> = pieces.map(ListenAddress::one).collect();
         if all.is_empty() {
-            all.push(Listen::one("*"));
+            all.push(ListenAddress::one("*"));
         }
         all
     }
 
-    fn one(text: &str) -> Listen {
-        let mut listen = Listen { place: String::new(), protocol: None, tls: None, is_proxy: false };
+    fn one(text: &str) -> ListenAddress {
+        let mut listen = ListenAddress { place: String::new(), protocol: None, tls: None, is_proxy: false };
         let mut rest = text;
         loop {
             let tls =
@@ -51,9 +51,9 @@ impl Listen {
                 rest.strip_prefix("proto[").and_then(|inner| inner.split_once("]:"))
             {
                 listen.protocol = match name {
-                    "ascii" => Some(Protocol::Ascii),
-                    "binary" => Some(Protocol::Binary),
-                    _ => Some(Protocol::Auto),
+                    "ascii" => Some(AcceptedProtocol::Ascii),
+                    "binary" => Some(AcceptedProtocol::Binary),
+                    _ => Some(AcceptedProtocol::Auto),
                 };
                 listen.is_proxy |= name == "proxy";
                 rest = behind;
@@ -74,15 +74,15 @@ impl Listen {
 mod tests {
     use super::*;
 
-    fn one(text: &str) -> (String, Option<Protocol>, Option<ListenerTls>) {
-        let all = Listen::read(text);
+    fn one(text: &str) -> (String, Option<AcceptedProtocol>, Option<ListenerTls>) {
+        let all = ListenAddress::read(text);
         assert_eq!(all.len(), 1, "{text:?}");
         (all[0].place.clone(), all[0].protocol, all[0].tls)
     }
 
     #[test]
     fn lists_are_taken_apart() {
-        let places = |text: &str| Listen::read(text).into_iter().map(|l| l.place).collect::<Vec<_>>();
+        let places = |text: &str| ListenAddress::read(text).into_iter().map(|l| l.place).collect::<Vec<_>>();
         assert_eq!(places("127.0.0.1"), ["127.0.0.1"]);
         assert_eq!(places("127.0.0.1:1, [::1]:2;*"), ["127.0.0.1:1", "[::1]:2", "*"]);
         assert_eq!(places(",127.0.0.1,"), ["127.0.0.1"]);
@@ -94,13 +94,14 @@ mod tests {
         assert_eq!(one("notls:127.0.0.1:5"), ("127.0.0.1:5".into(), None, Some(ListenerTls::Off)));
         assert_eq!(one("mtls:[::1]:5"), ("[::1]:5".into(), None, Some(ListenerTls::Mutual)));
         assert_eq!(one("btls:host"), ("host".into(), None, Some(ListenerTls::Basic)));
-        assert_eq!(one("proto[ascii]:127.0.0.1"), ("127.0.0.1".into(), Some(Protocol::Ascii), None));
-        assert_eq!(one("proto[negotiating]:::1"), ("::1".into(), Some(Protocol::Auto), None));
+        assert_eq!(one("proto[ascii]:127.0.0.1"), ("127.0.0.1".into(), Some(AcceptedProtocol::Ascii), None));
+        assert_eq!(one("proto[negotiating]:::1"), ("::1".into(), Some(AcceptedProtocol::Auto), None));
         assert!(
-            Listen::read("proto[proxy]:::1")[0].is_proxy && !Listen::read("proto[ascii]:::1")[0].is_proxy
+            ListenAddress::read("proto[proxy]:::1")[0].is_proxy
+                && !ListenAddress::read("proto[ascii]:::1")[0].is_proxy
         );
         assert_eq!(one("tag_x_:127.0.0.1"), ("127.0.0.1".into(), None, None));
-        let all = ("::1".to_string(), Some(Protocol::Binary), Some(ListenerTls::Off));
+        let all = ("::1".to_string(), Some(AcceptedProtocol::Binary), Some(ListenerTls::Off));
         assert_eq!(one("tag_x_:proto[binary]:notls:::1"), all);
         assert_eq!(one("notls:proto[binary]:tag_x_:::1"), all);
         assert_eq!(one("::1").0, "::1");

@@ -2,9 +2,9 @@
 
 use super::data_place;
 use super::extended::NegativeExpiry;
-use super::listen::{Listen, ListenerTls};
-use super::refusal::{Refusal, SYSTEM};
-use super::settings::{Port, Protocol, Settings};
+use super::listen::{ListenAddress, ListenerTls};
+use super::server_failure::{SYSTEM, ServerFailure};
+use super::settings::{AcceptedProtocol, MemcachedSettings, PortChoice};
 use std::path::PathBuf;
 use todana_server::{
     Authentication, Choice, DatabaseOptions, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
@@ -25,20 +25,20 @@ const UDP_REPLY_MAX: usize = 1 << 20;
 const PROCESS_MIB: u64 = 3;
 
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
-pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
+pub(super) fn options(settings: &MemcachedSettings) -> Result<Options, ServerFailure> {
     let options = Options {
         listen: ListenOptions {
             addresses: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
             port: match settings.tcp_port {
-                Port::Number(port) => port,
-                Port::Off | Port::Any => 0,
+                PortChoice::Number(port) => port,
+                PortChoice::Off | PortChoice::Any => 0,
             },
-            tcp: settings.tcp_port != Port::Off,
+            tcp: settings.tcp_port != PortChoice::Off,
             udp_port: match settings.udp_port {
                 _ if settings.unix_socket.is_some() => None,
-                Port::Off => None,
-                Port::Any => Some(0),
-                Port::Number(port) => Some(port),
+                PortChoice::Off => None,
+                PortChoice::Any => Some(0),
+                PortChoice::Number(port) => Some(port),
             },
             udp_reply_max: UDP_REPLY_MAX,
             lenient_tls: true,
@@ -58,9 +58,9 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             http_hosts: Vec::new(),
             debug_commands: settings.extended.debug_commands,
             protocol: match settings.protocol {
-                Protocol::Auto => Choice::Auto,
-                Protocol::Ascii => Choice::Text,
-                Protocol::Binary => Choice::Binary,
+                AcceptedProtocol::Auto => Choice::Auto,
+                AcceptedProtocol::Ascii => Choice::Text,
+                AcceptedProtocol::Binary => Choice::Binary,
             },
             authentication: authentication(
                 settings,
@@ -104,18 +104,21 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             watch_allowed: settings.watch_allowed,
         },
     };
-    options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
+    options.validate().map_err(|error| ServerFailure::usage(error.to_string()))?;
     Ok(options)
 }
 
 /// How clients say who they are. `passwords` is where the environment has them for SASL.
-fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Authentication, Refusal> {
+fn authentication(
+    settings: &MemcachedSettings,
+    passwords: Option<PathBuf>,
+) -> Result<Authentication, ServerFailure> {
     match (&settings.auth_file, passwords.filter(|path| !path.as_os_str().is_empty())) {
         (Some(path), _) => Ok(Authentication::Text(path.clone())),
         (None, _) if !settings.sasl => Ok(Authentication::None),
         (None, Some(path)) => Ok(Authentication::Sasl(path)),
         // memcached would ask Cyrus SASL, which has its own files.
-        (None, None) => Err(Refusal::bad_value(format!(
+        (None, None) => Err(ServerFailure::bad_value(format!(
             "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); one is made \
              of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
              Error initializing sasl."
@@ -123,12 +126,12 @@ fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Aut
     }
 }
 
-fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
+fn listen(settings: &MemcachedSettings) -> Result<Vec<String>, ServerFailure> {
     let list = settings.listen.as_deref().unwrap_or("*");
     let mut places = Vec::new();
-    for listen in Listen::read(list) {
+    for listen in ListenAddress::read(list) {
         if listen.tls.is_some() && !settings.tls {
-            return Err(Refusal::new(
+            return Err(ServerFailure::new(
                 SYSTEM,
                 format!(
                     "'notls', 'btls' and 'mtls' are valid only when SSL is enabled\n\
@@ -137,16 +140,16 @@ fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
             ));
         }
         if listen.is_proxy {
-            return Err(Refusal::new(
+            return Err(ServerFailure::new(
                 SYSTEM,
                 format!("Server not built with proxy\nfailed to listen on one of interface(s) {list}"),
             ));
         }
         let protocol = match listen.protocol {
             None => "",
-            Some(Protocol::Ascii) => "proto[ascii]:",
-            Some(Protocol::Binary) => "proto[binary]:",
-            Some(Protocol::Auto) => "proto[auto]:",
+            Some(AcceptedProtocol::Ascii) => "proto[ascii]:",
+            Some(AcceptedProtocol::Binary) => "proto[binary]:",
+            Some(AcceptedProtocol::Auto) => "proto[auto]:",
         };
         let tls = match listen.tls {
             None => "",
@@ -162,18 +165,18 @@ fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
 /// OpenSSL's number for DER; 1 is PEM, and there are no others.
 const KEY_FORMAT_DER: i64 = 2;
 
-fn tls(settings: &Settings) -> Result<Option<TlsOptions>, Refusal> {
+fn tls(settings: &MemcachedSettings) -> Result<Option<TlsOptions>, ServerFailure> {
     if !settings.tls {
         return Ok(None);
     }
     let tls = &settings.extended.tls;
     let Some(chain) = tls.chain_cert.clone() else {
-        return Err(Refusal::usage(
+        return Err(ServerFailure::usage(
             "Error loading the certificate chain: (null) : -o ssl_chain_cert is missing",
         ));
     };
     if tls.key_format.is_some_and(|format| !(1..=KEY_FORMAT_DER).contains(&format)) {
-        return Err(Refusal::usage(
+        return Err(ServerFailure::usage(
             "keys from engines (ssl_keyformat) are not supported; 1 is PEM, 2 is DER",
         ));
     }
@@ -192,12 +195,13 @@ fn tls(settings: &Settings) -> Result<Option<TlsOptions>, Refusal> {
 }
 
 /// What is served otherwise than one would think; for standard error, at any verbosity.
-pub(super) fn warnings(settings: &Settings) -> Vec<&'static str> {
+pub(super) fn warnings(settings: &MemcachedSettings) -> Vec<&'static str> {
     let mut warnings = Vec::new();
-    if settings.tls && settings.udp_port != Port::Off && settings.unix_socket.is_none() {
+    if settings.tls && settings.udp_port != PortChoice::Off && settings.unix_socket.is_none() {
         warnings.push("-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)");
     }
-    let asks = |list: &str| Listen::read(list).iter().any(|listen| listen.tls == Some(ListenerTls::Mutual));
+    let asks =
+        |list: &str| ListenAddress::read(list).iter().any(|listen| listen.tls == Some(ListenerTls::Mutual));
     if settings.extended.tls.ca_cert.is_none() && settings.listen.as_deref().is_some_and(asks) {
         warnings.push("mtls: no client certificate can be checked, all are refused; give -o ssl_ca_cert");
     }
@@ -205,7 +209,7 @@ pub(super) fn warnings(settings: &Settings) -> Vec<&'static str> {
 }
 
 /// What was asked for and changes nothing, each with its reason, for those who want to know (`-v`).
-pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
+pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
     let mut notes = Vec::new();
     for letter in &settings.given {
         let reason = match letter {
@@ -245,10 +249,13 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
         };
         notes.push(format!("-o {word} has no effect: {reason}"));
     }
-    if settings.tcp_port == Port::Off && settings.udp_port == Port::Off && settings.unix_socket.is_none() {
+    if settings.tcp_port == PortChoice::Off
+        && settings.udp_port == PortChoice::Off
+        && settings.unix_socket.is_none()
+    {
         notes.push("-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)".into());
     }
-    if settings.udp_port != Port::Off && settings.unix_socket.is_none() {
+    if settings.udp_port != PortChoice::Off && settings.unix_socket.is_none() {
         notes.push(format!(
             "-U: replies to one UDP request are at most {UDP_REPLY_MAX} bytes, as senders can be forged"
         ));
@@ -275,8 +282,8 @@ mod tests {
     use super::*;
     use std::ffi::OsString;
 
-    fn settings(line: &[&str]) -> Settings {
-        match Settings::read("memcached", line.iter().map(OsString::from).collect()).unwrap() {
+    fn settings(line: &[&str]) -> MemcachedSettings {
+        match MemcachedSettings::read("memcached", line.iter().map(OsString::from).collect()).unwrap() {
             Asked::Serve(settings) => *settings,
             Asked::Print(text) => panic!("{line:?} prints {text}"),
         }

@@ -21,12 +21,12 @@ mod number;
 mod pid_file;
 mod port_file;
 mod process;
-mod refusal;
+mod server_failure;
 mod serving;
 mod settings;
 mod usage;
 
-use crate::serving::{Asked, Personality, Refusal};
+use crate::serving::{ServerFailure, ServerPersonality, StartAction};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -39,12 +39,14 @@ fn is_name(program: &OsStr) -> bool {
 }
 
 /// memcached as one of the servers whose place this program takes.
-pub(crate) const PERSONALITY: Personality = Personality { name: NAMES[0], is_name, read };
+pub(crate) const PERSONALITY: ServerPersonality = ServerPersonality { name: NAMES[0], is_name, read };
 
-fn read(program: &str, words: Vec<OsString>) -> Result<Asked, Refusal> {
-    Ok(match settings::Settings::read(program, words)? {
-        settings::Asked::Print(text) => Asked::Print(text),
-        settings::Asked::Serve(settings) => Asked::Serve(Box::new(serving::Memcached::new(*settings))),
+fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailure> {
+    Ok(match settings::MemcachedSettings::read(program, words)? {
+        settings::MemcachedStart::Print(text) => StartAction::Print(text),
+        settings::MemcachedStart::Serve(settings) => {
+            StartAction::Serve(Box::new(serving::MemcachedProgram::new(*settings)))
+        }
     })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! All of it happens on the only thread there is: forking, and a change of user, are sound only then.
 
-use super::refusal::{Refusal, SYSTEM};
+use super::server_failure::{SYSTEM, ServerFailure};
 use crate::serving::reason;
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -15,7 +15,7 @@ use std::io::Write;
 const DESCRIPTORS_BESIDES: u64 = 256;
 
 /// Lets the system keep a core file of any size.
-pub(super) fn allow_core_dumps() -> Result<(), Refusal> {
+pub(super) fn allow_core_dumps() -> Result<(), ServerFailure> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(|_| no_core_dumps())?;
     // Only root may raise the hard limit; others go as far as it lets them.
     if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_err() {
@@ -27,8 +27,8 @@ pub(super) fn allow_core_dumps() -> Result<(), Refusal> {
     }
 }
 
-fn no_core_dumps() -> Refusal {
-    Refusal::new(SYSTEM, "failed to ensure corefile creation")
+fn no_core_dumps() -> ServerFailure {
+    ServerFailure::new(SYSTEM, "failed to ensure corefile creation")
 }
 
 /// Raises limits that only root may raise, while it is root. What remains too low shows when the server starts.
@@ -45,16 +45,16 @@ pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: 
 }
 
 /// Becomes another user, if it is root; others keep who they are, whatever user was asked for.
-pub(super) fn assume_user(name: Option<&str>) -> Result<(), Refusal> {
+pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
     if !getuid().is_root() && !geteuid().is_root() {
         return Ok(());
     }
     let Some(name) = name.filter(|name| !name.is_empty()) else {
-        return Err(Refusal::usage("must add '-u root' to start as root"));
+        return Err(ServerFailure::usage("must add '-u root' to start as root"));
     };
     let Ok(Some(user)) = User::from_name(name) else {
-        return Err(Refusal::new(
-            super::refusal::NO_USER,
+        return Err(ServerFailure::new(
+            super::server_failure::NO_USER,
             format!("can't find the user {name} to switch to"),
         ));
     };
@@ -62,7 +62,7 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), Refusal> {
     match setgroups(&[]) {
         Ok(()) | Err(Errno::EPERM) => {}
         Err(error) => {
-            return Err(Refusal::new(
+            return Err(ServerFailure::new(
                 SYSTEM,
                 format!("failed to drop supplementary groups: {}", reason(&error.into())),
             ));
@@ -70,7 +70,7 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), Refusal> {
     }
     setgid(user.gid)
         .and_then(|()| setuid(user.uid))
-        .map_err(|_| Refusal::new(SYSTEM, format!("failed to assume identity of user {name}")))
+        .map_err(|_| ServerFailure::new(SYSTEM, format!("failed to assume identity of user {name}")))
 }
 
 /// A process that has changed its user leaves no core file unless it is told that it may.

@@ -1,10 +1,10 @@
 //! What memcached does in words, files and signals of its own, in its order. The loop itself is `crate::serving`.
 
-use super::refusal::{Refusal, SYSTEM};
-use super::settings::{Port, Settings};
+use super::server_failure::{SYSTEM, ServerFailure};
+use super::settings::{MemcachedSettings, PortChoice};
 use super::{admin, data_place, environment, mapping, pid_file, port_file, process};
 use crate::serving::{
-    Background, Prepared, ServerProgram, ServingProblem, SignalHandler, error_stream, reason,
+    BackgroundStart, PreparedServer, ServerProgram, ServingProblem, SignalHandler, error_stream, reason,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Write};
@@ -19,34 +19,34 @@ use todana_server::{
 const SLAB_PAGE: u32 = 1 << 20;
 
 /// The server under memcached's name.
-pub(super) struct Memcached {
-    settings: Settings,
+pub(super) struct MemcachedProgram {
+    settings: MemcachedSettings,
     place: Option<DataPlace>,
     /// Where trouble is told until clients are served: memcached's daemon has its streams closed by then and goes on in silence.
     trouble: Option<Box<dyn Write>>,
     is_graceful: Arc<AtomicBool>,
 }
 
-impl Memcached {
-    pub(super) fn new(settings: Settings) -> Memcached {
-        Memcached { settings, place: None, trouble: None, is_graceful: Arc::default() }
+impl MemcachedProgram {
+    pub(super) fn new(settings: MemcachedSettings) -> MemcachedProgram {
+        MemcachedProgram { settings, place: None, trouble: None, is_graceful: Arc::default() }
     }
 }
 
-impl ServerProgram for Memcached {
-    type Refusal = Refusal;
+impl ServerProgram for MemcachedProgram {
+    type StartError = ServerFailure;
 
     fn signals(&self) -> &'static [i32] {
         &[SIGINT, SIGTERM, SIGUSR1, SIGHUP]
     }
 
-    fn prepare(&mut self) -> Result<Prepared, Refusal> {
+    fn prepare(&mut self) -> Result<PreparedServer, ServerFailure> {
         let settings = &self.settings;
         let mut options = mapping::options(settings)?;
         options.observation.admin = admin::asked(|name| std::env::var(name).ok())?;
         // While it is root, as private keys are often root's.
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
-        let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
+        let tls = tls.map_err(|error| ServerFailure::usage(error.to_string()))?;
         let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
         settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
         mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
@@ -67,18 +67,20 @@ impl ServerProgram for Memcached {
         // open. Here the caller knows.
         let background = settings
             .daemon
-            .then_some(Background { stays: settings.core_dumps, keeps_streams: settings.verbosity > 0 });
-        Ok(Prepared { options, tls, background })
+            .then_some(BackgroundStart { stays: settings.core_dumps, keeps_streams: settings.verbosity > 0 });
+        Ok(PreparedServer { options, tls, background })
     }
 
-    fn refusal(&self, problem: ServingProblem<'_>) -> Refusal {
+    fn refusal(&self, problem: ServingProblem<'_>) -> ServerFailure {
         match problem {
-            ServingProblem::System(error) | ServingProblem::Run(error) => Refusal::new(SYSTEM, reason(error)),
+            ServingProblem::System(error) | ServingProblem::Run(error) => {
+                ServerFailure::new(SYSTEM, reason(error))
+            }
             ServingProblem::Bind(error) => cannot_listen(&self.settings, error),
             ServingProblem::Threads(threads) => {
-                Refusal::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already"))
+                ServerFailure::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already"))
             }
-            ServingProblem::Background(error) => Refusal::bad_value(format!(
+            ServingProblem::Background(error) => ServerFailure::bad_value(format!(
                 "failed to daemon() in order to daemonize: {}",
                 reason(&error.into())
             )),
@@ -86,14 +88,14 @@ impl ServerProgram for Memcached {
         }
     }
 
-    fn bound(&mut self, server: &mut Server) -> Result<(), Refusal> {
+    fn bound(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
         // The directory is claimed here, as far as that goes without reading all of it.
         server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))?;
         self.trouble = Some(error_stream());
         Ok(())
     }
 
-    fn in_place(&mut self, server: &Server) -> Result<(), Refusal> {
+    fn in_place(&mut self, server: &Server) -> Result<(), ServerFailure> {
         let Some(trouble) = &mut self.trouble else { return Ok(()) };
         // A child inherits no locks on memory.
         if self.settings.lock_memory {
@@ -143,7 +145,7 @@ impl ServerProgram for Memcached {
 }
 
 /// What `-v` and `-vv` tell before the start.
-fn describe(settings: &Settings) {
+fn describe(settings: &MemcachedSettings) {
     if settings.verbosity > 0 {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         for note in mapping::without_effect(settings).into_iter().chain(environment::without_effect(names)) {
@@ -159,12 +161,12 @@ fn describe(settings: &Settings) {
 }
 
 /// The refusal for an address or a file of users that cannot be had, as memcached names it.
-fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
+fn cannot_listen(settings: &MemcachedSettings, error: &io::Error) -> ServerFailure {
     if error.get_ref().is_some_and(|inner| inner.is::<AdminError>()) {
-        return Refusal::new(SYSTEM, error.to_string());
+        return ServerFailure::new(SYSTEM, error.to_string());
     }
     if let Some(login) = error.get_ref().and_then(|error| error.downcast_ref::<LoginError>()) {
-        return Refusal::bad_value(login.to_string());
+        return ServerFailure::bad_value(login.to_string());
     }
     let reason = cause(error).map_or_else(|| error.to_string(), reason);
     let listen = error.get_ref().and_then(|error| error.downcast_ref::<ListenError>());
@@ -175,10 +177,10 @@ fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
     let place = match (&settings.unix_socket, &settings.listen, port) {
         (Some(path), _, _) => format!("UNIX socket: {}", path.display()),
         (None, Some(list), _) => format!("one of interface(s) {list}"),
-        (None, None, Port::Number(port)) => format!("{transport} port {port}"),
-        (None, None, Port::Any | Port::Off) => format!("{transport} port -1"),
+        (None, None, PortChoice::Number(port)) => format!("{transport} port {port}"),
+        (None, None, PortChoice::Any | PortChoice::Off) => format!("{transport} port -1"),
     };
-    Refusal::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
+    ServerFailure::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
 }
 
 /// The system's error inside one that names the address.

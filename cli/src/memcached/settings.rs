@@ -1,16 +1,16 @@
 //! What memcached's command line asks for, typed and checked, whether or not the server can do it.
 
-use super::extended::Extended;
-use super::getopt::{Given, Switch, Words};
+use super::extended::ExtendedSettings;
+use super::getopt::{GivenOption, OptionSpec, OptionWords};
 use super::number::{leading_fraction, leading_integer, starts_with_number};
-use super::refusal::Refusal;
+use super::server_failure::ServerFailure;
 use super::usage;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// The options in the order in which messages list them.
-const SWITCHES: [Switch; 37] = [
+const SWITCHES: [OptionSpec; 37] = [
     flag(b'A', "enable-shutdown"),
     valued(b'a', "unix-mask"),
     flag(b'Z', "enable-ssl"),
@@ -50,12 +50,12 @@ const SWITCHES: [Switch; 37] = [
     valued(b'N', "napi-ids"),
 ];
 
-const fn flag(letter: u8, long: &'static str) -> Switch {
-    Switch { letter, long, takes_value: false }
+const fn flag(letter: u8, long: &'static str) -> OptionSpec {
+    OptionSpec { letter, long, takes_value: false }
 }
 
-const fn valued(letter: u8, long: &'static str) -> Switch {
-    Switch { letter, long, takes_value: true }
+const fn valued(letter: u8, long: &'static str) -> OptionSpec {
+    OptionSpec { letter, long, takes_value: true }
 }
 
 /// More worker threads than this draw a warning.
@@ -65,7 +65,7 @@ const ITEM_SIZE_MAX: u64 = 1 << 30;
 
 /// A port as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Port {
+pub(super) enum PortChoice {
     Off,
     /// The system chooses.
     Any,
@@ -74,7 +74,7 @@ pub(super) enum Port {
 
 /// Which protocol a connection may speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum AcceptedProtocol {
     /// Its first byte tells.
     Auto,
     Ascii,
@@ -83,16 +83,16 @@ pub(super) enum Protocol {
 
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Settings {
-    pub(super) tcp_port: Port,
-    pub(super) udp_port: Port,
+pub(super) struct MemcachedSettings {
+    pub(super) tcp_port: PortChoice,
+    pub(super) udp_port: PortChoice,
     pub(super) unix_socket: Option<PathBuf>,
     /// Permissions of the Unix socket.
     pub(super) unix_mask: u32,
     /// All `-l` in one list with commas; `None` is all addresses.
     pub(super) listen: Option<String>,
     pub(super) listen_backlog: u32,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: AcceptedProtocol,
     pub(super) tls: bool,
     pub(super) sasl: bool,
     /// User names and passwords for the text protocol.
@@ -118,23 +118,23 @@ pub(super) struct Settings {
     pub(super) prefix_delimiter: Option<u8>,
     /// Where a graceful stop leaves the records.
     pub(super) memory_file: Option<PathBuf>,
-    pub(super) extended: Extended,
+    pub(super) extended: ExtendedSettings,
     /// Letters of all options given, in order, each once.
     pub(super) given: Vec<u8>,
     /// What is said at the start whatever the verbosity.
     pub(super) warnings: Vec<String>,
 }
 
-impl Default for Settings {
+impl Default for MemcachedSettings {
     fn default() -> Self {
-        Settings {
-            tcp_port: Port::Number(11211),
-            udp_port: Port::Off,
+        MemcachedSettings {
+            tcp_port: PortChoice::Number(11211),
+            udp_port: PortChoice::Off,
             unix_socket: None,
             unix_mask: 0o700,
             listen: None,
             listen_backlog: 1024,
-            protocol: Protocol::Auto,
+            protocol: AcceptedProtocol::Auto,
             tls: false,
             sasl: false,
             auth_file: None,
@@ -157,7 +157,7 @@ impl Default for Settings {
             cas_enabled: true,
             prefix_delimiter: None,
             memory_file: None,
-            extended: Extended::default(),
+            extended: ExtendedSettings::default(),
             given: Vec::new(),
             warnings: Vec::new(),
         }
@@ -166,40 +166,41 @@ impl Default for Settings {
 
 /// What a command line asks for as a whole.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum MemcachedStart {
     /// A text on standard output, then the end.
     Print(String),
-    Serve(Box<Settings>),
+    Serve(Box<MemcachedSettings>),
 }
 
-impl Settings {
+impl MemcachedSettings {
     /// Reads a command line. Options count in order: the first that is wrong is refused, `-h` and `-V` end it.
-    pub(super) fn read(program: &str, words: Vec<OsString>) -> Result<Asked, Refusal> {
-        let mut settings = Settings::default();
-        for given in Words::new(&SWITCHES, words) {
-            let given = given
-                .map_err(|fault| Refusal::bad_value(format!("{program}: {fault}\nIllegal argument \"?\"")))?;
+    pub(super) fn read(program: &str, words: Vec<OsString>) -> Result<MemcachedStart, ServerFailure> {
+        let mut settings = MemcachedSettings::default();
+        for given in OptionWords::new(&SWITCHES, words) {
+            let given = given.map_err(|fault| {
+                ServerFailure::bad_value(format!("{program}: {fault}\nIllegal argument \"?\""))
+            })?;
             match given.letter {
-                b'h' => return Ok(Asked::Print(usage::help())),
-                b'i' => return Ok(Asked::Print(usage::licence())),
-                b'V' => return Ok(Asked::Print(usage::version())),
+                b'h' => return Ok(MemcachedStart::Print(usage::help())),
+                b'i' => return Ok(MemcachedStart::Print(usage::licence())),
+                b'V' => return Ok(MemcachedStart::Print(usage::version())),
                 _ => settings.take(given)?,
             }
         }
         // One of the two ports given alone stands for both, but for "no UDP".
-        if settings.has(b'U') && !settings.has(b'p') && settings.udp_port != Port::Off {
+        if settings.has(b'U') && !settings.has(b'p') && settings.udp_port != PortChoice::Off {
             settings.tcp_port = settings.udp_port;
         }
         settings.check()?;
-        Ok(Asked::Serve(Box::new(settings)))
+        Ok(MemcachedStart::Serve(Box::new(settings)))
     }
 
     pub(super) fn has(&self, letter: u8) -> bool {
         self.given.contains(&letter)
     }
 
-    fn take(&mut self, given: Given) -> Result<(), Refusal> {
-        let Given { letter, value } = given;
+    fn take(&mut self, given: GivenOption) -> Result<(), ServerFailure> {
+        let GivenOption { letter, value } = given;
         if !self.has(letter) {
             self.given.push(letter);
         }
@@ -215,13 +216,13 @@ impl Settings {
             b'D' => {
                 let delimiter = value.first().copied();
                 self.prefix_delimiter =
-                    Some(delimiter.ok_or_else(|| Refusal::bad_value("No delimiter specified"))?);
+                    Some(delimiter.ok_or_else(|| ServerFailure::bad_value("No delimiter specified"))?);
             }
             b'd' => self.daemon = true,
             b'e' => self.memory_file = Some(path(value)),
             b'F' => self.flush_allowed = false,
             b'f' if leading_fraction(value) <= 1.0 => {
-                return Err(Refusal::bad_value("Factor must be greater than 1"));
+                return Err(ServerFailure::bad_value("Factor must be greater than 1"));
             }
             b'I' => self.item_size_max = size(value),
             b'k' => self.lock_memory = true,
@@ -232,7 +233,7 @@ impl Settings {
                 at_least_one(value, "Maximum number of NAPI IDs")?;
             }
             b'n' if leading_integer(value) == 0 => {
-                return Err(Refusal::bad_value("Chunk size must be greater than 0"));
+                return Err(ServerFailure::bad_value("Chunk size must be greater than 0"));
             }
             b'o' => self.extended.read(value, &mut self.warnings)?,
             // Scripts say `-P "$PIDFILE"` with nothing in it.
@@ -241,7 +242,9 @@ impl Settings {
             b'R' => {
                 self.requests_per_event = unsigned(value);
                 if self.requests_per_event == 0 {
-                    return Err(Refusal::bad_value("Number of requests per event must be greater than 0"));
+                    return Err(ServerFailure::bad_value(
+                        "Number of requests per event must be greater than 0",
+                    ));
                 }
             }
             b'r' => self.core_dumps = true,
@@ -271,35 +274,37 @@ impl Settings {
     }
 
     /// What cannot be seen from one option alone.
-    fn check(&mut self) -> Result<(), Refusal> {
+    fn check(&mut self) -> Result<(), ServerFailure> {
         if self.item_size_max < ITEM_SIZE_MIN {
-            return Err(Refusal::usage("Item max size cannot be less than 1024 bytes."));
+            return Err(ServerFailure::usage("Item max size cannot be less than 1024 bytes."));
         }
         if self.item_size_max > self.memory_limit_mib.saturating_mul(1 << 20) / 2 {
-            return Err(Refusal::usage("Cannot set item size limit higher than 1/2 of memory max."));
+            return Err(ServerFailure::usage("Cannot set item size limit higher than 1/2 of memory max."));
         }
         if self.item_size_max > ITEM_SIZE_MAX {
-            return Err(Refusal::usage("Cannot set item size limit higher than a gigabyte."));
+            return Err(ServerFailure::usage("Cannot set item size limit higher than a gigabyte."));
         }
         self.extended.check()?;
         if self.sasl {
-            if self.has(b'B') && self.protocol != Protocol::Binary {
-                return Err(Refusal::usage("ERROR: You cannot allow the ASCII protocol while using SASL."));
+            if self.has(b'B') && self.protocol != AcceptedProtocol::Binary {
+                return Err(ServerFailure::usage(
+                    "ERROR: You cannot allow the ASCII protocol while using SASL.",
+                ));
             }
-            self.protocol = Protocol::Binary;
+            self.protocol = AcceptedProtocol::Binary;
         }
         if self.auth_file.is_some() {
-            if self.protocol == Protocol::Binary {
-                return Err(Refusal::usage(
+            if self.protocol == AcceptedProtocol::Binary {
+                return Err(ServerFailure::usage(
                     "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
                 ));
             }
-            if self.udp_port != Port::Off {
-                return Err(Refusal::usage(
+            if self.udp_port != PortChoice::Off {
+                return Err(ServerFailure::usage(
                     "Cannot use UDP with ascii authentication enabled (-U 0 to disable)",
                 ));
             }
-            self.protocol = Protocol::Ascii;
+            self.protocol = AcceptedProtocol::Ascii;
         }
         Ok(())
     }
@@ -315,35 +320,35 @@ fn unsigned(value: &[u8]) -> u32 {
     if number < 0 { u32::MAX } else { u32::try_from(number).unwrap_or(u32::MAX) }
 }
 
-fn at_least_one(value: &[u8], what: &str) -> Result<usize, Refusal> {
+fn at_least_one(value: &[u8], what: &str) -> Result<usize, ServerFailure> {
     match usize::try_from(leading_integer(value).min(i64::from(i32::MAX))) {
         Ok(number) if number > 0 => Ok(number),
-        _ => Err(Refusal::bad_value(format!("{what} must be greater than 0"))),
+        _ => Err(ServerFailure::bad_value(format!("{what} must be greater than 0"))),
     }
 }
 
-fn port(value: &[u8]) -> Result<Port, Refusal> {
+fn port(value: &[u8]) -> Result<PortChoice, ServerFailure> {
     let number = leading_integer(value);
     match number {
         // memcached takes `-p ""` and `-p x` for 0 and then listens nowhere; no script can want that.
         _ if !starts_with_number(value) => {}
-        -1 => return Ok(Port::Any),
-        0 => return Ok(Port::Off),
+        -1 => return Ok(PortChoice::Any),
+        0 => return Ok(PortChoice::Off),
         _ => {
             if let Ok(number) = u16::try_from(number) {
-                return Ok(Port::Number(number));
+                return Ok(PortChoice::Number(number));
             }
         }
     }
-    Err(Refusal::usage(format!("ERROR: Invalid port number {}.", String::from_utf8_lossy(value))))
+    Err(ServerFailure::usage(format!("ERROR: Invalid port number {}.", String::from_utf8_lossy(value))))
 }
 
-fn octal(value: &[u8]) -> Result<u32, Refusal> {
+fn octal(value: &[u8]) -> Result<u32, ServerFailure> {
     let text = String::from_utf8_lossy(value);
     let number = u32::from_str_radix(text.trim(), 8);
     number
         .map(|mode| mode & 0o777)
-        .map_err(|_| Refusal::usage(format!("ERROR: Invalid access mask {text}: it must be octal.")))
+        .map_err(|_| ServerFailure::usage(format!("ERROR: Invalid access mask {text}: it must be octal.")))
 }
 
 /// A number of bytes with k, m or g behind it; 0 if there is none.
@@ -357,12 +362,12 @@ fn size(value: &[u8]) -> u64 {
     u64::try_from(leading_integer(value)).unwrap_or(0).saturating_mul(unit)
 }
 
-fn protocol(value: &[u8]) -> Result<Protocol, Refusal> {
+fn protocol(value: &[u8]) -> Result<AcceptedProtocol, ServerFailure> {
     match value.trim_ascii_end() {
-        b"auto" => Ok(Protocol::Auto),
-        b"ascii" => Ok(Protocol::Ascii),
-        b"binary" => Ok(Protocol::Binary),
-        _ => Err(Refusal::usage(format!(
+        b"auto" => Ok(AcceptedProtocol::Auto),
+        b"ascii" => Ok(AcceptedProtocol::Ascii),
+        b"binary" => Ok(AcceptedProtocol::Binary),
+        _ => Err(ServerFailure::usage(format!(
             "Invalid value for binding protocol: {}\n -- should be one of auto, binary, or ascii",
             String::from_utf8_lossy(value)
         ))),
@@ -381,10 +386,10 @@ fn list(before: Option<String>, value: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn read(line: &[&str]) -> Result<Settings, Refusal> {
-        match Settings::read("memcached", line.iter().map(OsString::from).collect())? {
-            Asked::Serve(settings) => Ok(*settings),
-            Asked::Print(text) => panic!("{line:?} prints {text}"),
+    fn read(line: &[&str]) -> Result<MemcachedSettings, ServerFailure> {
+        match MemcachedSettings::read("memcached", line.iter().map(OsString::from).collect())? {
+            MemcachedStart::Serve(settings) => Ok(*settings),
+            MemcachedStart::Print(text) => panic!("{line:?} prints {text}"),
         }
     }
 
@@ -399,7 +404,7 @@ mod tests {
 
     #[test]
     fn without_options_the_defaults_are_memcacheds() {
-        assert_eq!(read(&[]).unwrap(), Settings::default());
+        assert_eq!(read(&[]).unwrap(), MemcachedSettings::default());
     }
 
     #[test]
@@ -408,12 +413,12 @@ mod tests {
             let settings = read(line).unwrap();
             (settings.tcp_port, settings.udp_port)
         };
-        assert_eq!(ports(&["-U", "5"]), (Port::Number(5), Port::Number(5)));
-        assert_eq!(ports(&["-U", "0"]), (Port::Number(11211), Port::Off));
-        assert_eq!(ports(&["-U", "-1"]), (Port::Any, Port::Any));
-        assert_eq!(ports(&["-p", "6", "-U", "5"]), (Port::Number(6), Port::Number(5)));
-        assert_eq!(ports(&["-p", "0", "-U", "5"]), (Port::Off, Port::Number(5)));
-        assert_eq!(ports(&["-p", "6"]), (Port::Number(6), Port::Off));
+        assert_eq!(ports(&["-U", "5"]), (PortChoice::Number(5), PortChoice::Number(5)));
+        assert_eq!(ports(&["-U", "0"]), (PortChoice::Number(11211), PortChoice::Off));
+        assert_eq!(ports(&["-U", "-1"]), (PortChoice::Any, PortChoice::Any));
+        assert_eq!(ports(&["-p", "6", "-U", "5"]), (PortChoice::Number(6), PortChoice::Number(5)));
+        assert_eq!(ports(&["-p", "0", "-U", "5"]), (PortChoice::Off, PortChoice::Number(5)));
+        assert_eq!(ports(&["-p", "6"]), (PortChoice::Number(6), PortChoice::Off));
     }
 
     #[test]
@@ -430,8 +435,8 @@ mod tests {
 
     #[test]
     fn the_protocol_follows_from_the_kind_of_login() {
-        assert_eq!(read(&["-S"]).unwrap().protocol, Protocol::Binary);
-        assert_eq!(read(&["-Y", "/x"]).unwrap().protocol, Protocol::Ascii);
+        assert_eq!(read(&["-S"]).unwrap().protocol, AcceptedProtocol::Binary);
+        assert_eq!(read(&["-Y", "/x"]).unwrap().protocol, AcceptedProtocol::Ascii);
         assert_eq!(read(&["-S", "-Y", "/x"]).unwrap_err().code, 64);
     }
 

@@ -1,11 +1,11 @@
 //! The folders in which a server's databases are to lie.
 
-use crate::Failure;
+use crate::CommandFailure;
 use std::path::Path;
 use todana_server::Options;
 
 /// Fails if the folder of a new database does not exist: a volume that is not mounted must not look like an empty database.
-pub(super) fn expect_folders(options: &Options) -> Result<(), Failure> {
+pub(super) fn expect_folders(options: &Options) -> Result<(), CommandFailure> {
     let databases = options.databases.all();
     let place = |one: &todana_server::Further| match &one.data {
         Some(data) => Some(data.directory.clone()),
@@ -19,7 +19,7 @@ pub(super) fn expect_folders(options: &Options) -> Result<(), Failure> {
             let (place, above) = (place.display(), above.display());
             let message =
                 format!("{place}: the folder {above} does not exist; create it, or mount its volume");
-            return Err(Failure::trouble(message));
+            return Err(CommandFailure::trouble(message));
         }
     }
     Ok(())

@@ -1,31 +1,31 @@
 //! `todana serve`: options from the command line, the environment and a file.
 //!
-//! One table makes all of them: the fields of [`Arguments`]. A field `conn_limit` is the flag `--conn-limit`, the
+//! One table makes all of them: the fields of [`ServeArguments`]. A field `conn_limit` is the flag `--conn-limit`, the
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
-mod banner;
 mod folders;
 mod options;
-mod program;
 mod replication;
+mod start_banner;
+mod todana_program;
 mod values;
 
 pub(crate) use values::{SYNC_DEFAULT, size, sync};
 
-use crate::layers::{self, Said};
-use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, serving, suggestions};
+use crate::option_sources::{self, ConfiguredValue};
+use crate::{CommandFailure, HELP_WIDTH_MAX, ProgramArguments, serving, suggestions};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
-use program::Todana;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use todana_program::TodanaProgram;
 use todana_server::{
     Compression, Further, LogFormat, MasterAddress, Name, Options, Storage, Sync, init_logging_with_notices,
 };
 use values::{
-    ClientCertificates, Extended, Format, Protocol, SnapshotPacking, TlsVersion, compression, database,
-    delimiter, idle_timeout, mebibytes, number, octal, port, seconds, some_size,
+    ClientCertificates, ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion,
+    compression, database, delimiter, idle_timeout, mebibytes, number, octal, port, seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -56,7 +56,7 @@ const DATA: &str = "Data that stays";
 
 /// What `serve` can be told.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ServeArguments {
     /// The databases: mem:hash or mem:tree (in memory), PATH.hash or PATH.tree (on disk; .tree keeps an order), or one of Kyoto
     /// Cabinet's or Tokyo Cabinet's names; NAME=DB gives it a name. memcached's protocols use the first [default: mem:hash]
     #[arg(value_name = "DB", value_parser = database)]
@@ -228,14 +228,14 @@ pub(crate) struct Arguments {
     enable_shutdown: bool,
     /// Speak only this protocol: auto (a connection's first byte tells), ascii or binary
     #[arg(short = 'B', long, env = "TODANA_PROTOCOL", default_value = "auto", value_enum, hide_possible_values = true, value_name = "PROTOCOL", help_heading = PROCESS)]
-    protocol: Protocol,
+    protocol: ServedProtocol,
     /// Refuse the `flush_all` command
     #[arg(short = 'F', long, env = "TODANA_DISABLE_FLUSH_ALL", help_heading = PROCESS)]
     disable_flush_all: bool,
     /// More options, a list with commas: negative_exptime=sliding (a negative time to live counts from the last access),
     /// debug_commands (takes `debugtime`), emulate_full (every store fails for want of memory)
     #[arg(short = 'o', long, env = "TODANA_EXTENDED", action = ArgAction::Append, value_delimiter = ',', value_enum, value_name = "WORDS", hide_possible_values = true, help_heading = PROCESS)]
-    extended: Vec<Extended>,
+    extended: Vec<ExtendedWord>,
     /// Refuse lists of keys: `lru_crawler metadump`, `stats cachedump`, `stats detail`
     #[arg(short = 'X', long, env = "TODANA_DISABLE_DUMPING", help_heading = PROCESS)]
     disable_dumping: bool,
@@ -250,21 +250,21 @@ pub(crate) struct Arguments {
     track_sizes: bool,
     /// How log lines look
     #[arg(long, env = "TODANA_LOG_FORMAT", default_value = "text", help_heading = PROCESS)]
-    log_format: Format,
+    log_format: LogLineFormat,
     /// Read options from this TOML file
     #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
 }
 
 fn serve_command() -> clap::Command {
-    let all = All::command();
+    let all = ProgramArguments::command();
     let serve =
         all.get_subcommands().find(|command| command.get_name() == "serve").expect("serve is a command");
     serve.clone().args_override_self(true).max_term_width(HELP_WIDTH_MAX).bin_name("todana serve")
 }
 
 /// The options in force, and where each comes from.
-pub(crate) struct Effective {
+pub(crate) struct EffectiveOptions {
     pub(crate) options: Options,
     log_format: LogFormat,
     /// Name, value, origin.
@@ -272,41 +272,47 @@ pub(crate) struct Effective {
 }
 
 /// Reads command line, environment and file. `words` is a whole command line of `serve`, the program's name first.
-pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Effective, Failure> {
+pub(crate) fn effective(
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<EffectiveOptions, CommandFailure> {
     // The program's name and `serve` are one name to the command.
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
-    let first = layers::flags_only(serve_command()).try_get_matches_from(&words).unwrap_or_else(|error| {
-        if error.kind() == ErrorKind::DisplayHelp {
-            // The help shows the variables.
-            serve_command().get_matches_from(&words);
-        }
-        let options: Vec<String> =
-            words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-        suggestions::with_memcached(error, &options).exit()
-    });
+    let first =
+        option_sources::flags_only(serve_command()).try_get_matches_from(&words).unwrap_or_else(|error| {
+            if error.kind() == ErrorKind::DisplayHelp {
+                // The help shows the variables.
+                serve_command().get_matches_from(&words);
+            }
+            let options: Vec<String> =
+                words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            suggestions::with_memcached(error, &options).exit()
+        });
     suggestions::warn_of_unknown_variables(&serve_command());
-    let file = layers::file(&serve_command(), first.get_one("config"));
-    let (command, said) = layers::beneath(serve_command(), file.as_deref())?;
+    let file = option_sources::file(&serve_command(), first.get_one("config"));
+    let (command, said) = option_sources::beneath(serve_command(), file.as_deref())?;
     let matches = command.clone().try_get_matches_from(&words).map_err(usage)?;
     let origins = origins(&command, &matches, &said);
-    let arguments = Arguments::from_arg_matches(&matches).map_err(usage)?;
+    let arguments = ServeArguments::from_arg_matches(&matches).map_err(usage)?;
     let (options, log_format) = arguments.checked().map_err(|what| {
         // Wrong by itself, or only beside other values?
-        let is_culprit = |said: &&Said| checked_alone(said).is_err_and(|alone| alone == what);
+        let is_culprit = |said: &&ConfiguredValue| checked_alone(said).is_err_and(|alone| alone == what);
         match said.iter().find(is_culprit) {
-            Some(said) => Failure::usage(format!("{}: {what}", said.place)),
-            None => Failure::usage(what),
+            Some(said) => CommandFailure::usage(format!("{}: {what}", said.place)),
+            None => CommandFailure::usage(what),
         }
     })?;
     let is_kept = |one: &Further| one.data.is_some() || one.name.kind.storage() == Storage::Files;
     if !options.databases.all().iter().any(is_kept) {
         nothing_is_kept(&origins, &said)?;
     }
-    Ok(Effective { options, log_format, origins })
+    Ok(EffectiveOptions { options, log_format, origins })
 }
 
 /// Fails if something is said of how data is kept, where none is.
-fn nothing_is_kept(origins: &[(String, String, &'static str)], said: &[Said]) -> Result<(), Failure> {
+fn nothing_is_kept(
+    origins: &[(String, String, &'static str)],
+    said: &[ConfiguredValue],
+) -> Result<(), CommandFailure> {
     let command = serve_command();
     for (name, value, origin) in origins {
         let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
@@ -326,30 +332,30 @@ fn nothing_is_kept(origins: &[(String, String, &'static str)], said: &[Said]) ->
         }
         let place = said.iter().find(|said| said.name == *name && *origin != "flag");
         let place = place.map_or_else(|| format!("--{name}"), |said| said.place.clone());
-        return Err(Failure::usage(format!(
+        return Err(CommandFailure::usage(format!(
             "{place}: nothing is kept without --data-dir DIR or a database on disk"
         )));
     }
     Ok(())
 }
 
-fn usage(error: clap::Error) -> Failure {
+fn usage(error: clap::Error) -> CommandFailure {
     let text = error.to_string();
-    Failure::usage(text.strip_prefix("error: ").unwrap_or(&text))
+    CommandFailure::usage(text.strip_prefix("error: ").unwrap_or(&text))
 }
 
 /// What is wrong with a value if nothing else is said.
-fn checked_alone(said: &Said) -> Result<(), String> {
+fn checked_alone(said: &ConfiguredValue) -> Result<(), String> {
     let words = std::iter::once(OsString::from("serve")).chain(said.flags.iter().cloned());
-    let matches = layers::flags_only(serve_command()).try_get_matches_from(words);
-    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let matches = option_sources::flags_only(serve_command()).try_get_matches_from(words);
+    let arguments = matches.and_then(|matches| ServeArguments::from_arg_matches(&matches));
     arguments.map_err(|error| error.to_string())?.checked().map(|_| ())
 }
 
 fn origins(
     command: &clap::Command,
     matches: &ArgMatches,
-    said: &[Said],
+    said: &[ConfiguredValue],
 ) -> Vec<(String, String, &'static str)> {
     let mut origins = Vec::new();
     for argument in command.get_arguments() {
@@ -379,11 +385,11 @@ fn origins(
 }
 
 /// Runs the server.
-pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), CommandFailure> {
     let effective = effective(words)?;
     init_logging_with_notices(effective.log_format, effective.options.observation.verbosity);
     folders::expect_folders(&effective.options)?;
-    serving::serve(&mut Todana::new(effective.options))
+    serving::serve(&mut TodanaProgram::new(effective.options))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The server's options, made of what was said on the command line, in the environment and in the file.
 
-use super::Arguments;
-use super::values::{Extended, Format, Protocol, SnapshotPacking, TlsVersion};
+use super::ServeArguments;
+use super::values::{ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
@@ -10,7 +10,7 @@ use todana_server::{
     Packing, ProtocolOptions, SnapshotOptions, Storage, TlsOptions,
 };
 
-impl Arguments {
+impl ServeArguments {
     /// The server's options. The error says which cannot be.
     pub(super) fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
@@ -27,7 +27,7 @@ impl Arguments {
             },
         });
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
-        let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
+        let negative = [ExtendedWord::NegativeIsSliding, ExtendedWord::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
         let options = Options {
             listen: ListenOptions {
@@ -47,17 +47,17 @@ impl Arguments {
             memory: MemoryOptions {
                 limit_mib: self.memory_limit,
                 refuse_when_full: self.disable_evictions,
-                emulate_full: self.extended.contains(&Extended::EmulateFull),
+                emulate_full: self.extended.contains(&ExtendedWord::EmulateFull),
             },
             protocols: ProtocolOptions {
                 protocol: match self.protocol {
-                    Protocol::Auto => Choice::Auto,
-                    Protocol::Ascii => Choice::Text,
-                    Protocol::Binary => Choice::Binary,
+                    ServedProtocol::Auto => Choice::Auto,
+                    ServedProtocol::Ascii => Choice::Text,
+                    ServedProtocol::Binary => Choice::Binary,
                 },
-                negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
+                negative_is_sliding: negative.next_back() == Some(ExtendedWord::NegativeIsSliding),
                 http_hosts: self.http_host,
-                debug_commands: self.extended.contains(&Extended::DebugCommands),
+                debug_commands: self.extended.contains(&ExtendedWord::DebugCommands),
                 authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
                 kyoto: KyotoOptions {
                     spoken: Kyoto::Beside,
@@ -103,8 +103,8 @@ impl Arguments {
         };
         options.validate().map_err(|error| error.to_string())?;
         let log_format = match self.log_format {
-            Format::Text => LogFormat::Text,
-            Format::Json => LogFormat::Json,
+            LogLineFormat::Text => LogFormat::Text,
+            LogLineFormat::Json => LogFormat::Json,
         };
         Ok((options, log_format))
     }
@@ -219,7 +219,7 @@ fn authentication(
 const ADMIN_PORT_DISTANCE: u16 = 10_000;
 
 /// Where the admin pages are. What nobody asked for must not keep the server from starting.
-fn admin(arguments: &Arguments) -> Option<AdminOptions> {
+fn admin(arguments: &ServeArguments) -> Option<AdminOptions> {
     let beside = |port: i32| match u16::try_from(port) {
         // The system chooses both, or there is no room above.
         Err(_) | Ok(0) => 0,

@@ -1,6 +1,6 @@
 //! What `serve` is told of replication.
 
-use super::Arguments;
+use super::ServeArguments;
 use std::time::Duration;
 use todana_server::{MasterAddress, Replication};
 
@@ -19,7 +19,7 @@ pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
     }
 }
 
-impl Arguments {
+impl ServeArguments {
     pub(super) fn replication(&self) -> Replication {
         Replication {
             server_id: self.server_id,

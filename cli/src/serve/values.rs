@@ -27,7 +27,7 @@ pub(super) enum TlsVersion {
 
 /// The words of `-o` that change anything; under memcached's name all of its words are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Extended {
+pub(super) enum ExtendedWord {
     #[value(name = "negative_exptime=sliding")]
     NegativeIsSliding,
     #[value(name = "negative_exptime=expired")]
@@ -40,7 +40,7 @@ pub(super) enum Extended {
 
 /// What connections speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Protocol {
+pub(super) enum ServedProtocol {
     Auto,
     Ascii,
     Binary,
@@ -55,7 +55,7 @@ pub(super) enum SnapshotPacking {
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum LogLineFormat {
     /// One line of text
     Text,
     /// One JSON object a line

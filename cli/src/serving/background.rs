@@ -8,14 +8,14 @@ use std::os::fd::AsFd;
 
 /// How to go on in the background.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundStart {
     /// Stay in the directory, where core files go, instead of changing to `/`.
     pub(crate) stays: bool,
     /// Keep the terminal's streams.
     pub(crate) keeps_streams: bool,
 }
 
-impl Background {
+impl BackgroundStart {
     /// Goes on in a process and session of its own. The process that was started ends here with exit code 0.
     pub(super) fn enter(self) -> Result<(), ServingProblem<'static>> {
         // A fork takes only its own thread along: with others, locks would stay locked for ever.

@@ -5,16 +5,16 @@
 //! ```
 //!
 //! Sockets come before the fork into the background, so that exit code 0 means that the server listens; the fork comes before
-//! the first thread. A name is data ([`Personality`]), a parser, and a [`ServerProgram`] for the words of its messages.
+//! the first thread. A name is data ([`ServerPersonality`]), a parser, and a [`ServerProgram`] for the words of its messages.
 //! Not here: command lines, and what the server does with its options (`todana_server`).
 
 mod background;
-mod personality;
-mod refusal;
+mod server_failure;
+mod server_personality;
 
-pub(crate) use background::{Background, error_stream, reason};
-pub(crate) use personality::{Asked, Personality, called_as};
-pub(crate) use refusal::Refusal;
+pub(crate) use background::{BackgroundStart, error_stream, reason};
+pub(crate) use server_failure::ServerFailure;
+pub(crate) use server_personality::{ServerPersonality, StartAction, called_as};
 
 use signal_hook::iterator::Signals;
 use std::io;
@@ -26,12 +26,12 @@ use todana_server::{Handle, Opened, Options, Progress, Server, Tls};
 pub(crate) type SignalHandler = Box<dyn FnMut(i32, &SignalControls) + Send>;
 
 /// What a server is opened with.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedServer {
     pub(crate) options: Options,
     /// Certificates, which may be readable only before the process changes its user.
     pub(crate) tls: Option<Tls>,
     /// How to go on in the background, if it should.
-    pub(crate) background: Option<Background>,
+    pub(crate) background: Option<BackgroundStart>,
 }
 
 /// Why the loop cannot go on.
@@ -53,20 +53,20 @@ pub(crate) enum ServingProblem<'e> {
 /// A server under one of its names: its messages, files and signals, in the order of the calls.
 pub(crate) trait ServerProgram {
     /// Why it does not serve.
-    type Refusal;
+    type StartError;
 
     /// Returns the signals that it handles.
     fn signals(&self) -> &'static [i32];
     /// Settles what must precede the sockets, as log, limits and user.
-    fn prepare(&mut self) -> Result<Prepared, Self::Refusal>;
+    fn prepare(&mut self) -> Result<PreparedServer, Self::StartError>;
     /// Names a problem in the program's words.
-    fn refusal(&self, problem: ServingProblem<'_>) -> Self::Refusal;
+    fn refusal(&self, problem: ServingProblem<'_>) -> Self::StartError;
     /// Settles what the caller of a daemon should learn; the process has a single thread.
-    fn bound(&mut self, _server: &mut Server) -> Result<(), Self::Refusal> {
+    fn bound(&mut self, _server: &mut Server) -> Result<(), Self::StartError> {
         Ok(())
     }
     /// Writes files that belong to the process that serves.
-    fn in_place(&mut self, _server: &Server) -> Result<(), Self::Refusal> {
+    fn in_place(&mut self, _server: &Server) -> Result<(), Self::StartError> {
         Ok(())
     }
     /// Returns what handles its signals, in a thread of its own.
@@ -106,8 +106,8 @@ impl SignalControls {
 }
 
 /// Serves until a signal or a client ends it.
-pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P::Refusal> {
-    let Prepared { options, tls, background } = program.prepare()?;
+pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P::StartError> {
+    let PreparedServer { options, tls, background } = program.prepare()?;
     let server = Server::bind_with(options, tls);
     let mut server = server.map_err(|error| program.refusal(ServingProblem::Bind(&error)))?;
     // Until here, while databases on disk are opened, a signal ends the process; nobody could handle it yet.

@@ -1,25 +1,25 @@
 //! What the server does in words and signals of its own under its own name. The loop itself is `crate::serving`.
 
-use super::banner::Banner;
-use crate::Failure;
+use super::start_banner::StartBanner;
+use crate::CommandFailure;
 use crate::progress::progress;
-use crate::serving::{Prepared, ServerProgram, ServingProblem, SignalHandler};
+use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandler};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::emulate_default_handler;
 use todana_server::{NOTICE, Opened, Options, Progress, Server, Tls};
 
 /// The server under its own name.
-pub(super) struct Todana {
+pub(super) struct TodanaProgram {
     options: Options,
-    banner: Banner,
+    banner: StartBanner,
     /// Made only when there is something to read back.
     bar: Option<ProgressBar>,
 }
 
-impl Todana {
-    pub(super) fn new(options: Options) -> Todana {
-        Todana { banner: Banner::of(&options), options, bar: None }
+impl TodanaProgram {
+    pub(super) fn new(options: Options) -> TodanaProgram {
+        TodanaProgram { banner: StartBanner::of(&options), options, bar: None }
     }
 
     fn clear(&mut self) {
@@ -27,28 +27,28 @@ impl Todana {
     }
 }
 
-impl ServerProgram for Todana {
-    type Refusal = Failure;
+impl ServerProgram for TodanaProgram {
+    type StartError = CommandFailure;
 
     fn signals(&self) -> &'static [i32] {
         &[SIGHUP, SIGINT, SIGTERM, SIGUSR1]
     }
 
-    fn prepare(&mut self) -> Result<Prepared, Failure> {
+    fn prepare(&mut self) -> Result<PreparedServer, CommandFailure> {
         let options = self.options.clone();
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
-        let tls = tls.map_err(|error| Failure::trouble(error.to_string()))?;
-        Ok(Prepared { options, tls, background: None })
+        let tls = tls.map_err(|error| CommandFailure::trouble(error.to_string()))?;
+        Ok(PreparedServer { options, tls, background: None })
     }
 
-    fn refusal(&self, problem: ServingProblem<'_>) -> Failure {
+    fn refusal(&self, problem: ServingProblem<'_>) -> CommandFailure {
         match problem {
             ServingProblem::System(error)
             | ServingProblem::Bind(error)
             | ServingProblem::Load(error)
-            | ServingProblem::Run(error) => Failure::trouble(error.to_string()),
+            | ServingProblem::Run(error) => CommandFailure::trouble(error.to_string()),
             ServingProblem::Threads(_) | ServingProblem::Background(_) => {
-                Failure::trouble("serve: does not go on in the background")
+                CommandFailure::trouble("serve: does not go on in the background")
             }
         }
     }

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 /// An exit code and the lines for standard error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ServerFailure {
     pub(crate) code: u8,
     pub(crate) message: String,
 }
 
-impl Refusal {
-    pub(crate) fn new(code: u8, message: impl Into<String>) -> Refusal {
-        Refusal { code, message: message.into() }
+impl ServerFailure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> ServerFailure {
+        ServerFailure { code, message: message.into() }
     }
 
     /// Prints the lines and returns the exit code.

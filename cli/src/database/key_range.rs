@@ -1,6 +1,6 @@
 //! The records of a database one after the other, taken out of its engine in pieces.
 
-use crate::Failure;
+use crate::CommandFailure;
 use std::ops::{Bound, ControlFlow};
 use todana::{Db, Record};
 use todana_core::{Attributes, Ordered};
@@ -11,14 +11,14 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// Which records, and which way.
 #[derive(Default)]
-pub(super) struct Range {
+pub(super) struct KeyRange {
     pub(super) prefix: Option<Vec<u8>>,
     pub(super) from: Option<Vec<u8>>,
     pub(super) to: Option<Vec<u8>>,
     pub(super) reverse: bool,
 }
 
-impl Range {
+impl KeyRange {
     pub(super) fn has(&self, key: &[u8]) -> bool {
         self.prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix))
             && self.from.as_ref().is_none_or(|from| key >= from.as_slice())
@@ -49,7 +49,7 @@ impl Range {
 }
 
 /// A record taken out of an engine.
-pub(super) struct Taken {
+pub(super) struct OwnedRecord {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) attributes: Attributes,
@@ -57,22 +57,22 @@ pub(super) struct Taken {
 
 /// A piece of records that are taken out together.
 #[derive(Default)]
-struct Piece {
-    records: Vec<Taken>,
+struct RecordBatch {
+    records: Vec<OwnedRecord>,
     bytes: usize,
     /// The last key that was seen, wanted or not.
     last: Vec<u8>,
     seen: usize,
 }
 
-impl Piece {
+impl RecordBatch {
     fn take(&mut self, key: &[u8], record: Record<'_>, is_wanted: bool) -> ControlFlow<()> {
         self.last.clear();
         self.last.extend_from_slice(key);
         self.seen += 1;
         if is_wanted {
             self.bytes += key.len() + record.value.len();
-            self.records.push(Taken {
+            self.records.push(OwnedRecord {
                 key: key.to_vec(),
                 value: record.value.to_vec(),
                 attributes: record.attributes,
@@ -86,18 +86,18 @@ impl Piece {
 /// Shows the live records of a range, in order where the database keeps one, until `see` breaks. No lock is held meanwhile.
 pub(super) fn walk(
     db: &Db,
-    range: &Range,
-    see: &mut dyn FnMut(&Taken) -> Result<ControlFlow<()>, Failure>,
-) -> Result<(), Failure> {
+    range: &KeyRange,
+    see: &mut dyn FnMut(&OwnedRecord) -> Result<ControlFlow<()>, CommandFailure>,
+) -> Result<(), CommandFailure> {
     match db.database().engine().ordered() {
         Some(ordered) => walk_in_order(db, ordered, range, see),
         None if range.reverse => {
-            Err(Failure::usage(format!("{} keeps no order: --reverse needs a tree", db.name())))
+            Err(CommandFailure::usage(format!("{} keeps no order: --reverse needs a tree", db.name())))
         }
         None => {
             let mut place = None;
             loop {
-                let mut piece = Piece::default();
+                let mut piece = RecordBatch::default();
                 place = db
                     .database()
                     .scan(place.take(), &mut |key, record| piece.take(key, record, range.has(key)))?;
@@ -117,13 +117,13 @@ pub(super) fn walk(
 fn walk_in_order(
     db: &Db,
     ordered: &dyn Ordered,
-    range: &Range,
-    see: &mut dyn FnMut(&Taken) -> Result<ControlFlow<()>, Failure>,
-) -> Result<(), Failure> {
+    range: &KeyRange,
+    see: &mut dyn FnMut(&OwnedRecord) -> Result<ControlFlow<()>, CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut last: Option<Vec<u8>> = None;
     loop {
         let now = db.database().now();
-        let (mut piece, mut is_over) = (Piece::default(), true);
+        let (mut piece, mut is_over) = (RecordBatch::default(), true);
         let mut take = |key: &[u8], record: Record<'_>| {
             let is_beyond = !range.has(key) && (range.is_before(key) == range.reverse);
             if is_beyond {
@@ -165,7 +165,8 @@ mod tests {
     #[test]
     fn a_walk_downwards_begins_behind_a_prefix() {
         let most = |prefix: &[u8], to: Option<&[u8]>| {
-            Range { prefix: Some(prefix.to_vec()), to: to.map(<[u8]>::to_vec), ..Range::default() }.most()
+            KeyRange { prefix: Some(prefix.to_vec()), to: to.map(<[u8]>::to_vec), ..KeyRange::default() }
+                .most()
         };
         assert_eq!(most(b"ab", None), Some(b"ac".to_vec()));
         assert_eq!(most(b"a\xFF", None), Some(b"b".to_vec()));

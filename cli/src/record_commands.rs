@@ -1,13 +1,13 @@
 //! Commands on the records of a running server; those of a database on disk go to `database`.
 
 use crate::amount::amount;
+use crate::command_target::CommandTarget;
 use crate::dump::dump;
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::load::load;
-use crate::place::Place;
-use crate::server_options::{Server, ServerOptions};
+use crate::server_options::{ServerOptions, ServerTarget};
 use crate::time_to_live::{exptime, warn_if_past};
-use crate::{Failure, database, statistics, tsv};
+use crate::{CommandFailure, database, statistics, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use std::ffi::{OsStr, OsString};
@@ -23,13 +23,13 @@ Backslash, tab, LF and CR are written as \\\\ \\t \\n \\r in key and value, any 
 
 /// Whether a miss is told.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Quiet {
+pub(crate) struct QuietOption {
     /// Do not say what is missing or not stored; the exit code does
     #[arg(short, long)]
     quiet: bool,
 }
 
-impl Quiet {
+impl QuietOption {
     /// Says on standard error what became of a key.
     pub(crate) fn tell(self, key: &OsStr, what: &str) {
         if !self.quiet {
@@ -39,18 +39,18 @@ impl Quiet {
     }
 
     /// Fails, having said so, unless there is such a record.
-    pub(crate) fn found(self, key: &OsStr, is_there: bool) -> Result<(), Failure> {
+    pub(crate) fn found(self, key: &OsStr, is_there: bool) -> Result<(), CommandFailure> {
         if is_there {
             return Ok(());
         }
         self.tell(key, "no such record");
-        Err(Failure::miss())
+        Err(CommandFailure::miss())
     }
 }
 
 /// How records are shown.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Shown {
+pub(crate) struct GetFormat {
     /// One JSON object a record, with flags; value_base64 where the value is no text
     #[arg(long)]
     json: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Shown {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum RecordCommand {
     /// Read records
     #[command(
         after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe the value of one key goes as it is, without a newline after it.\nExit code 1 if any is missing; standard error names it."
@@ -73,9 +73,9 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "KEYS")]
         wanted: Vec<OsString>,
         #[command(flatten)]
-        shown: Shown,
+        shown: GetFormat,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -111,7 +111,7 @@ pub(crate) enum Command {
         #[arg(long, group = "how", value_name = "VERSION")]
         cas: Option<u64>,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -122,7 +122,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         keys: Vec<OsString>,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -130,18 +130,18 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  todana incr visits --initial 1")]
     Incr {
         #[command(flatten)]
-        sum: Sum,
+        sum: CounterArguments,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
     /// Subtract from a number (not below 0) and print it
     Decr {
         #[command(flatten)]
-        sum: Sum,
+        sum: CounterArguments,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -157,7 +157,7 @@ pub(crate) enum Command {
         #[arg(long, allow_negative_numbers = true, value_parser = exptime, conflicts_with = "time", value_name = "TIME")]
         ttl: Option<i64>,
         #[command(flatten)]
-        quiet: Quiet,
+        quiet: QuietOption,
         #[command(flatten)]
         server: ServerOptions,
     },
@@ -219,7 +219,7 @@ pub(crate) enum Command {
 
 /// What is added to which number.
 #[derive(Debug, Args)]
-pub(crate) struct Sum {
+pub(crate) struct CounterArguments {
     /// The key
     pub(crate) key: OsString,
     /// How much
@@ -231,7 +231,12 @@ pub(crate) struct Sum {
 }
 
 /// Says why a record was not stored.
-pub(crate) fn stored(key: &OsStr, verb: Verb, outcome: Outcome, quiet: Quiet) -> Result<(), Failure> {
+pub(crate) fn stored(
+    key: &OsStr,
+    verb: Verb,
+    outcome: Outcome,
+    quiet: QuietOption,
+) -> Result<(), CommandFailure> {
     let why = match (outcome, verb) {
         (Outcome::Done, _) => return Ok(()),
         (Outcome::NotStored, Verb::Add) => "not stored: there is such a record already",
@@ -239,42 +244,42 @@ pub(crate) fn stored(key: &OsStr, verb: Verb, outcome: Outcome, quiet: Quiet) ->
         _ => "not stored: no such record",
     };
     quiet.tell(key, why);
-    Err(Failure::miss())
+    Err(CommandFailure::miss())
 }
 
-impl Command {
+impl RecordCommand {
     fn options(&self) -> &ServerOptions {
         match self {
-            Command::Get { server, .. }
-            | Command::Set { server, .. }
-            | Command::Delete { server, .. }
-            | Command::Incr { server, .. }
-            | Command::Decr { server, .. }
-            | Command::Touch { server, .. }
-            | Command::Stats { server, .. }
-            | Command::Flush { server, .. }
-            | Command::Ping { server }
-            | Command::Load { server, .. }
-            | Command::Dump { server, .. } => server,
+            RecordCommand::Get { server, .. }
+            | RecordCommand::Set { server, .. }
+            | RecordCommand::Delete { server, .. }
+            | RecordCommand::Incr { server, .. }
+            | RecordCommand::Decr { server, .. }
+            | RecordCommand::Touch { server, .. }
+            | RecordCommand::Stats { server, .. }
+            | RecordCommand::Flush { server, .. }
+            | RecordCommand::Ping { server }
+            | RecordCommand::Load { server, .. }
+            | RecordCommand::Dump { server, .. } => server,
         }
     }
 
     /// The value of a `set`, which may have to be read.
-    pub(crate) fn value(&self) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn value(&self) -> Result<Vec<u8>, CommandFailure> {
         match self {
-            Command::Set { value, .. } if value == "-" => {
+            RecordCommand::Set { value, .. } if value == "-" => {
                 let mut bytes = Vec::new();
                 io::stdin().lock().read_to_end(&mut bytes)?;
                 Ok(bytes)
             }
-            Command::Set { value, .. } => Ok(value.as_bytes().to_vec()),
+            RecordCommand::Set { value, .. } => Ok(value.as_bytes().to_vec()),
             _ => Ok(Vec::new()),
         }
     }
 
     /// What a `set` stores; `None` for other commands.
     pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<Store<'a>> {
-        let Command::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
+        let RecordCommand::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
             return None;
         };
         let verb = match (add, replace, append, prepend, cas) {
@@ -289,46 +294,46 @@ impl Command {
     }
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), Failure> {
-    if let Command::Set { ttl, .. }
-    | Command::Touch { ttl: Some(ttl), .. }
-    | Command::Touch { time: Some(ttl), .. } = command
+pub(crate) fn run(command: &RecordCommand) -> Result<(), CommandFailure> {
+    if let RecordCommand::Set { ttl, .. }
+    | RecordCommand::Touch { ttl: Some(ttl), .. }
+    | RecordCommand::Touch { time: Some(ttl), .. } = command
     {
         warn_if_past(*ttl);
     }
     let options = command.options();
     match options.place(None)? {
-        Place::Database(name) => {
+        CommandTarget::Database(name) => {
             options.expect_no_database()?;
             database::run(command, &name)
         }
-        Place::Server(destination) => run_at(&options.at(destination), command),
+        CommandTarget::Server(destination) => run_at(&options.at(destination), command),
     }
 }
 
-fn run_at(server: &Server<'_>, command: &Command) -> Result<(), Failure> {
+fn run_at(server: &ServerTarget<'_>, command: &RecordCommand) -> Result<(), CommandFailure> {
     match command {
-        Command::Get { wanted, shown, quiet, .. } => {
+        RecordCommand::Get { wanted, shown, quiet, .. } => {
             let mut connection = server.connect()?;
             get(wanted, *shown, *quiet, &mut |key| Ok(connection.get(&[key], shown.versions)?.pop()))
         }
-        Command::Set { key, quiet, .. } => {
+        RecordCommand::Set { key, quiet, .. } => {
             let value = command.value()?;
             let Some(store) = command.store(&value) else { return Ok(()) };
             stored(key, store.verb, server.connect()?.store(&store)?, *quiet)
         }
-        Command::Delete { keys, quiet, .. } => {
+        RecordCommand::Delete { keys, quiet, .. } => {
             let mut connection = server.connect()?;
             delete(keys, *quiet, &mut |key| Ok(connection.delete(key)? == Outcome::Done))
         }
-        Command::Incr { sum, quiet, .. } => count(server, sum, true, *quiet),
-        Command::Decr { sum, quiet, .. } => count(server, sum, false, *quiet),
-        Command::Touch { key, time, ttl, quiet, .. } => {
+        RecordCommand::Incr { sum, quiet, .. } => count(server, sum, true, *quiet),
+        RecordCommand::Decr { sum, quiet, .. } => count(server, sum, false, *quiet),
+        RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let ttl = time.or(*ttl).unwrap_or(0);
             quiet.found(key, server.connect()?.touch(key.as_bytes(), ttl)? == Outcome::Done)
         }
-        Command::Stats { group, json, .. } => statistics::print(server, group, *json),
-        Command::Flush { delay, yes, .. } => {
+        RecordCommand::Stats { group, json, .. } => statistics::print(server, group, *json),
+        RecordCommand::Flush { delay, yes, .. } => {
             let mut connection = server.connect()?;
             if !yes {
                 confirm_flush(statistics::count(server).ok(), &server.destination)?;
@@ -337,17 +342,22 @@ fn run_at(server: &Server<'_>, command: &Command) -> Result<(), Failure> {
             connection.simple(&line)?;
             Ok(())
         }
-        Command::Ping { .. } => {
+        RecordCommand::Ping { .. } => {
             let version = server.connect()?.version()?;
             writeln!(io::stdout(), "{} answers: version {version}", server.destination)?;
             Ok(())
         }
-        Command::Load { file, options, .. } => load(&mut server.connect()?, file, options),
-        Command::Dump { file, options, .. } => dump(server, file, *options),
+        RecordCommand::Load { file, options, .. } => load(&mut server.connect()?, file, options),
+        RecordCommand::Dump { file, options, .. } => dump(server, file, *options),
     }
 }
 
-fn count(server: &Server<'_>, sum: &Sum, up: bool, quiet: Quiet) -> Result<(), Failure> {
+fn count(
+    server: &ServerTarget<'_>,
+    sum: &CounterArguments,
+    up: bool,
+    quiet: QuietOption,
+) -> Result<(), CommandFailure> {
     let (mut connection, key) = (server.connect()?, sum.key.as_bytes());
     let number = match sum.initial {
         Some(initial) => Some(connection.count_or_create(key, sum.by, up, initial)?),
@@ -360,9 +370,9 @@ fn count(server: &Server<'_>, sum: &Sum, up: bool, quiet: Quiet) -> Result<(), F
 /// Removes records, each by `remove`, which returns false for one that there was not.
 pub(crate) fn delete(
     keys: &[OsString],
-    quiet: Quiet,
-    remove: &mut dyn FnMut(&[u8]) -> Result<bool, Failure>,
-) -> Result<(), Failure> {
+    quiet: QuietOption,
+    remove: &mut dyn FnMut(&[u8]) -> Result<bool, CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut outcome = Ok(());
     for key in keys {
         outcome = quiet.found(key, remove(key.as_bytes())?).and(outcome);
@@ -371,15 +381,15 @@ pub(crate) fn delete(
 }
 
 /// Reads the record of a key.
-type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<Item>, Failure> + 'r;
+type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<Item>, CommandFailure> + 'r;
 
 /// Shows records, each read by `read`.
 pub(crate) fn get(
     keys: &[OsString],
-    shown: Shown,
-    quiet: Quiet,
+    shown: GetFormat,
+    quiet: QuietOption,
     read: &mut ReadRecord<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     let (is_terminal, is_one) = (out.is_terminal(), keys.len() == 1);
     let mut outcome = Ok(());
@@ -408,13 +418,16 @@ pub(crate) fn get(
 }
 
 /// Asks whether all records may go.
-pub(crate) fn confirm_flush(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
+pub(crate) fn confirm_flush(
+    records: Option<u64>,
+    place: &dyn std::fmt::Display,
+) -> Result<(), CommandFailure> {
     let what = records.map_or_else(|| "all records".to_string(), |count| amount(count, "record"));
     confirm(&format!("{place}: remove {what}?"), "nothing was removed")
 }
 
 /// Asks for consent where somebody sits at a terminal: scripts mean what they say. Fails if it is not given.
-fn confirm(question: &str, otherwise: &str) -> Result<(), Failure> {
+fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(());
     }
@@ -423,7 +436,7 @@ fn confirm(question: &str, otherwise: &str) -> Result<(), Failure> {
     io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failure::declined(otherwise)),
+        _ => Err(CommandFailure::declined(otherwise)),
     }
 }
 

@@ -12,7 +12,7 @@
 //! Where a directory is as likely (`Source`: backup, log), a bare word is one, also if it does not exist.
 //! A directory whose name would do as host:port is refused: `todana://NAME` is the server, `./NAME` the directory.
 
-use crate::Failure;
+use crate::CommandFailure;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -23,36 +23,36 @@ use todana_client::Destination;
 
 /// Where records are.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum CommandTarget {
     /// At a server.
     Server(Destination),
     /// In a database on disk.
-    Database(Local),
+    Database(LocalDatabase),
 }
 
 /// What the command line opens itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Local {
+pub(crate) enum LocalDatabase {
     /// A database on disk.
     Named(Name),
     /// What a server has kept of a database in memory (`--data-dir`).
     Kept(PathBuf),
 }
 
-impl Local {
+impl LocalDatabase {
     /// Where it lies.
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Local::Named(name) => name.path.as_deref().unwrap_or(Path::new("")),
-            Local::Kept(path) => path,
+            LocalDatabase::Named(name) => name.path.as_deref().unwrap_or(Path::new("")),
+            LocalDatabase::Kept(path) => path,
         }
     }
 
     /// The name of a database on disk; fails for a data directory, which `what` is not for.
-    pub(crate) fn named(&self, what: &str) -> Result<&Name, Failure> {
+    pub(crate) fn named(&self, what: &str) -> Result<&Name, CommandFailure> {
         match self {
-            Local::Named(name) => Ok(name),
-            Local::Kept(path) => Err(Failure::usage(format!(
+            LocalDatabase::Named(name) => Ok(name),
+            LocalDatabase::Kept(path) => Err(CommandFailure::usage(format!(
                 "{} is a data directory, if anything; {what}, as ./x.hash and ./x.tree are",
                 path.display()
             ))),
@@ -60,26 +60,26 @@ impl Local {
     }
 }
 
-impl fmt::Display for Local {
+impl fmt::Display for LocalDatabase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Local::Named(name) => name.fmt(f),
-            Local::Kept(path) => path.display().fmt(f),
+            LocalDatabase::Named(name) => name.fmt(f),
+            LocalDatabase::Kept(path) => path.display().fmt(f),
         }
     }
 }
 
-impl FromStr for Place {
+impl FromStr for CommandTarget {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
-        Place::read(text, Path::new(text).is_dir())
+    fn from_str(text: &str) -> Result<CommandTarget, String> {
+        CommandTarget::read(text, Path::new(text).is_dir())
     }
 }
 
-impl Place {
-    fn read(text: &str, is_directory: bool) -> Result<Place, String> {
-        let address = text.parse().map(Place::Server).map_err(|error| format!("{error}"));
+impl CommandTarget {
+    fn read(text: &str, is_directory: bool) -> Result<CommandTarget, String> {
+        let address = text.parse().map(CommandTarget::Server).map_err(|error| format!("{error}"));
         if is_address(text) {
             return address;
         }
@@ -91,22 +91,24 @@ impl Place {
         }
         match Name::parse(text) {
             Ok(name) => match name.kind.is_in_memory() {
-                false => Ok(Place::Database(Local::Named(name))),
+                false => Ok(CommandTarget::Database(LocalDatabase::Named(name))),
                 true => Err(format!(
                     "{text} is in the memory of the server that has it: name that server, or a database on disk"
                 )),
             },
-            Err(_) if is_directory || text.contains('/') => Ok(Place::Database(Local::Kept(text.into()))),
+            Err(_) if is_directory || text.contains('/') => {
+                Ok(CommandTarget::Database(LocalDatabase::Kept(text.into())))
+            }
             Err(_) => address,
         }
     }
 
     /// The server that is named; fails for a database on disk.
-    pub(crate) fn server(self) -> Result<Destination, Failure> {
+    pub(crate) fn server(self) -> Result<Destination, CommandFailure> {
         match self {
-            Place::Server(destination) => Ok(destination),
-            Place::Database(local) => {
-                Err(Failure::usage(format!("{local} is a database on disk; this needs a server")))
+            CommandTarget::Server(destination) => Ok(destination),
+            CommandTarget::Database(local) => {
+                Err(CommandFailure::usage(format!("{local} is a database on disk; this needs a server")))
             }
         }
     }
@@ -117,11 +119,11 @@ pub(crate) fn is_address(text: &str) -> bool {
     text.contains("://") || text.starts_with("unix:")
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CommandTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Server(destination) => write!(f, "{destination}"),
-            Place::Database(name) => write!(f, "{name}"),
+            CommandTarget::Server(destination) => write!(f, "{destination}"),
+            CommandTarget::Database(name) => write!(f, "{name}"),
         }
     }
 }
@@ -130,41 +132,47 @@ impl fmt::Display for Place {
 pub(crate) fn names_database(word: &OsStr) -> bool {
     let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
     match text.parse() {
-        Ok(Place::Database(_)) | Err(_) => true,
-        Ok(Place::Server(_)) => text.contains(':'),
+        Ok(CommandTarget::Database(_)) | Err(_) => true,
+        Ok(CommandTarget::Server(_)) => text.contains(':'),
     }
 }
 
 /// Where a backup or a log is taken from: a directory of no server, or a server at work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum DirectoryOrServer {
     /// A directory.
     Directory(PathBuf),
     /// A server at work.
     Server(Destination),
 }
 
-impl Source {
+impl DirectoryOrServer {
     /// What the word names, or else the options or the environment do; `what` it is called in a message.
-    pub(crate) fn of(word: Option<&OsStr>, named: Option<Place>, what: &str) -> Result<Source, Failure> {
+    pub(crate) fn of(
+        word: Option<&OsStr>,
+        named: Option<CommandTarget>,
+        what: &str,
+    ) -> Result<DirectoryOrServer, CommandFailure> {
         match named {
-            Some(Place::Server(server)) => return Ok(Source::Server(server)),
-            Some(Place::Database(local)) => return Ok(Source::Directory(local.path().to_path_buf())),
+            Some(CommandTarget::Server(server)) => return Ok(DirectoryOrServer::Server(server)),
+            Some(CommandTarget::Database(local)) => {
+                return Ok(DirectoryOrServer::Directory(local.path().to_path_buf()));
+            }
             None => {}
         }
-        let word =
-            word.ok_or_else(|| Failure::usage(format!("{what} is missing; or name a server with -S")))?;
-        Source::read(word)
+        let word = word
+            .ok_or_else(|| CommandFailure::usage(format!("{what} is missing; or name a server with -S")))?;
+        DirectoryOrServer::read(word)
     }
 
     /// A word without a colon is a directory, also where there is none of that name: it was mistyped.
-    fn read(word: &OsStr) -> Result<Source, Failure> {
-        let directory = Source::Directory(PathBuf::from(word));
+    fn read(word: &OsStr) -> Result<DirectoryOrServer, CommandFailure> {
+        let directory = DirectoryOrServer::Directory(PathBuf::from(word));
         let Some(text) = word.to_str().filter(|text| text.contains(':')) else { return Ok(directory) };
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match text.parse() {
-            Ok(Place::Server(server)) => Ok(Source::Server(server)),
-            Ok(Place::Database(_)) => Ok(directory),
+            Ok(CommandTarget::Server(server)) => Ok(DirectoryOrServer::Server(server)),
+            Ok(CommandTarget::Database(_)) => Ok(directory),
             // A name with a colon that cannot be meant as an address.
             Err(_)
                 if !is_address(text)
@@ -172,7 +180,7 @@ impl Source {
             {
                 Ok(directory)
             }
-            Err(error) => Err(Failure::usage(error)),
+            Err(error) => Err(CommandFailure::usage(error)),
         }
     }
 }
@@ -183,16 +191,16 @@ fn address(text: &str) -> Option<Destination> {
 }
 
 /// Fails if a directory that is to be read is none, or is not there: `what` wants one. Says what there is instead.
-pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
+pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), CommandFailure> {
     let name = path.display();
-    let trouble = |what: String| Err(Failure::trouble(what));
+    let trouble = |what: String| Err(CommandFailure::trouble(what));
     let error = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => return trouble(format!("{name} is a file; {what} wants a directory")),
         Err(error) => error,
     };
     match path.to_str() {
-        Some(text) if is_address(text) || address(text).is_some() => Err(Failure::usage(format!(
+        Some(text) if is_address(text) || address(text).is_some() => Err(CommandFailure::usage(format!(
             "{name} looks like a server; {what} wants a directory: the server's --data-dir, or a backup of it"
         ))),
         _ if error.kind() == io::ErrorKind::NotFound => trouble(format!("{name} does not exist")),
@@ -206,7 +214,7 @@ pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
 
 /// The database on disk that a path leads to, if it is one: others may have named a directory so.
 pub(crate) fn database(path: &Path) -> Option<Name> {
-    let Ok(Place::Database(Local::Named(name))) = path.to_str()?.parse() else { return None };
+    let Ok(CommandTarget::Database(LocalDatabase::Named(name))) = path.to_str()?.parse() else { return None };
     let is_one = match name.kind.storage() {
         Storage::FilesAndLog => path.join("tree").is_dir(),
         _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),
@@ -215,11 +223,11 @@ pub(crate) fn database(path: &Path) -> Option<Name> {
 }
 
 /// The same where a server can be named too: whoever left out its port is told.
-pub(crate) fn expect_source(path: &Path, what: &str) -> Result<(), Failure> {
+pub(crate) fn expect_source(path: &Path, what: &str) -> Result<(), CommandFailure> {
     match path.to_str() {
         Some(text) if !text.contains(['/', ':']) && !path.exists() => {
             let hint = format!("a server is named with its port: {text}:11211");
-            Err(Failure::trouble(format!("{text} does not exist; {hint}")))
+            Err(CommandFailure::trouble(format!("{text} does not exist; {hint}")))
         }
         _ => expect_directory(path, what),
     }
@@ -232,39 +240,43 @@ mod tests {
     #[test]
     fn existing_directory_is_never_a_host() {
         for text in ["empty", "localhost", "data", "2026-11:monday"] {
-            assert_eq!(Place::read(text, true), Ok(Place::Database(Local::Kept(text.into()))), "{text}");
+            assert_eq!(
+                CommandTarget::read(text, true),
+                Ok(CommandTarget::Database(LocalDatabase::Kept(text.into()))),
+                "{text}"
+            );
         }
         for text in ["host:11211", "127.0.0.1:1", "::1"] {
-            assert!(Place::read(text, true).unwrap_err().contains("is a directory here"), "{text}");
+            assert!(CommandTarget::read(text, true).unwrap_err().contains("is a directory here"), "{text}");
         }
         assert_eq!(
-            Place::read("./host:11211", true),
-            Ok(Place::Database(Local::Kept("./host:11211".into())))
+            CommandTarget::read("./host:11211", true),
+            Ok(CommandTarget::Database(LocalDatabase::Kept("./host:11211".into())))
         );
-        assert!(matches!(Place::read("todana://host:11211", true), Ok(Place::Server(_))));
+        assert!(matches!(CommandTarget::read("todana://host:11211", true), Ok(CommandTarget::Server(_))));
     }
 
     #[test]
     fn databases_are_told_from_servers() {
         for text in ["x.hash", "./x.tree", "/var/lib/carts.kch#bnum=1", "carts=x.tch", "dir:1/x.tree"] {
-            assert!(matches!(text.parse(), Ok(Place::Database(Local::Named(_)))), "{text}");
+            assert!(matches!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::Named(_)))), "{text}");
         }
         for text in
             ["127.0.0.1:11211", "cache.hash:11211", "unix:/run/x.hash", "todana://x.hash", "localhost", "::1"]
         {
-            assert!(matches!(text.parse(), Ok(Place::Server(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(CommandTarget::Server(_))), "{text}");
         }
         for text in ["./data", "/var/lib/todana", "data/", "../x:1"] {
-            assert_eq!(text.parse(), Ok(Place::Database(Local::Kept(text.into()))));
+            assert_eq!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::Kept(text.into()))));
         }
         for text in ["mem:hash", "%", "*#capcnt=5"] {
-            assert!(text.parse::<Place>().unwrap_err().contains("memory of the server"), "{text}");
+            assert!(text.parse::<CommandTarget>().unwrap_err().contains("memory of the server"), "{text}");
         }
     }
 
     #[test]
     fn addresses_are_told_from_directories() {
-        let of = |text: &str| Source::read(OsStr::new(text)).ok();
+        let of = |text: &str| DirectoryOrServer::read(OsStr::new(text)).ok();
         for text in [
             "todana://host:11211",
             "todana://a:b@h",
@@ -275,10 +287,10 @@ mod tests {
             "::1",
             "host:1",
         ] {
-            assert!(matches!(of(text), Some(Source::Server(_))), "{text}");
+            assert!(matches!(of(text), Some(DirectoryOrServer::Server(_))), "{text}");
         }
         for text in ["/var/lib/todana", "data", "./a:1", "./host:11211", "/tmp", "dir/x:1", "host:port"] {
-            assert!(matches!(of(text), Some(Source::Directory(_))), "{text}");
+            assert!(matches!(of(text), Some(DirectoryOrServer::Directory(_))), "{text}");
         }
         for text in ["unix:", "todana://:1", "a:99999"] {
             assert_eq!(of(text), None, "{text}");

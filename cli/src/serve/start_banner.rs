@@ -39,7 +39,7 @@ fn found(opened: &Opened) -> String {
 }
 
 /// Prints the three lines at the start: program, addresses, an example. Lines on databases, kept data and open doors follow.
-pub(super) struct Banner {
+pub(super) struct StartBanner {
     is_unix: bool,
     /// What clients can check the server by.
     certificate: Option<PathBuf>,
@@ -62,8 +62,8 @@ pub(super) struct Banner {
     guards_tls: bool,
 }
 
-impl Banner {
-    pub(super) fn of(options: &Options) -> Banner {
+impl StartBanner {
+    pub(super) fn of(options: &Options) -> StartBanner {
         let memory = match (options.memory.limit_mib, options.memory.refuse_when_full) {
             (0, _) => "no memory limit".to_string(),
             (mib, false) => format!("{mib} MiB, evicting beyond"),
@@ -73,7 +73,7 @@ impl Banner {
         let has_prefix = |prefix: &str| options.listen.addresses.iter().any(|entry| entry.contains(prefix));
         let requires_certificates = options.listen.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2);
         let certificate = options.listen.tls.as_ref().map(|tls| tls.chain.clone());
-        Banner {
+        StartBanner {
             is_unix: options.listen.unix_socket.is_some(),
             certificate,
             wants_certificate: requires_certificates,

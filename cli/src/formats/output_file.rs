@@ -10,16 +10,16 @@ use tempfile::NamedTempFile;
 const BUFFER: usize = 1 << 18;
 
 /// Where the records go.
-pub(super) enum Output {
+pub(super) enum OutputFile {
     /// What has no content to lose: standard output, a pipe, a device.
     Stream(BufWriter<Box<dyn Write>>),
     /// A file beside the one that is meant, which takes its name when it is whole, and is removed if it never is.
     Part(BufWriter<NamedTempFile>, PathBuf),
 }
 
-impl Output {
-    pub(super) fn create(path: &Path) -> io::Result<Output> {
-        let stream = |out: Box<dyn Write>| Ok(Output::Stream(BufWriter::with_capacity(BUFFER, out)));
+impl OutputFile {
+    pub(super) fn create(path: &Path) -> io::Result<OutputFile> {
+        let stream = |out: Box<dyn Write>| Ok(OutputFile::Stream(BufWriter::with_capacity(BUFFER, out)));
         if path == Path::new("-") {
             return stream(Box::new(io::stdout()));
         }
@@ -41,14 +41,14 @@ impl Output {
             // It may be another's file, and then have permissions that cannot be had.
             let _ = part.as_file().set_permissions(before.permissions());
         }
-        Ok(Output::Part(BufWriter::with_capacity(BUFFER, part), path))
+        Ok(OutputFile::Part(BufWriter::with_capacity(BUFFER, part), path))
     }
 
     /// Writes what it begins with anew, where that can be done.
     pub(super) fn rewrite_head(&mut self, head: &[u8]) -> io::Result<()> {
         match self {
-            Output::Stream(_) => Ok(()),
-            Output::Part(out, _) => {
+            OutputFile::Stream(_) => Ok(()),
+            OutputFile::Part(out, _) => {
                 out.seek(SeekFrom::Start(0))?;
                 out.write_all(head)?;
                 out.seek(SeekFrom::End(0)).map(drop)
@@ -58,8 +58,8 @@ impl Output {
 
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
-            Output::Stream(mut out) => out.flush(),
-            Output::Part(out, path) => {
+            OutputFile::Stream(mut out) => out.flush(),
+            OutputFile::Part(out, path) => {
                 let part = out.into_inner().map_err(io::IntoInnerError::into_error)?;
                 File::sync_all(part.as_file())?;
                 part.persist(path)?;
@@ -84,18 +84,18 @@ fn usual_permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }
 
-impl Write for Output {
+impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Stream(out) => out.write(bytes),
-            Output::Part(out, _) => out.write(bytes),
+            OutputFile::Stream(out) => out.write(bytes),
+            OutputFile::Part(out, _) => out.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Stream(out) => out.flush(),
-            Output::Part(out, _) => out.flush(),
+            OutputFile::Stream(out) => out.flush(),
+            OutputFile::Part(out, _) => out.flush(),
         }
     }
 }

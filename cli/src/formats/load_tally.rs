@@ -1,11 +1,11 @@
 //! What has been loaded of a file so far.
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::amount::amount;
 
 /// What has been loaded of a file so far.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct LoadTally {
     pub(crate) loaded: u64,
     /// Expired already.
     pub(crate) skipped: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Tally {
     pub(crate) example: Option<String>,
 }
 
-impl Tally {
+impl LoadTally {
     /// A record has been refused.
     pub(crate) fn refuse(&mut self, why: impl FnOnce() -> String) {
         self.refused += 1;
@@ -28,7 +28,7 @@ impl Tally {
 
     /// Tells it, on standard error. Of a file that cannot be read to its end the cause comes first, and nothing more where nothing was
     /// done.
-    pub(crate) fn tell(&self, says_refused: bool, cause: Option<&Failure>) {
+    pub(crate) fn tell(&self, says_refused: bool, cause: Option<&CommandFailure>) {
         if let Some(cause) = cause {
             cause.tell();
             if self.loaded + self.skipped + self.refused + self.removed + self.cleared == 0 {
@@ -55,7 +55,7 @@ impl Tally {
     }
 
     /// Fails if records were refused by `whom`.
-    pub(crate) fn outcome(&self, whom: &str) -> Result<(), Failure> {
+    pub(crate) fn outcome(&self, whom: &str) -> Result<(), CommandFailure> {
         if self.refused == 0 {
             return Ok(());
         }
@@ -63,6 +63,6 @@ impl Tally {
         if let Some(example) = &self.example {
             what.push_str(&format!("; one is {example}"));
         }
-        Err(Failure::trouble(what))
+        Err(CommandFailure::trouble(what))
     }
 }

@@ -1,9 +1,11 @@
 //! Reading files of records, whatever they are.
 
-use super::{Change, Format, LoadOptions, Loaded, Objection, See, Tally, expiry_of, ulog};
+use super::{
+    ChangeSink, FileChange, InputFormat, LoadOptions, LoadTally, LoadedRecord, StoreProblem, expiry_of, ulog,
+};
 use crate::amount::amount;
 use crate::progress::bytes_read;
-use crate::{Failure, tsv};
+use crate::{CommandFailure, tsv};
 use indicatif::ProgressBar;
 use std::fmt::Display;
 use std::fs::File;
@@ -21,15 +23,15 @@ const MARK_LEN: usize = 6;
 pub(crate) fn read(
     file: &Path,
     options: &LoadOptions,
-    tally: &mut Tally,
-    see: &mut See<'_>,
-) -> Result<(), Failure> {
+    tally: &mut LoadTally,
+    see: &mut ChangeSink<'_>,
+) -> Result<(), CommandFailure> {
     let is_directory = file != Path::new("-") && file.is_dir();
     match options.format {
         None if is_directory => return ulog::read(file, options, tally, see),
-        Some(Format::Ulog) => return ulog::read(file, options, tally, see),
+        Some(InputFormat::Ulog) => return ulog::read(file, options, tally, see),
         Some(_) if is_directory => {
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{} is a directory; only ulog is read from one",
                 file.display()
             )));
@@ -37,7 +39,7 @@ pub(crate) fn read(
         _ => {}
     }
     if options.since.is_some() || options.of_database.is_some() {
-        return Err(Failure::usage("--since and --of-database are for update logs (ulog)"));
+        return Err(CommandFailure::usage("--since and --of-database are for update logs (ulog)"));
     }
     let (input, bar) = input(file)?;
     let outcome = {
@@ -46,13 +48,15 @@ pub(crate) fn read(
             Some(format) => Ok(format),
             None => at_least(&mut window, MARK_LEN).map(|()| recognised(window.unread())),
         };
-        let mut reading = Reading { file, options, tally, see };
-        match format.map_err(|error| Failure::of_file(file, error))? {
-            Format::Ktss => reading.snapshot(window),
-            Format::Kcss => reading.dump(window),
-            Format::Kc => reading.database_file(window),
-            format @ (Format::Tsv | Format::TsvRaw | Format::TsvHex) => reading.lines(window, format),
-            Format::Ulog => Err(Failure::usage(format!(
+        let mut reading = RecordReader { file, options, tally, see };
+        match format.map_err(|error| CommandFailure::of_file(file, error))? {
+            InputFormat::Ktss => reading.snapshot(window),
+            InputFormat::Kcss => reading.dump(window),
+            InputFormat::Kc => reading.database_file(window),
+            format @ (InputFormat::Tsv | InputFormat::TsvRaw | InputFormat::TsvHex) => {
+                reading.lines(window, format)
+            }
+            InputFormat::Ulog => Err(CommandFailure::usage(format!(
                 "{} is a file; an update log of Kyoto Tycoon's is a directory",
                 file.display()
             ))),
@@ -63,21 +67,21 @@ pub(crate) fn read(
 }
 
 /// What begins so.
-fn recognised(bytes: &[u8]) -> Format {
+fn recognised(bytes: &[u8]) -> InputFormat {
     match bytes.get(..MARK_LEN) {
-        Some(b"KTSS\n\0") => Format::Ktss,
-        Some(b"KCSS\n\0") => Format::Kcss,
-        Some([b'K', b'C', b'\n', 0, ..]) => Format::Kc,
-        _ => Format::Tsv,
+        Some(b"KTSS\n\0") => InputFormat::Ktss,
+        Some(b"KCSS\n\0") => InputFormat::Kcss,
+        Some([b'K', b'C', b'\n', 0, ..]) => InputFormat::Kc,
+        _ => InputFormat::Tsv,
     }
 }
 
 /// A file to be loaded, and a bar that shows how much has been read.
-fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
+fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), CommandFailure> {
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
-        let opened = File::open(file).map_err(|error| Failure::of_file(file, error))?;
+        let opened = File::open(file).map_err(|error| CommandFailure::of_file(file, error))?;
         let len = opened.metadata().map(|metadata| metadata.len()).ok();
         (Box::new(opened), len)
     };
@@ -85,25 +89,25 @@ fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
 }
 
 /// A file while it is read.
-pub(super) struct Reading<'r, 's> {
+pub(super) struct RecordReader<'r, 's> {
     pub(super) file: &'r Path,
     pub(super) options: &'r LoadOptions,
-    pub(super) tally: &'r mut Tally,
-    pub(super) see: &'r mut See<'s>,
+    pub(super) tally: &'r mut LoadTally,
+    pub(super) see: &'r mut ChangeSink<'s>,
 }
 
-impl Reading<'_, '_> {
+impl RecordReader<'_, '_> {
     /// What is wrong at a place of the file.
-    fn at(&self, place: &dyn Display, what: &dyn Display) -> Failure {
-        Failure::trouble(format!("{}, {place}: {what}", self.file.display()))
+    fn at(&self, place: &dyn Display, what: &dyn Display) -> CommandFailure {
+        CommandFailure::trouble(format!("{}, {place}: {what}", self.file.display()))
     }
 
-    pub(super) fn at_byte(&self, offset: u64, what: &dyn Display) -> Failure {
+    pub(super) fn at_byte(&self, offset: u64, what: &dyn Display) -> CommandFailure {
         self.at(&format_args!("byte {offset}"), what)
     }
 
-    pub(super) fn io(&self, error: io::Error) -> Failure {
-        Failure::of_file(self.file, error)
+    pub(super) fn io(&self, error: io::Error) -> CommandFailure {
+        CommandFailure::of_file(self.file, error)
     }
 
     /// Shows a record of Kyoto's, which stands at this place.
@@ -112,18 +116,18 @@ impl Reading<'_, '_> {
         place: &dyn Display,
         key: &[u8],
         stored: &Stored<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let stored = stored.as_raw().unwrap_or_default();
         let (expiry, value) = self.options.split(stored).map_err(|what| self.at(place, &what))?;
-        self.show(place, Change::Put(Loaded { key, value, flags: 0, expiry }))
+        self.show(place, FileChange::Put(LoadedRecord { key, value, flags: 0, expiry }))
     }
 
     /// Shows a change. One that is not taken is passed, and told of at the end: another place may take it.
-    pub(super) fn show(&mut self, place: &dyn Display, change: Change<'_>) -> Result<(), Failure> {
+    pub(super) fn show(&mut self, place: &dyn Display, change: FileChange<'_>) -> Result<(), CommandFailure> {
         match (self.see)(change, self.tally) {
             Ok(()) => Ok(()),
-            Err(Objection::ToAll(failure)) => Err(failure),
-            Err(Objection::ToRecord(what)) => {
+            Err(StoreProblem::ToAll(failure)) => Err(failure),
+            Err(StoreProblem::ToRecord(what)) => {
                 let file = self.file.display();
                 self.tally.refuse(|| format!("that of {file}, {place}: {what}"));
                 Ok(())
@@ -131,7 +135,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn snapshot<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
+    fn snapshot<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let (mut promised, mut found) = (0, 0u64);
         let mut timestamp = None;
         // Why it was called off.
@@ -154,18 +158,18 @@ impl Reading<'_, '_> {
             return Err(failure);
         }
         let file = self.file.display();
-        outcome.map_err(|error| Failure::trouble(format!("{file}: {error}")))?;
+        outcome.map_err(|error| CommandFailure::trouble(format!("{file}: {error}")))?;
         // Where it is cut between two records, nothing else shows it.
         if found < promised {
             let found = amount(found, "record");
-            return Err(Failure::trouble(format!(
+            return Err(CommandFailure::trouble(format!(
                 "{file} ends after {found}, and its head promises {promised}: it is cut, or some went while it was made"
             )));
         }
         Ok(())
     }
 
-    fn dump<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
+    fn dump<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let mut see =
             |at: u64, key: &[u8], stored: &Stored<'_>| self.put(&format_args!("byte {at}"), key, stored);
         match read_dump(&mut window, usize::MAX, &mut see) {
@@ -186,27 +190,31 @@ impl Reading<'_, '_> {
         }
     }
 
-    pub(super) fn cut(&self, offset: u64) -> Failure {
+    pub(super) fn cut(&self, offset: u64) -> CommandFailure {
         self.at_byte(offset, &"the file ends in the midst of what begins here: it is cut")
     }
 
-    fn lines<R: Read>(&mut self, mut window: UnreadBytes<R>, format: Format) -> Result<(), Failure> {
+    fn lines<R: Read>(
+        &mut self,
+        mut window: UnreadBytes<R>,
+        format: InputFormat,
+    ) -> Result<(), CommandFailure> {
         let mut number = 0u64;
         while let Some((end, next)) = line(&mut window).map_err(|error| self.io(error))? {
             number += 1;
             let (file, text) = (self.file.display(), &window.unread()[..end]);
-            let at = |what: &dyn Display| Failure::usage(format!("{file}, line {number}: {what}"));
+            let at = |what: &dyn Display| CommandFailure::usage(format!("{file}, line {number}: {what}"));
             let line = match format {
-                Format::TsvHex => hex_line(text),
-                Format::TsvRaw => raw_line(text),
+                InputFormat::TsvHex => hex_line(text),
+                InputFormat::TsvRaw => raw_line(text),
                 _ => tsv::parse(text),
             };
             let tsv::Line { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
-            let loaded = Loaded { key: &key, value: &value, flags, expiry };
-            match (self.see)(Change::Put(loaded), self.tally) {
+            let loaded = LoadedRecord { key: &key, value: &value, flags, expiry };
+            match (self.see)(FileChange::Put(loaded), self.tally) {
                 Ok(()) => {}
-                Err(Objection::ToAll(failure)) => return Err(failure),
-                Err(Objection::ToRecord(what)) => return Err(at(&what)),
+                Err(StoreProblem::ToAll(failure)) => return Err(failure),
+                Err(StoreProblem::ToRecord(what)) => return Err(at(&what)),
             }
             window.consume(next);
         }
@@ -320,11 +328,11 @@ mod tests {
 
     #[test]
     fn files_are_known_by_their_first_bytes() {
-        assert_eq!(recognised(b"KTSS\n\0\0\0"), Format::Ktss);
-        assert_eq!(recognised(b"KCSS\n\0"), Format::Kcss);
-        assert_eq!(recognised(b"KC\n\0\x10\x0d"), Format::Kc);
+        assert_eq!(recognised(b"KTSS\n\0\0\0"), InputFormat::Ktss);
+        assert_eq!(recognised(b"KCSS\n\0"), InputFormat::Kcss);
+        assert_eq!(recognised(b"KC\n\0\x10\x0d"), InputFormat::Kc);
         for text in [&b"KTSS\n"[..], b"", b"KTSS\tvalue"] {
-            assert_eq!(recognised(text), Format::Tsv);
+            assert_eq!(recognised(text), InputFormat::Tsv);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Writing files of records.
 
-use super::output::Output;
+use super::output_file::OutputFile;
 use super::{DumpFormat, DumpOptions};
-use crate::{Failure, tsv};
+use crate::{CommandFailure, tsv};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,54 +17,61 @@ use todana_server::{Packing, SnapshotWriter};
 const PENDING: usize = 1 << 16;
 
 /// A file while it is written.
-pub(crate) struct Writer {
+pub(crate) struct RecordWriter {
     path: PathBuf,
-    to: To,
+    to: WriteTarget,
     options: DumpOptions,
     head: SnapshotHead,
     written: u64,
-    left_out: LeftOut,
+    left_out: DroppedAttributes,
 }
 
-enum To {
+enum WriteTarget {
     /// Records, as they come.
     File {
-        output: Output,
+        output: OutputFile,
         pending: Vec<u8>,
     },
-    Snapshot(SnapshotWriter<Output>),
-    Dump(DumpWriter<Output>),
+    Snapshot(SnapshotWriter<OutputFile>),
+    Dump(DumpWriter<OutputFile>),
 }
 
 /// What records have that the format has no place for.
 #[derive(Default)]
-struct LeftOut {
+struct DroppedAttributes {
     flags: u64,
     spans: u64,
     times: u64,
 }
 
-impl Writer {
-    pub(crate) fn create(path: &Path, options: DumpOptions) -> Result<Writer, Failure> {
-        let failed = |error| Failure::of_file(path, error);
+impl RecordWriter {
+    pub(crate) fn create(path: &Path, options: DumpOptions) -> Result<RecordWriter, CommandFailure> {
+        let failed = |error| CommandFailure::of_file(path, error);
         if options.bare && matches!(options.format, DumpFormat::Tsv | DumpFormat::TsvHex) {
-            return Err(Failure::usage("--bare is for ktss and kcss"));
+            return Err(CommandFailure::usage("--bare is for ktss and kcss"));
         }
-        let output = Output::create(path).map_err(failed)?;
+        let output = OutputFile::create(path).map_err(failed)?;
         // As of its beginning: what is changed meanwhile may be in it or not, and whoever goes on from there takes it again.
         let mut head = SnapshotHead { timestamp: timestamp_now(), ..SnapshotHead::default() };
         let to = match options.format {
             DumpFormat::Ktss => {
-                To::Snapshot(SnapshotWriter::begin(output, head, Packing::None).map_err(failed)?)
+                WriteTarget::Snapshot(SnapshotWriter::begin(output, head, Packing::None).map_err(failed)?)
             }
             DumpFormat::KtssZlib => {
                 head.check = SNAPSHOT_DEFLATE;
-                To::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
+                WriteTarget::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
             }
-            DumpFormat::Kcss => To::Dump(DumpWriter::begin(output)),
-            DumpFormat::Tsv | DumpFormat::TsvHex => To::File { output, pending: Vec::new() },
+            DumpFormat::Kcss => WriteTarget::Dump(DumpWriter::begin(output)),
+            DumpFormat::Tsv | DumpFormat::TsvHex => WriteTarget::File { output, pending: Vec::new() },
         };
-        Ok(Writer { path: path.into(), to, options, head, written: 0, left_out: LeftOut::default() })
+        Ok(RecordWriter {
+            path: path.into(),
+            to,
+            options,
+            head,
+            written: 0,
+            left_out: DroppedAttributes::default(),
+        })
     }
 
     /// Writes a record.
@@ -74,14 +81,14 @@ impl Writer {
         value: &[u8],
         flags: u32,
         expiry: tsv::Expiry,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         self.written += 1;
-        self.try_put(key, value, flags, expiry).map_err(|error| Failure::of_file(&self.path, error))
+        self.try_put(key, value, flags, expiry).map_err(|error| CommandFailure::of_file(&self.path, error))
     }
 
     fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::Expiry) -> io::Result<()> {
         let format = self.options.format;
-        if let (DumpFormat::Tsv, To::File { output, .. }) = (format, &mut self.to) {
+        if let (DumpFormat::Tsv, WriteTarget::File { output, .. }) = (format, &mut self.to) {
             return tsv::put(output, key, value, flags, expiry);
         }
         self.left_out.flags += u64::from(flags != 0);
@@ -96,14 +103,14 @@ impl Writer {
             Stored::raw(value)
         };
         match &mut self.to {
-            To::Snapshot(snapshot) => {
+            WriteTarget::Snapshot(snapshot) => {
                 self.head.count += 1;
                 self.head.size += (key.len() + stored.len()) as u64;
                 snapshot.put(key, &stored);
                 if snapshot.is_due() { snapshot.write() } else { Ok(()) }
             }
-            To::Dump(dump) => dump.put(key, &stored),
-            To::File { output, pending } => {
+            WriteTarget::Dump(dump) => dump.put(key, &stored),
+            WriteTarget::File { output, pending } => {
                 put_hex(key, pending);
                 pending.push(b'\t');
                 put_hex(value, pending);
@@ -121,28 +128,28 @@ impl Writer {
     }
 
     /// The file is whole; returns how many records are in it.
-    pub(crate) fn finish(self) -> Result<u64, Failure> {
-        let Writer { path, to, head, written, left_out, .. } = self;
+    pub(crate) fn finish(self) -> Result<u64, CommandFailure> {
+        let RecordWriter { path, to, head, written, left_out, .. } = self;
         let finish = || match to {
-            To::Dump(dump) => dump.finish()?.finish(),
-            To::File { mut output, pending } => {
+            WriteTarget::Dump(dump) => dump.finish()?.finish(),
+            WriteTarget::File { mut output, pending } => {
                 output.write_all(&pending)?;
                 output.finish()
             }
-            To::Snapshot(snapshot) => {
+            WriteTarget::Snapshot(snapshot) => {
                 let mut output = snapshot.finish()?;
                 // Where nothing can be written twice, the head promises no records.
                 output.rewrite_head(&head.to_bytes())?;
                 output.finish()
             }
         };
-        finish().map_err(|error| Failure::of_file(&path, error))?;
+        finish().map_err(|error| CommandFailure::of_file(&path, error))?;
         left_out.tell();
         Ok(written)
     }
 }
 
-impl LeftOut {
+impl DroppedAttributes {
     fn tell(&self) {
         for (count, what) in [
             (self.flags, "had client flags, which this format does not keep"),

@@ -1,17 +1,17 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
-use super::transfer::{Put, export, import};
-use super::walk::{Range, walk};
+use super::key_range::{KeyRange, walk};
+use super::transfer::{StoreRecord, export, import};
 use super::{expect, expect_kept, open};
 use crate::amount::amount;
-use crate::dump::{Wanted, dump, walk_server};
+use crate::command_target::{CommandTarget, LocalDatabase, names_database};
+use crate::dump::{RecordSelection, dump, walk_server};
 use crate::formats::{DumpOptions, LoadOptions};
-use crate::interruption::Interruption;
+use crate::interruption_flag::InterruptionFlag;
 use crate::load::load;
-use crate::place::{Local, Place, names_database};
 use crate::progress::{progress, records as records_bar};
-use crate::server_options::{Server, ServerOptions};
-use crate::{Failure, salvage, statistics, tsv, verify};
+use crate::server_options::{ServerOptions, ServerTarget};
+use crate::{CommandFailure, salvage, statistics, tsv, verify};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -25,23 +25,23 @@ use todana_core::Attributes;
 
 /// A server or a database, and how to reach the server.
 #[derive(Debug, Args)]
-pub(crate) struct Where {
+pub(crate) struct DatabaseArgument {
     /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
     #[arg(value_name = "DB")]
-    place: Option<Place>,
+    place: Option<CommandTarget>,
     #[command(flatten)]
     server: ServerOptions,
 }
 
-impl Where {
-    fn find(&self) -> Result<Found<'_>, Failure> {
+impl DatabaseArgument {
+    fn find(&self) -> Result<RecordSource<'_>, CommandFailure> {
         found(&self.server, self.server.place(self.place.as_ref())?)
     }
 }
 
 /// A database and a file, of which either may be left out.
 #[derive(Debug, Args)]
-pub(crate) struct WhereAndFile {
+pub(crate) struct DatabaseAndFile {
     /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
     #[arg(value_name = "DB")]
     first: Option<OsString>,
@@ -52,43 +52,44 @@ pub(crate) struct WhereAndFile {
     server: ServerOptions,
 }
 
-impl WhereAndFile {
+impl DatabaseAndFile {
     /// Returns the database and the file. With `-S` a word is the file; without, a single word is the database if it names one.
-    fn find(&self) -> Result<(Found<'_>, PathBuf), Failure> {
+    fn find(&self) -> Result<(RecordSource<'_>, PathBuf), CommandFailure> {
         let (place, file) = match (&self.first, &self.second) {
             (Some(first), None) if self.server.has_server() || !names_database(first) => (None, Some(first)),
             (first, second) => (first.as_ref(), second.as_ref()),
         };
-        let place = place.map(|word| word.to_string_lossy().parse().map_err(Failure::usage)).transpose()?;
+        let place =
+            place.map(|word| word.to_string_lossy().parse().map_err(CommandFailure::usage)).transpose()?;
         let file = file.map_or_else(|| "-".into(), PathBuf::from);
         Ok((found(&self.server, self.server.place(place.as_ref())?)?, file))
     }
 }
 
 /// Where the records are.
-enum Found<'o> {
-    Local(Local),
-    Server(Server<'o>),
+enum RecordSource<'o> {
+    Local(LocalDatabase),
+    Server(ServerTarget<'o>),
 }
 
-fn found(options: &ServerOptions, place: Place) -> Result<Found<'_>, Failure> {
+fn found(options: &ServerOptions, place: CommandTarget) -> Result<RecordSource<'_>, CommandFailure> {
     match place {
-        Place::Server(destination) => Ok(Found::Server(options.at(destination))),
-        Place::Database(local) => {
+        CommandTarget::Server(destination) => Ok(RecordSource::Server(options.at(destination))),
+        CommandTarget::Database(local) => {
             options.expect_no_database()?;
-            Ok(Found::Local(local))
+            Ok(RecordSource::Local(local))
         }
     }
 }
 
 /// Commands on whole databases.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum DatabaseCommand {
     /// Show what a database is: its kind, records, bytes; `stats` does (until the next version)
     #[command(hide = true, alias = "info")]
     Inform {
         #[command(flatten)]
-        of: Where,
+        of: DatabaseArgument,
         /// As one JSON object
         #[arg(long)]
         json: bool,
@@ -96,7 +97,7 @@ pub(crate) enum Command {
     /// Print how many records there are
     Count {
         #[command(flatten)]
-        of: Where,
+        of: DatabaseArgument,
     },
     /// Print the keys of a database, of a tree in order
     #[command(
@@ -105,7 +106,7 @@ pub(crate) enum Command {
     )]
     List {
         #[command(flatten)]
-        of: Where,
+        of: DatabaseArgument,
         /// Only keys that begin so
         #[arg(long)]
         prefix: Option<OsString>,
@@ -129,7 +130,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Import {
         #[command(flatten)]
-        to: WhereAndFile,
+        to: DatabaseAndFile,
         #[command(flatten)]
         options: LoadOptions,
     },
@@ -137,7 +138,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Export {
         #[command(flatten)]
-        of: WhereAndFile,
+        of: DatabaseAndFile,
         #[command(flatten)]
         options: DumpOptions,
     },
@@ -148,20 +149,20 @@ pub(crate) enum Command {
     Copy {
         /// The database that is copied
         #[arg(value_name = "DB")]
-        from: Place,
+        from: CommandTarget,
         /// Where it is copied to; there must be nothing
         #[arg(value_name = "TO")]
-        to: Place,
+        to: CommandTarget,
     },
     /// Store the records of other databases in one; of the same key the last one counts
     #[command(after_help = "Example:\n  todana merge ./all.tree ./monday.tree ./tuesday.hash")]
     Merge {
         /// The database that takes them; it is made if there is none
         #[arg(value_name = "DB")]
-        to: Place,
+        to: CommandTarget,
         /// The databases they come from, which stay as they are
         #[arg(value_name = "FROM", required = true)]
-        from: Vec<Place>,
+        from: Vec<CommandTarget>,
         /// What is there already stays
         #[arg(long)]
         keep: bool,
@@ -170,76 +171,78 @@ pub(crate) enum Command {
     Compact {
         /// The database
         #[arg(value_name = "DB")]
-        place: Place,
+        place: CommandTarget,
     },
     /// Check as `verify` does (until the next version)
     #[command(hide = true)]
     Check {
         /// The database
         #[arg(value_name = "DB")]
-        place: Place,
+        place: CommandTarget,
     },
 }
 
-pub(crate) fn run(command: Command) -> Result<(), Failure> {
+pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
     match command {
-        Command::Inform { of, json } => match of.find()? {
-            Found::Local(local) => inform(&local, json),
-            Found::Server(server) => statistics::inform(&server, json),
+        DatabaseCommand::Inform { of, json } => match of.find()? {
+            RecordSource::Local(local) => inform(&local, json),
+            RecordSource::Server(server) => statistics::inform(&server, json),
         },
-        Command::Count { of } => {
+        DatabaseCommand::Count { of } => {
             let count = match of.find()? {
-                Found::Local(local) => open(&local, false)?.count(),
-                Found::Server(server) => statistics::count(&server)?,
+                RecordSource::Local(local) => open(&local, false)?.count(),
+                RecordSource::Server(server) => statistics::count(&server)?,
             };
             writeln!(io::stdout(), "{count}")?;
             Ok(())
         }
-        Command::List { of, prefix, from, to, limit, reverse, values } => {
+        DatabaseCommand::List { of, prefix, from, to, limit, reverse, values } => {
             let bytes = |word: Option<OsString>| word.map(|word| word.as_bytes().to_vec());
-            let range = Range { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
+            let range = KeyRange { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
             let limit = limit.unwrap_or(u64::MAX);
             match of.find()? {
-                Found::Local(local) => list(&local, &range, limit, values),
-                Found::Server(_) if range.reverse => {
-                    Err(Failure::usage("a server lists its keys in no order; --reverse needs a tree"))
+                RecordSource::Local(local) => list(&local, &range, limit, values),
+                RecordSource::Server(_) if range.reverse => {
+                    Err(CommandFailure::usage("a server lists its keys in no order; --reverse needs a tree"))
                 }
-                Found::Server(server) => list_of_server(&server, &range, limit, values),
+                RecordSource::Server(server) => list_of_server(&server, &range, limit, values),
             }
         }
-        Command::Import { to, options } => match to.find()? {
-            (Found::Local(local), file) => import(&local, &file, &options),
-            (Found::Server(server), file) => load(&mut server.connect()?, &file, &options),
+        DatabaseCommand::Import { to, options } => match to.find()? {
+            (RecordSource::Local(local), file) => import(&local, &file, &options),
+            (RecordSource::Server(server), file) => load(&mut server.connect()?, &file, &options),
         },
-        Command::Export { of, options } => match of.find()? {
-            (Found::Local(local), file) => export(&local, &file, options),
-            (Found::Server(server), file) => dump(&server, &file, options),
+        DatabaseCommand::Export { of, options } => match of.find()? {
+            (RecordSource::Local(local), file) => export(&local, &file, options),
+            (RecordSource::Server(server), file) => dump(&server, &file, options),
         },
-        Command::Copy { from, to } => {
+        DatabaseCommand::Copy { from, to } => {
             copy(database(&from, COPIES)?, database(&to, "`todana load` fills a server")?)
         }
-        Command::Merge { to, from, keep } => {
+        DatabaseCommand::Merge { to, from, keep } => {
             let to = database(&to, "`todana load` fills a server")?;
-            let from =
-                from.iter().map(|from| database(from, COPIES)).collect::<Result<Vec<&Local>, Failure>>()?;
+            let from = from
+                .iter()
+                .map(|from| database(from, COPIES))
+                .collect::<Result<Vec<&LocalDatabase>, CommandFailure>>()?;
             merge(to, &from, keep)
         }
-        Command::Compact { place } => compact(database(&place, "a server compacts by itself")?),
-        Command::Check { place } => {
+        DatabaseCommand::Compact { place } => compact(database(&place, "a server compacts by itself")?),
+        DatabaseCommand::Check { place } => {
             let hint = "`todana backup` makes a copy of a server's at work, which `todana verify` checks";
             match database(&place, hint)? {
-                Local::Named(name) => check(name),
-                Local::Kept(path) => verify::run(&verify::Arguments::of(path)),
+                LocalDatabase::Named(name) => check(name),
+                LocalDatabase::Kept(path) => verify::run(&verify::VerifyArguments::of(path)),
             }
         }
     }
 }
 
 /// The database of a word that may name no server.
-fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
+fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabase, CommandFailure> {
     match place {
-        Place::Database(local) => Ok(local),
-        Place::Server(_) => Err(Failure::usage(format!(
+        CommandTarget::Database(local) => Ok(local),
+        CommandTarget::Server(_) => Err(CommandFailure::usage(format!(
             "{place} is a server, no database on disk as ./x.hash and ./x.tree are; {hint}"
         ))),
     }
@@ -248,13 +251,13 @@ fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
 /// What there is for a server instead.
 const COPIES: &str = "`todana backup` and `todana dump` copy a server's";
 
-pub(super) fn inform(local: &Local, json: bool) -> Result<(), Failure> {
+pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFailure> {
     let db = open(local, false)?;
     let status = db.status();
     let path = local.path();
     let kind = match local {
-        Local::Named(name) => name.kind.word(),
-        Local::Kept(_) => "data directory",
+        LocalDatabase::Named(name) => name.kind.word(),
+        LocalDatabase::Kept(_) => "data directory",
     };
     let mut facts: Vec<(&str, serde_json::Value)> = vec![
         ("kind", kind.into()),
@@ -289,8 +292,8 @@ pub(super) fn inform(local: &Local, json: bool) -> Result<(), Failure> {
 }
 
 /// What a directory takes on disk, by its files' blocks: a tree's file has holes.
-fn size_of(path: &Path) -> Result<u64, Failure> {
-    let named = |error: io::Error| Failure::trouble(format!("{}: {error}", path.display()));
+fn size_of(path: &Path) -> Result<u64, CommandFailure> {
+    let named = |error: io::Error| CommandFailure::trouble(format!("{}: {error}", path.display()));
     let mut sum = 0;
     for entry in std::fs::read_dir(path).map_err(named)? {
         let entry = entry.map_err(named)?;
@@ -304,7 +307,7 @@ fn size_of(path: &Path) -> Result<u64, Failure> {
     Ok(sum)
 }
 
-fn list(name: &Local, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Result<(), CommandFailure> {
     let db = open(name, false)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = limit;
@@ -326,13 +329,18 @@ fn list(name: &Local, range: &Range, limit: u64, values: bool) -> Result<(), Fai
 }
 
 /// The same of a server: in no order, as it goes over all of its keys.
-fn list_of_server(server: &Server<'_>, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+fn list_of_server(
+    server: &ServerTarget<'_>,
+    range: &KeyRange,
+    limit: u64,
+    values: bool,
+) -> Result<(), CommandFailure> {
     if limit == 0 {
         return Ok(());
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = limit;
-    let wanted = Wanted { keys: &|key| range.has(key), values };
+    let wanted = RecordSelection { keys: &|key| range.has(key), values };
     let left_out = walk_server(server, &wanted, &mut |key, value, _, _| {
         tsv::escape(&mut out, key)?;
         if values {
@@ -348,14 +356,14 @@ fn list_of_server(server: &Server<'_>, range: &Range, limit: u64, values: bool) 
 }
 
 /// Stores all records of one database in another one; returns how many it has met.
-fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, Failure> {
+fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> {
     let bar = records_bar(from.count());
     let mut poured = 0;
-    walk(from, &Range::default(), &mut |record| {
+    walk(from, &KeyRange::default(), &mut |record| {
         // Versions are a database's own.
         let attributes = Attributes { version: 0, access: None, ..record.attributes };
         let put = Action::Put(Record::new(&record.value, attributes));
-        to.visit(&record.key, &mut Put { put, keeps })?;
+        to.visit(&record.key, &mut StoreRecord { put, keeps })?;
         poured += 1;
         bar.set_position(poured);
         Ok(ControlFlow::Continue(()))
@@ -364,15 +372,18 @@ fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, Failure> {
     Ok(poured)
 }
 
-fn copy(from: &Local, to: &Local) -> Result<(), Failure> {
+fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> {
     let to = to.named("a copy is a database on disk")?;
     let path = to.path.as_deref().unwrap_or(Path::new(""));
     if path.symlink_metadata().is_ok() {
-        return Err(Failure::usage(format!("{} is there already, and is not replaced", path.display())));
+        return Err(CommandFailure::usage(format!(
+            "{} is there already, and is not replaced",
+            path.display()
+        )));
     }
     refuse_overlap([from.path()], path)?;
     let source = open(from, false)?;
-    let interruption = Interruption::watch()?;
+    let interruption = InterruptionFlag::watch()?;
     let bar = records_bar(source.count());
     let copied = source.copy_unless(&to.to_string(), &mut |copied| {
         bar.set_position(copied);
@@ -385,12 +396,12 @@ fn copy(from: &Local, to: &Local) -> Result<(), Failure> {
     Ok(())
 }
 
-fn merge(to: &Local, from: &[&Local], keeps: bool) -> Result<(), Failure> {
+fn merge(to: &LocalDatabase, from: &[&LocalDatabase], keeps: bool) -> Result<(), CommandFailure> {
     for local in from {
         if local.path() == to.path() {
-            return Err(Failure::usage(format!("{local} is merged into itself")));
+            return Err(CommandFailure::usage(format!("{local} is merged into itself")));
         }
-        if let Local::Named(name) = local {
+        if let LocalDatabase::Named(name) = local {
             expect_kept(name)?;
         }
         expect(local.path())?;
@@ -405,20 +416,20 @@ fn merge(to: &Local, from: &[&Local], keeps: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn compact(local: &Local) -> Result<(), Failure> {
+fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
     let path = local.path();
     expect(path)?;
     let instead = match local {
-        Local::Named(name) if name.kind.storage() != Storage::FilesAndLog => None,
-        Local::Named(name) => Some(format!(
+        LocalDatabase::Named(name) if name.kind.storage() != Storage::FilesAndLog => None,
+        LocalDatabase::Named(name) => Some(format!(
             "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
         )),
-        Local::Kept(_) => Some(format!(
+        LocalDatabase::Kept(_) => Some(format!(
             "the server of {local} keeps its log short; `todana restore {local} NEW` makes a data directory of one checkpoint alone"
         )),
     };
     if let Some(instead) = instead {
-        return Err(Failure::usage(instead));
+        return Err(CommandFailure::usage(instead));
     }
     let before = size_of(path)?;
     let db = open(local, false)?;
@@ -439,11 +450,11 @@ fn compact(local: &Local) -> Result<(), Failure> {
 }
 
 /// Reads a database on disk, which no server has open, and checks every checksum.
-pub(crate) fn check(name: &Name) -> Result<(), Failure> {
+pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
     let damaged = |error: &dyn std::fmt::Display| {
         // Whoever reads no further is told by the exit code all the same.
         let _ = writeln!(io::stdout(), "damaged: {error}");
-        Failure::miss()
+        CommandFailure::miss()
     };
     let path = name.path.as_deref().unwrap_or(Path::new(""));
     expect_kept(name)?;
@@ -461,7 +472,7 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
         if name.kind.storage() == Storage::Files || verified.tree.is_some() {
             let _ = writeln!(io::stdout(), "{}", salvage::advice(path));
         }
-        return Err(Failure::miss());
+        return Err(CommandFailure::miss());
     }
     let db = match DbOptions::default().read_only().open(&name.to_string()) {
         Ok(db) => super::noted(db),

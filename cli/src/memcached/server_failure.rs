@@ -1,6 +1,6 @@
 //! Why the program does not start, in memcached's words and with its exit codes.
 
-pub(super) use crate::serving::Refusal;
+pub(super) use crate::serving::ServerFailure;
 
 /// A value that cannot be.
 pub(super) const BAD_VALUE: u8 = 1;
@@ -14,12 +14,12 @@ pub(super) const SYSTEM: u8 = 71;
 /// What a shell shows of a program that has aborted, as memcached does where it cannot have its memory file.
 pub(super) const ABORTED: u8 = 134;
 
-impl Refusal {
-    pub(super) fn bad_value(message: impl Into<String>) -> Refusal {
-        Refusal::new(BAD_VALUE, message)
+impl ServerFailure {
+    pub(super) fn bad_value(message: impl Into<String>) -> ServerFailure {
+        ServerFailure::new(BAD_VALUE, message)
     }
 
-    pub(super) fn usage(message: impl Into<String>) -> Refusal {
-        Refusal::new(USAGE, message)
+    pub(super) fn usage(message: impl Into<String>) -> ServerFailure {
+        ServerFailure::new(USAGE, message)
     }
 }

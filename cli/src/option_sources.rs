@@ -11,14 +11,14 @@
 //! line. What is right becomes the option's default, which any flag outranks.
 //! Not here: the options themselves (`serve`).
 
-use crate::Failure;
+use crate::CommandFailure;
 use crate::suggestions::distance;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// A value that was said outside the command line.
-pub(crate) struct Said {
+pub(crate) struct ConfiguredValue {
     /// The long name of its option.
     pub(crate) name: String,
     pub(crate) origin: &'static str,
@@ -50,7 +50,10 @@ fn variable(argument: &Arg) -> Option<(String, OsString)> {
 }
 
 /// The command with environment and file as its defaults, and what they say, the strongest for each option.
-pub(crate) fn beneath(command: Command, file: Option<&Path>) -> Result<(Command, Vec<Said>), Failure> {
+pub(crate) fn beneath(
+    command: Command,
+    file: Option<&Path>,
+) -> Result<(Command, Vec<ConfiguredValue>), CommandFailure> {
     let mut layered = flags_only(command.clone());
     let mut all = Vec::new();
     let listed = file.map_or(Ok(Vec::new()), |path| read(&command, path))?;
@@ -58,15 +61,15 @@ pub(crate) fn beneath(command: Command, file: Option<&Path>) -> Result<(Command,
         let Some(name) = argument.get_long().filter(|&name| name != "help") else { continue };
         let in_file = listed.iter().find(|entry| entry.name == name).map(|entry| (entry.clone(), "file"));
         let in_environment = variable(argument).map(|(place, value)| {
-            (Entry { name: name.to_string(), place, values: vec![value] }, "environment")
+            (ConfigEntry { name: name.to_string(), place, values: vec![value] }, "environment")
         });
         // The file's value is checked even where the environment outranks it.
         for (entry, origin) in in_file.into_iter().chain(in_environment) {
             let (defaults, flags) = in_force(&layered, argument, &entry)?;
             layered = layered
                 .mut_arg(argument.get_id().as_str(), |argument| argument.default_values(defaults.clone()));
-            all.retain(|said: &Said| said.name != name);
-            all.push(Said { name: entry.name, origin, place: entry.place, flags });
+            all.retain(|said: &ConfiguredValue| said.name != name);
+            all.push(ConfiguredValue { name: entry.name, origin, place: entry.place, flags });
         }
     }
     Ok((layered, all))
@@ -76,9 +79,9 @@ pub(crate) fn beneath(command: Command, file: Option<&Path>) -> Result<(Command,
 fn in_force(
     command: &Command,
     argument: &Arg,
-    entry: &Entry,
-) -> Result<(Vec<OsString>, Vec<OsString>), Failure> {
-    let wrong = |what: &str| Failure::usage(format!("{}: {what}", entry.place));
+    entry: &ConfigEntry,
+) -> Result<(Vec<OsString>, Vec<OsString>), CommandFailure> {
+    let wrong = |what: &str| CommandFailure::usage(format!("{}: {what}", entry.place));
     let flag = |ending: &str| OsString::from(format!("--{}{ending}", entry.name));
     let [value] = entry.values.as_slice() else {
         if entry.values.is_empty() {
@@ -112,8 +115,8 @@ fn in_force(
 fn valued(
     command: &Command,
     argument: &Arg,
-    entry: &Entry,
-) -> Result<(Vec<OsString>, Vec<OsString>), Failure> {
+    entry: &ConfigEntry,
+) -> Result<(Vec<OsString>, Vec<OsString>), CommandFailure> {
     let mut values = Vec::new();
     for value in &entry.values {
         // On the command line clap does the same; of defaults it takes each for one value.
@@ -131,7 +134,7 @@ fn valued(
     command
         .clone()
         .try_get_matches_from(std::iter::once(OsString::from("serve")).chain(flags.iter().cloned()))
-        .map_err(|error| Failure::usage(format!("{}: {}", entry.place, first_paragraph(&error))))?;
+        .map_err(|error| CommandFailure::usage(format!("{}: {}", entry.place, first_paragraph(&error))))?;
     Ok((values, flags))
 }
 
@@ -153,20 +156,20 @@ fn switch(text: &str) -> Option<bool> {
 
 /// An option that a file or the environment names.
 #[derive(Clone)]
-struct Entry {
+struct ConfigEntry {
     name: String,
     place: String,
     values: Vec<OsString>,
 }
 
 /// What the file says. Fails if it cannot be read, or names what is no option.
-fn read(command: &Command, path: &Path) -> Result<Vec<Entry>, Failure> {
+fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+        .map_err(|error| CommandFailure::usage(format!("cannot read {shown}: {error}")))?;
     let table: toml::Table = text
         .parse()
-        .map_err(|error| Failure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
+        .map_err(|error| CommandFailure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
     let mut entries = Vec::new();
     for (key, value) in table {
         let names_key = |line: &str| {
@@ -177,7 +180,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<Entry>, Failure> {
         let line = text.lines().position(names_key);
         let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
         if key == "config" {
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{place}: a file cannot name another one; config is for the command line and the environment"
             )));
         }
@@ -188,13 +191,18 @@ fn read(command: &Command, path: &Path) -> Result<Vec<Entry>, Failure> {
             .collect();
         if !known.contains(&key.as_str()) {
             let nearest = known.iter().min_by_key(|name| distance(name, &key)).copied().unwrap_or_default();
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{place}: there is no option {key:?}; did you mean {nearest:?}?"
             )));
         }
-        let values = texts(&value)
-            .ok_or_else(|| Failure::usage(format!("{place}: {key} must be text, a number, true or false")))?;
-        entries.push(Entry { name: key, place, values: values.into_iter().map(OsString::from).collect() });
+        let values = texts(&value).ok_or_else(|| {
+            CommandFailure::usage(format!("{place}: {key} must be text, a number, true or false"))
+        })?;
+        entries.push(ConfigEntry {
+            name: key,
+            place,
+            values: values.into_iter().map(OsString::from).collect(),
+        });
     }
     Ok(entries)
 }
