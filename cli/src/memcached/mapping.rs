@@ -278,14 +278,14 @@ pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Asked;
+    use super::super::settings::MemcachedStart;
     use super::*;
     use std::ffi::OsString;
 
     fn settings(line: &[&str]) -> MemcachedSettings {
         match MemcachedSettings::read("memcached", line.iter().map(OsString::from).collect()).unwrap() {
-            Asked::Serve(settings) => *settings,
-            Asked::Print(text) => panic!("{line:?} prints {text}"),
+            MemcachedStart::Serve(settings) => *settings,
+            MemcachedStart::Print(text) => panic!("{line:?} prints {text}"),
         }
     }
 
