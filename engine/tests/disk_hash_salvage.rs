@@ -228,7 +228,7 @@ fn files_that_are_cut_off_missing_or_overwritten_cost_what_was_in_them() {
         std::fs::write(segment, &changed).unwrap();
         let (found, records) = salvaged(&path).unwrap();
         assert_eq!(records, model.records, "{story}");
-        assert!(found.damages[0].what.contains("told by the rest"), "{found:?}");
+        assert!(found.damages[0].what.contains("reconstructed from the rest"), "{found:?}");
         std::fs::remove_file(segment).unwrap();
         let (found, records) = salvaged(&path).unwrap();
         if !is_last {

@@ -1,4 +1,4 @@
-//! Several changes at once: one stretch of the log that counts as a whole or not at all.
+//! Batches: several changes in one part of the log, of which either all or none are valid.
 
 use super::entry::{self, BATCH};
 use super::page::{IndexSlot, class_of, tag_of};
@@ -10,19 +10,19 @@ use std::collections::HashMap;
 use std::ops::Range;
 use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
 
-/// What a batch may take in the log besides its longest entry.
+/// The maximum length of a batch in the log, not counting its longest entry.
 const BATCH_LEN_MAX: u64 = OFFSET_MAX - (8 << 20);
 
-/// A change as it will be written.
+/// A change, ready to be written.
 struct BatchChange<'k> {
     hash: u64,
     key: &'k [u8],
-    /// Its entry, but for the CRC.
+    /// The range of its entry, which lacks the CRC.
     bytes: Range<usize>,
-    /// Where the record is now, and how long its entry is: 0 if it is damaged.
+    /// The slot of the old record and the length of its entry; 0 if the record is damaged.
     old: Option<(IndexSlot, usize)>,
     damage: Option<DamagedRecord>,
-    /// `None`: it is removed.
+    /// `None` for a removal.
     expiry: Option<Expiry>,
 }
 
@@ -60,8 +60,13 @@ impl DiskHash {
                     None
                 }
                 (Action::Put(record), _) => {
-                    // Here a shared value is copied, too: the batch is in memory as a whole.
-                    self.encode(key, &Record { shared: None, ..record }, &mut room.new, &mut room.other)?;
+                    // Shared values are copied too: the batch is complete in memory.
+                    self.encode(
+                        key,
+                        &Record { shared: None, ..record },
+                        &mut room.new,
+                        &mut room.plain_value,
+                    )?;
                     bytes.extend_from_slice(&room.new);
                     Some(record.attributes.expiry)
                 }
@@ -75,7 +80,8 @@ impl DiskHash {
             let old = old.or(damage.as_ref().map(|damage| (damage.slot, 0)));
             plan.push(BatchChange { hash, key, bytes: start..bytes.len(), old, damage, expiry });
         }
-        // The longest last: the others then begin where an index entry can still lead.
+        // The longest entry comes last, so that all entries begin at offsets that a slot can
+        // address.
         plan.sort_by_key(|change| change.bytes.len());
         let lens = || plan.iter().map(|change| entry::padded(change.bytes.len()));
         let (total, longest) = (lens().sum::<usize>(), lens().next_back().unwrap_or(0));
@@ -108,13 +114,13 @@ impl DiskHash {
         appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, total + 16))?;
         let segment = std::sync::Arc::clone(appender.segment());
         if appender.is_long(total) {
-            // What cannot be written now stays readable, and is written later.
+            // If the write fails, the entries stay readable in the buffer and are written later.
             let _ = appender.flush();
         }
         drop(appender);
         for (change, appended) in plan.into_iter().zip(appended) {
             let shard = &mut shards[place(change.hash)];
-            // It was found above; but one that is damaged two changes may have taken for theirs.
+            // The record was found above, but two changes may have found the same damaged record.
             let old =
                 change.old.and_then(|(slot, len)| Some((shard.slot_at(change.hash, slot.location())?, len)));
             debug_assert!(old.is_some() || change.old.is_none_or(|(_, len)| len == 0), "{:?}", change.key);
@@ -128,7 +134,7 @@ impl DiskHash {
                     let remove_bytes = &segment.remove_bytes;
                     remove_bytes.fetch_add(appended.len as u64, std::sync::atomic::Ordering::Relaxed);
                     if let Some((index, len)) = old {
-                        shard.leave(change.hash, index, len);
+                        shard.remove_slot(change.hash, index, len);
                     }
                 }
             }

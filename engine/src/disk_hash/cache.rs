@@ -1,39 +1,42 @@
-//! Blocks of segments in memory of our own, so that a read of what is hot needs no system call.
+//! A cache of blocks of segments, so that reads of frequently used data need no system call.
 //!
 //! ```text
 //! group = lock + 240 frames, in one huge page of the system
-//! frame = a block of 8 KiB and the first bytes of the next one, so that short entries that begin in it are whole
+//! frame = a block of 8 KiB and the first bytes of the next block, so that short entries that begin in it are complete
 //! ```
 //!
-//! A segment notes in which frame each of its blocks was last; the frame's tag tells whether it still is. Frames are taken
-//! in turn, those that were used since the last round left out; when all are taken, one miss in some brings its block in, so
-//! that what is read once does not push out what is read often.
+//! A segment remembers the last frame of each of its blocks; the tag of the frame shows if the
+//! block is still there. Frames are reused in turn, except those used since the last round. When
+//! all frames are in use, only a fraction of the misses loads its block, so that data that is read
+//! once does not displace data that is read often.
 //!
-//! Huge pages, because reads are at random: each touches memory that the processor has not translated lately. Measured
-//! on a virtual machine (EPYC, 2026-11): without them a get of two million small records takes a third more.
+//! Huge pages are used because reads are random: each read touches memory whose address is not in
+//! the TLB. Measured on a virtual machine (EPYC, 2026-11): without huge pages, reading two million
+//! small records takes a third longer.
 
 use super::segment::{BLOCK_LEN, Segment};
 use crate::raw::Mapping;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// So much of the next block is in a frame, too: entries up to this length can be served from here.
+/// The number of bytes of the next block that a frame contains. Entries up to this length can be
+/// served from the cache.
 const OVERLAP: u64 = 512;
 const FRAME_LEN: usize = (BLOCK_LEN + OVERLAP) as usize;
 const HUGE_PAGE: usize = 2 << 20;
-/// Frames of a group.
+/// The number of frames in a group.
 const FRAMES: usize = HUGE_PAGE / FRAME_LEN;
-/// Once all frames are taken, one miss in so many takes one.
+/// When all frames are in use, one miss out of this number loads its block.
 const ADMISSION: u64 = 32;
-/// Frames looked at for one to take.
+/// The number of frames that are tried for reuse.
 const TRIES: usize = 8;
 
 struct FrameGroup {
-    /// Taken when the first of its frames is.
+    /// Allocated when its first frame is used.
     memory: Option<Mapping>,
-    /// Where the huge page begins in it.
+    /// The offset of the huge page in it.
     start: usize,
-    /// Segment and block in each frame; 0 for none.
+    /// The segment and the block in each frame; 0 for none.
     tags: [u64; FRAMES],
     lens: [u16; FRAMES],
     used: [AtomicBool; FRAMES],
@@ -53,7 +56,8 @@ impl FrameGroup {
 
     fn frame_mut(&mut self, frame: usize) -> Option<&mut [u8]> {
         if self.memory.is_none() {
-            // Twice as much address space, so that a whole huge page lies in it; of the rest no byte is touched.
+            // Twice as much address space, so that it contains a complete huge page. The remainder
+            // is never touched.
             let mut memory = Mapping::new(2 * HUGE_PAGE).ok()?;
             memory.use_huge_pages();
             self.start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
@@ -64,7 +68,7 @@ impl FrameGroup {
     }
 }
 
-/// The cache.
+/// The cache of a database.
 pub(crate) struct BlockCache {
     groups: Box<[RwLock<FrameGroup>]>,
     taken: AtomicUsize,
@@ -92,13 +96,13 @@ impl BlockCache {
         self.groups.len() * FRAMES
     }
 
-    /// Bytes of memory held.
+    /// Returns the memory used.
     pub(crate) fn bytes(&self) -> u64 {
         let taken = self.taken.load(Ordering::Relaxed).min(self.frames()).div_ceil(FRAMES);
         (taken * HUGE_PAGE + self.groups.len() * size_of::<RwLock<FrameGroup>>()) as u64
     }
 
-    /// Shows what the cache has from an offset on; `None` if it has not.
+    /// Calls `see` with the cached bytes from an offset on; `None` if they are not cached.
     #[inline]
     pub(crate) fn view<T>(&self, segment: &Segment, offset: u64, see: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let block = offset / BLOCK_LEN;
@@ -114,8 +118,8 @@ impl BlockCache {
         Some(see(group.frame(frame)?.get((offset % BLOCK_LEN) as usize..)?))
     }
 
-    /// Brings in the block of an entry of at most `len` bytes that was not there, if it may be worth it; true if it is there
-    /// now.
+    /// Loads the block of an entry of at most `len` bytes after a miss, if that may be worthwhile.
+    /// Returns true if the block is cached now.
     #[cold]
     pub(crate) fn admit(&self, segment: &Segment, offset: u64, len: usize) -> bool {
         if len as u64 > OVERLAP || self.groups.is_empty() {
@@ -124,7 +128,7 @@ impl BlockCache {
         let block = offset / BLOCK_LEN;
         let Some(note) = segment.blocks.get(block as usize) else { return false };
         let start = block * BLOCK_LEN;
-        // Blocks that still grow are left lock_shard.
+        // Blocks that still grow are not cached.
         if !segment.is_sealed.load(Ordering::Relaxed)
             && segment.flushed.load(Ordering::Acquire) < start + FRAME_LEN as u64
         {
@@ -135,7 +139,7 @@ impl BlockCache {
         let Some(mut group) = group.try_write() else { return false };
         group.tags[frame] = 0;
         let Some(bytes) = group.frame_mut(frame) else { return false };
-        // Whoever reads the entry itself will say what is wrong.
+        // The caller reads the entry itself and reports the error.
         let Ok(read) = segment.file.read_at(start, bytes) else { return false };
         group.lens[frame] = read as u16;
         group.tags[frame] = tag(segment, block);

@@ -1,19 +1,22 @@
-//! One changed bit of an entry, told from what a crash leaves where no mark tells that the entry was on disk.
+//! Detection of a single changed bit in an entry, as opposed to the result of a crash, where no
+//! mark states that the entry was on disk.
 //!
-//! A crash leaves blocks that were never written: they are zeros, as a segment only grows. It changes no bit in the middle of what was
-//! written. An entry that is whole but for one bit was damaged later.
+//! A crash leaves blocks that were never written. They contain zeros because a segment only grows.
+//! A crash never changes a bit amid written data, so an entry that is intact except for one bit was
+//! damaged later.
 
 use super::entry::{self, HEAD_MAX};
 use super::segment::Segment;
 use todana_core::Result;
 
-/// Blocks of this size are written as a whole or not at all, but for their ends.
+/// Disks write blocks of this size completely or not at all; only the first and last block of a
+/// write may be partial.
 const BLOCK: u64 = 512;
-/// In longer entries than this, torn ones would skip_damage for damaged by accident too often.
+/// Longer torn entries would pass for damaged ones by accident too often.
 const LEN_MAX: usize = 64 << 10;
 
-/// Returns the offset of the byte of which one bit has changed, if that is all that keeps the entry at an offset of a segment from being
-/// whole, and no torn write has left that bit 0.
+/// Returns the offset of the byte with a changed bit, if a change of one bit is all that is wrong
+/// with an entry and a torn write cannot have left that bit 0.
 pub(crate) fn flipped_bit(segment: &Segment, offset: u64) -> Result<Option<u64>> {
     let mut bytes = vec![0; LEN_MAX + BLOCK as usize];
     let there = segment.read_at(offset, &mut bytes)?;
@@ -33,22 +36,23 @@ fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
     {
         return Some(bit);
     }
-    // The bit may be one of those that report_damage how long the entry is.
+    // The changed bit may belong to a length.
     (32..bytes.len().min(HEAD_MAX) * 8).find(|bit| {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let is_it = entry::whole(bytes, seed).is_some_and(|(head, _)| is_short(head.len));
+        let is_it = entry::decode(bytes, seed).is_some_and(|(head, _)| is_short(head.len));
         bytes[bit / 8] ^= 1 << (bit % 8);
         is_it
     })
 }
 
-/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one lock_shard.
+/// Returns the index of the only changed bit of an entry, from its checksum: each bit affects the
+/// checksum in a different way. `None` if more than one bit has changed.
 pub(crate) fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
     let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::u32_at(entry, 0);
     if wrong.is_power_of_two() {
         return Some(wrong.trailing_zeros() as usize);
     }
-    // What a change of each bit of a byte does to the checksum, from the last byte to the first.
+    // The effect of each bit of a byte on the checksum, from the last byte to the first.
     let of_byte = |byte: u8| crc32c::crc32c(&[byte]) ^ crc32c::crc32c(&[0]);
     let table: Vec<u32> = (0..=255).map(of_byte).collect();
     let mut effects: [u32; 8] = std::array::from_fn(|bit| table[1 << bit]);

@@ -1,13 +1,15 @@
-//! MaintenanceState: what counts in a segment with much garbage is written once more, and the segment removed.
+//! Maintenance: compaction copies the live entries of a segment with much garbage to the end of the
+//! log and removes the segment.
 //!
 //! ```text
-//! target: what the index leads to of its entries goes to the end of the log -> "dropped" entry -> sync -> remove the file
+//! target: its live entries are appended to the log -> "dropped" entry -> sync -> the file is removed
 //! ```
 //!
-//! A remove entry counts as long as an older segment may hold a record of its key; it goes along until then, or until there is a
-//! record of the key again. The segment whose garbage is the largest share of it goes first, but before all others the oldest one
-//! if nothing counts in it: so what a clear has cleared goes before the clear does. A segment is
-//! never changed, so a crash at any time leaves either it or all that counted in it.
+//! A remove entry is live as long as an older segment may contain a record of its key. Until then
+//! compaction copies it along, unless the key has a record again. The segment with the largest
+//! share of garbage comes first. The oldest segment takes precedence if none of its records are
+//! live, so that the records before a clear are removed before the clear. A segment is never
+//! changed, so a crash leaves either the segment or copies of all of its live entries.
 
 use super::DiskHash;
 use super::entry::{self, PUT, REMOVE};
@@ -22,39 +24,41 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, Expiry, Result};
 
-/// So much of a target is is_removed through in a step.
+/// The length of the log that one step reads.
 const STEP_LEN: u64 = 256 << 10;
-/// The bytes of longer entries are not kept from the first look at them to the second.
+/// Longer entries are read again when they are copied.
 const KEPT_MAX: usize = 16 << 10;
-/// In so many steps what was written is handed to the system at least once.
+/// The buffer of the log is written at least once in this number of steps.
 const FLUSH_STEPS: u64 = 64;
-/// So much of a target is read in a step.
+/// The length of a target that one step reads into memory.
 const READ_LEN: u64 = 4 << 20;
-/// No more than this of a segment that is not mapped is held in memory.
+/// The longest segment that is read into memory if it is not mapped.
 const COPIED_MAX: u64 = 16 << 20;
-/// The index is is_removed through if it leads to no more than so many times what is looked for: a slot that leads elsewhere costs about a
-/// nanosecond, an entry of the log that has to be looked up some tens.
+/// The index is scanned if its live bytes are at most this many times those of the target. A slot
+/// that points elsewhere costs about a nanosecond; looking up an entry of the log costs tens of
+/// nanoseconds.
 const PAGES_SEARCHED: u64 = 100;
-/// So many slots of the index are looked at in a step, however few of them lead to the target.
+/// The number of slots that one step visits, however few of them point to the target.
 const SLOTS_MAX: usize = 64 << 10;
-/// Of segments of less than a quarter of the shortest that are made on purpose, so many stay as they are.
+/// The number of small segments that are left alone. A segment is small if it is shorter than a
+/// quarter of the minimum length.
 const SMALL_MAX: usize = 8;
-/// So many segments wait for the sync that they share before they are removed.
+/// The number of compacted segments that share one sync before they are removed.
 const DRAINED_MAX: usize = 2;
-/// It is not worth a segment's rewriting to win less than this share of it.
+/// The smallest share of garbage that makes compaction worthwhile.
 const GARBAGE_SHARE_MIN: f64 = 0.05;
 
-/// A record's entry in a stretch of a segment.
+/// A put entry in a stretch of a segment.
 struct StretchEntry {
     hash: u64,
     at: u64,
     len: usize,
     expiry: Expiry,
-    /// Where its bytes are kept; nowhere if they are many.
+    /// The range of its bytes in the stretch; empty if the entry is long.
     bytes: Range<usize>,
 }
 
-/// The records' entries of a stretch of a segment.
+/// The put entries in a stretch of a segment.
 struct SegmentStretch {
     by_shard: [Vec<StretchEntry>; SHARDS],
     bytes: Vec<u8>,
@@ -78,19 +82,20 @@ impl SegmentStretch {
     }
 }
 
-/// How what counts in a segment is found.
+/// The way in which the live entries of a segment are found.
 enum CompactionMethod {
-    /// There is nothing.
+    /// There are no live entries.
     DropOnly,
-    /// Its entries are is_removed through, and each looked up in the index. That is all there is to do where the segment is a small part
-    /// of the whole; and only so are its remove_bytes found.
+    /// Reads the entries and looks each of them up in the index. This is cheaper if the segment is
+    /// a small part of the log, and it is the only way to find remove entries.
     ScanLog { at: u64, removes_count: bool },
-    /// The index is is_removed through, a page at a time: it is read in its own order and no key is hashed. `read`: so much of the segment
-    /// has been read into memory before; where it is not mapped, into `copy`.
+    /// Scans the index, one page at a time: it is read sequentially and no key is hashed. `read` is
+    /// the length of the segment that has been read into memory beforehand; into `copy` if the
+    /// segment is not mapped.
     ScanIndex { read: u64, copy: Vec<u8>, page: usize },
 }
 
-/// A segment that is compacted, and how far.
+/// The segment that is being compacted, and the progress.
 struct CompactionTarget {
     segment: Arc<Segment>,
     method: CompactionMethod,
@@ -98,24 +103,24 @@ struct CompactionTarget {
 
 #[derive(Default)]
 pub(super) struct MaintenanceState {
-    /// What is compacted now, and how far.
+    /// The compaction in progress.
     target: Option<CompactionTarget>,
-    /// What has been compacted: it can be removed once this position is on disk.
+    /// Compacted segments. Each can be removed when the position is on disk.
     drained: Vec<(Arc<Segment>, LogPosition)>,
-    /// How often a step has been made, and what had been appended before the last one.
+    /// The number of steps so far, and the value of `RecordLog::appended` at the last step.
     steps: u64,
     seen: u64,
-    /// No target is looked for before so many bytes have been appended.
+    /// The next target is chosen when this number of bytes has been appended.
     choose_at: u64,
     pub(super) index: Option<IndexWriter>,
-    /// Bytes that had been appended when the index was last written down.
+    /// The number of bytes that had been appended when the index was last written.
     pub(super) indexed_bytes: u64,
-    /// Copies under method, which need all files that there are.
+    /// Copies in progress. They need all current files.
     pub(super) copies: usize,
 }
 
 impl DiskHash {
-    /// A step of housekeeping; true if there is more to do at once.
+    /// Does one step of maintenance. Returns true if there is more to do at once.
     pub(super) fn run_maintenance(&self) -> bool {
         if self.is_closed.load(Ordering::Relaxed) {
             return false;
@@ -123,7 +128,7 @@ impl DiskHash {
         let Some(mut maintenance) = self.maintenance.try_lock() else { return false };
         let outcome = self.step(&mut maintenance);
         if !matches!(outcome, Ok(true)) || maintenance.steps.is_multiple_of(FLUSH_STEPS) {
-            // If they do not take it, they are still refusing, and say so.
+            // If the files still refuse writes, `refused_write` reports it.
             let _ = self.retry_refused();
         }
         match outcome {
@@ -147,15 +152,16 @@ impl DiskHash {
     }
 
     fn step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
-        // While more and more comes it is written in whole stretches of the file, and by itself; what has come to rest, or for long
-        // enough has not, is written now.
+        // During continuous writing the log writes full stretches by itself. Write the buffer if
+        // nothing was appended since the last step, or after a number of steps.
         let appended = self.log.appended();
         maintenance.steps += 1;
         if appended == maintenance.seen || maintenance.steps.is_multiple_of(FLUSH_STEPS) {
             self.log.flush()?;
         }
         maintenance.seen = appended;
-        // Looking for one means asking all shards: not before something has been written that could have made one.
+        // Choosing a target reads all shards, so do it only after writes that may have created a
+        // target.
         let is_due = self.log.appended() >= maintenance.choose_at || self.log.reserve.is_spent();
         if maintenance.target.is_none() && is_due {
             maintenance.target = self.choose_target();
@@ -173,12 +179,13 @@ impl DiskHash {
             let position = self.drop_target(&target)?;
             maintenance.drained.push((target.segment, position));
         }
-        // So that the index is written down now and then where compaction never ends.
+        // The index must be written now and then even if compaction never ends.
         self.index_step(maintenance)?;
         Ok(true)
     }
 
-    /// Whether there is more counted in a segment than its entries were; the index is asked then, which knows.
+    /// Returns true if a segment counts more live bytes than were found in it. The target is then
+    /// searched by a scan of the index, which is exact.
     fn needs_index_scan(&self, target: &mut CompactionTarget) -> bool {
         let slot = target.segment.slot as usize;
         let asks = !matches!(target.method, CompactionMethod::ScanIndex { .. })
@@ -189,11 +196,12 @@ impl DiskHash {
         asks
     }
 
-    /// Lets a segment go in which nothing counts any more.
+    /// Drops a segment without live entries.
     fn drop_target(&self, target: &CompactionTarget) -> Result<LogPosition> {
         let segment = &target.segment;
         if matches!(target.method, CompactionMethod::ScanIndex { .. }) {
-            // The index leads to nothing in it; how long an entry was that was damaged, and then removed, is not known.
+            // No slot points to the segment, but damaged records that were removed may have left a
+            // count of live bytes.
             let slot = segment.slot as usize;
             let lives = self.shards.iter().map(|shard| shard.0.write());
             lives.for_each(|mut shard| shard.live.get_mut(slot).into_iter().for_each(|live| *live = 0));
@@ -201,7 +209,7 @@ impl DiskHash {
         self.log.lock().drop_segment(segment)
     }
 
-    /// Bytes that count in each segment, by slot.
+    /// Returns the live bytes of each segment, by slot.
     fn live_by_slot(&self) -> Vec<u64> {
         let mut sums: Vec<u64> = Vec::new();
         for shard in &self.shards {
@@ -214,21 +222,23 @@ impl DiskHash {
         sums
     }
 
-    /// The segment to be compacted next, if it is worth it.
+    /// Returns the segment to compact next, if any is worth it.
     fn choose_target(&self) -> Option<CompactionTarget> {
         let (table, _) = self.log.table();
         let mut segments = table.by_age();
-        // Asked before what counts is, so that a clear in one of these has been carried out.
+        // Read before the live bytes, so that a clear in one of these segments has taken effect in
+        // them.
         segments.retain(|segment| segment.is_sealed.load(Ordering::Acquire));
         let live = self.live_by_slot();
         let counts = |segment: &Segment| live.get(segment.slot as usize).copied().unwrap_or(0);
-        // A clear is not written once more: it goes only when all that it cleared, in the segments before it, has is_removed. These are the
-        // oldest then, and nothing counts in them.
+        // A clear is not copied. It may only be dropped after everything that it cleared, which
+        // lies in the segments before it. These segments are then the oldest, and none of their
+        // records are live.
         if let Some(oldest) = segments.first().filter(|oldest| counts(oldest) == 0) {
             return Some(self.target(oldest, &segments, &live));
         }
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
-        // On a full disk all that can be won is.
+        // On a full disk any gain is worthwhile.
         let is_full = self.log.reserve.is_spent();
         if !is_full && total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
             return self.choose_small_segment(&segments, &live);
@@ -239,7 +249,8 @@ impl DiskHash {
             let remove_bytes = segment.remove_bytes.load(Ordering::Relaxed);
             removes_total += remove_bytes;
             if age == 0 && remove_bytes > 0 && segment.has_damage.swap(false, Ordering::Relaxed) {
-                // Its remove_bytes do not count any more. If they are all that could not be read it can go now: that is tried once.
+                // The remove entries of the oldest segment are no longer needed. If nothing else
+                // was unreadable, the segment can be dropped now; this is tried once.
                 segment.remove_bytes.store(0, Ordering::Relaxed);
             }
             let is_empty = counts(segment) + remove_bytes == 0;
@@ -254,13 +265,14 @@ impl DiskHash {
             oldest = oldest.or((age == 0).then_some(segment));
         }
         if best_share < 0.2 && removes_total as f64 > total as f64 * GARBAGE_SHARE_MIN {
-            // Only with the oldest segments do remove_bytes go.
+            // Remove entries become garbage only when the oldest segments are gone.
             best = oldest.or(best);
         }
         Some(self.target(best?, &segments, &live))
     }
 
-    /// Each opening begins a segment: when there are many that have stayed small, the oldest of them joins the last one.
+    /// Each opening begins a segment. If many segments have remained small, chooses the oldest of
+    /// them.
     fn choose_small_segment(&self, segments: &[Arc<Segment>], live: &[u64]) -> Option<CompactionTarget> {
         let is_small = |segment: &&Arc<Segment>| {
             !segment.has_damage.load(Ordering::Relaxed) && segment.len() < self.log.slack() / 8
@@ -270,7 +282,7 @@ impl DiskHash {
         (small.count() >= SMALL_MAX).then(|| self.target(oldest, segments, live))
     }
 
-    /// How to compact a segment. `live`: what counts in each, by slot.
+    /// Decides how to compact a segment. `live` holds the live bytes of each segment, by slot.
     fn target(&self, segment: &Arc<Segment>, segments: &[Arc<Segment>], live: &[u64]) -> CompactionTarget {
         let segment = Arc::clone(segment);
         let live_total: u64 = live.iter().sum();
@@ -279,7 +291,8 @@ impl DiskHash {
         let removes_count = !is_oldest && segment.remove_bytes.load(Ordering::Relaxed) > 0;
         let method = if counts == 0 && !removes_count {
             match segment.is_live_estimated.load(Ordering::Relaxed) {
-                // The index knows; the segment is not read before, as hardly anything in it will be wanted.
+                // The index is exact. The segment is not read beforehand because hardly any of its
+                // entries will be needed.
                 true => CompactionMethod::ScanIndex { read: segment.len(), copy: Vec::new(), page: 0 },
                 false => CompactionMethod::DropOnly,
             }
@@ -294,7 +307,7 @@ impl DiskHash {
         CompactionTarget { segment, method }
     }
 
-    /// Writes once more some of what counts in a segment; false when that is done.
+    /// Copies some of the live entries of a segment. Returns false when it is done.
     fn compact(&self, target: &mut CompactionTarget) -> Result<bool> {
         let segment = &target.segment;
         match &mut target.method {
@@ -305,7 +318,7 @@ impl DiskHash {
                         *at = next;
                         Ok(next < segment.len())
                     }
-                    // Perhaps what is damaged counts no more.
+                    // The damaged entry may be garbage, which a scan of the index will show.
                     Err(error) if error.kind() == ErrorKind::Corrupt && !*removes_count => {
                         target.method = CompactionMethod::ScanIndex { read: 0, copy: Vec::new(), page: 0 };
                         Ok(true)
@@ -336,8 +349,8 @@ impl DiskHash {
         }
     }
 
-    /// Writes once more those of a page's records that lie in a segment; returns how many bytes they are, and how many slots were
-    /// looked at. `copy`: the segment, or nothing.
+    /// Copies those records of a page that lie in the segment. Returns their length and the number
+    /// of slots visited. `copy` holds the segment, or is empty.
     fn move_page(
         &self,
         segment: &Segment,
@@ -357,18 +370,18 @@ impl DiskHash {
             let at = slot.location();
             let offset = u64::from(at.unit) * 8;
             let copied =
-                copy.get(offset as usize..).and_then(|bytes| entry::whole(bytes, segment.seed_at(offset)));
+                copy.get(offset as usize..).and_then(|bytes| entry::decode(bytes, segment.seed_at(offset)));
             let (head, bytes) = match copied {
                 Some(found) => found,
                 None => {
                     let fetched = self.log.fetch(segment, at.unit, slot.class(), old);
                     let fetched = fetched.inspect_err(|error| {
-                        // Until it is overwritten.
+                        // Stays set until the damaged record is overwritten.
                         let is_damage = error.kind() == ErrorKind::Corrupt;
                         segment.has_damage.fetch_or(is_damage, Ordering::Relaxed);
                         if is_damage && part.live.get(at.slot as usize).is_none_or(|&live| live == 0) {
-                            // One in which nothing seems to count would be the next to be tried again, before all others.
-                            part.gain(at.slot, least_len(slot.class()));
+                            // A segment without live bytes would be chosen again before all others.
+                            part.add_live(at.slot, least_len(slot.class()));
                         }
                     })?;
                     (fetched.head, fetched.bytes(old))
@@ -378,18 +391,18 @@ impl DiskHash {
             let appended = appender.append_copy(bytes)?;
             appender.segment().note_expiry(head.attributes.expiry);
             let slot = IndexSlot::new(slot.tag(), class_of(appended.len), appended.at);
-            part.enter_at((page % PAGES, index), slot, appended.len, head.len);
+            part.move_entry((page % PAGES, index), slot, appended.len, head.len);
             moved += head.len as u64;
         }
         Ok((moved, part.pages[page % PAGES].len()))
     }
 
-    /// Writes once more what counts in a stretch of a segment; returns where to go on.
+    /// Copies the live entries of a stretch of a segment. Returns the offset of the next stretch.
     fn compact_stretch(&self, segment: &Arc<Segment>, from: u64, removes_count: bool) -> Result<u64> {
         let until = from + STEP_LEN;
         let mut scratch = ThreadScratch::take();
         let mut is_enough = false;
-        // By shard, so that each is locked once.
+        // Grouped by shard, so that each shard is locked once.
         let mut stretch = SegmentStretch::default();
         let end = walk(segment, from, segment.len(), STEP_LEN as usize, &mut |at, head, bytes| {
             if at >= until {
@@ -404,7 +417,7 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < segment.len() && !is_enough {
-            // Without remove_bytes the index tells what counts.
+            // Without remove entries, a scan of the index can find the live entries.
             segment.has_damage.fetch_or(removes_count, Ordering::Relaxed);
             return Err(
                 segment.corrupt(end, "the checksum of the entry differs; the segment is not compacted")
@@ -417,7 +430,7 @@ impl DiskHash {
         Ok(end)
     }
 
-    /// Writes once more those of a shard's records that the index leads to.
+    /// Copies those records of a shard that the index still points to.
     fn move_records(
         &self,
         segment: &Segment,
@@ -428,7 +441,7 @@ impl DiskHash {
     ) -> Result<()> {
         let mut guard = self.lock_shard(index);
         let shard = &mut *guard;
-        // The index is at another place for each: the memory for several is asked for at once.
+        // Each record has its slot at another address, so several slots are prefetched at once.
         const AHEAD: usize = 8;
         entries.iter().take(AHEAD).for_each(|entry| shard.prefetch(entry.hash));
         let mut appender = None;
@@ -440,7 +453,8 @@ impl DiskHash {
             let Some(index) = shard.slot_at(entry.hash, place) else { continue };
             let mut long: &[u8] = &[];
             if entry.bytes.is_empty() {
-                // Too long to have been kept; read without the lock on the end of the log.
+                // The entry is too long to have been kept. Read it without the lock on the end of
+                // the log.
                 drop(appender.take());
                 let fetched = self.log.fetch(segment, place.unit, class_of(entry.len), old)?;
                 long = fetched.bytes(old);
@@ -459,7 +473,8 @@ impl DiskHash {
         let hash = self.hash(key);
         let shard = self.lock_shard(shard_of(hash));
         let mut damage = None;
-        // A record that is damaged and may be the key's came after the remove: as long as that counts, there is none before it.
+        // A damaged record that may belong to the key is later than the remove entry and stands in
+        // for it: as long as it is live, older records of the key are not.
         if self.find(&shard.part, &shard.table, hash, key, old, &mut damage)?.is_some() || damage.is_some() {
             return Ok(());
         }
@@ -481,7 +496,7 @@ impl DiskHash {
             self.log.sync()?;
         }
         for (segment, _) in maintenance.drained.drain(..) {
-            // A file that cannot be removed now is left over, and is removed by the next opening.
+            // A file that cannot be removed now is removed by the next opening.
             if self.log.disk.remove(&segment.path).is_ok() {
                 segment.is_removed.store(true, Ordering::Relaxed);
             }
@@ -525,7 +540,7 @@ mod tests {
         while hash.compact(&mut target).unwrap() {
             steps += 1;
         }
-        // Without a bound it is one.
+        // Without the bound there would be one step.
         assert_eq!(steps, 2);
         assert!(hash.view(b"crane", &mut |_| ()).unwrap());
     }

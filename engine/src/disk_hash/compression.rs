@@ -1,4 +1,4 @@
-//! Values are made shorter, and themselves again (docs/format/disk-hash.md, section 5).
+//! Compression and decompression of values (docs/format/disk-hash.md, section 5).
 
 use super::dictionary::{DictionarySet, LEVEL, ValueDictionary};
 use super::entry::ValueEncoding;
@@ -8,20 +8,23 @@ use std::thread::LocalKey;
 use todana_core::{Error, ErrorKind};
 use zstd::zstd_safe::{CCtx, DCtx, DParameter, FrameFormat, compress_bound};
 
-/// Longer values stay as they are: each read needs as much memory, and takes a millisecond for some MiB under its shard's lock.
+/// Longer values are not compressed: reading one needs as much memory and takes a millisecond per
+/// few MiB under the lock of its shard.
 pub(crate) const PLAIN_LEN_MAX: usize = 16 << 20;
-/// Shorter values stay as they are.
+/// Shorter values are not compressed.
 const LEN_MIN: usize = 32;
-/// Without a dictionary those below this stay as they are: little is won, and it takes seven times as long as with one.
+/// Without a dictionary, values below this length are not compressed: it saves little and takes
+/// seven times as long as with a dictionary.
 const LEN_MIN_ALONE: usize = 256;
-/// A value is worth compressing if it gets so much shorter: a few bytes of it say how to read it, and entries are padded to 8.
+/// The number of bytes that compression must save: the entry needs a few more bytes, and entries
+/// are padded to 8.
 const GAIN_MIN: usize = 16;
-/// Of a frame, which is not stored.
+/// The magic number of a zstd frame, which is not stored.
 const MAGIC_LEN: usize = 4;
-/// More than this is given back at once.
-const KEPT_MAX: usize = 1 << 20;
+/// A longer buffer is freed after use.
+const RETAINED_MAX: usize = 1 << 20;
 
-/// Compresses, for one thread.
+/// Compresses values on one thread.
 #[derive(Default)]
 pub(crate) struct ValueCompressor {
     context: Option<CCtx<'static>>,
@@ -29,7 +32,7 @@ pub(crate) struct ValueCompressor {
 }
 
 impl ValueCompressor {
-    /// The value as it is better stored; `None` where that is as it is.
+    /// Compresses a value with the current dictionary; `None` if that is not worthwhile.
     #[inline]
     pub(crate) fn compress(
         &mut self,
@@ -41,7 +44,7 @@ impl ValueCompressor {
         Some((ValueEncoding { dictionary: number, plain_len: value.len() }, compressed))
     }
 
-    /// The same with this dictionary, or without one.
+    /// Compresses a value with this dictionary, or without one; `None` if that is not worthwhile.
     pub(crate) fn compress_with(
         &mut self,
         value: &[u8],
@@ -60,7 +63,7 @@ impl ValueCompressor {
         match dictionary {
             None => context.compress(&mut self.compressed, value, LEVEL),
             Some(dictionary) => {
-                context.compress_using_cdict(&mut self.compressed, value, dictionary.compresses()?)
+                context.compress_using_cdict(&mut self.compressed, value, dictionary.compression()?)
             }
         }
         .ok()?;
@@ -69,7 +72,7 @@ impl ValueCompressor {
     }
 }
 
-/// Expands, for one thread.
+/// Decompresses values on one thread.
 #[derive(Default)]
 pub(crate) struct ValueDecompressor {
     context: Option<DCtx<'static>>,
@@ -77,7 +80,7 @@ pub(crate) struct ValueDecompressor {
 }
 
 impl ValueDecompressor {
-    /// The value; else what is wrong. `dictionary`: the one of its number, if it is there.
+    /// Decompresses a value. `dictionary` is the one that `encoding` names, if it exists.
     pub(crate) fn decompress(
         &mut self,
         compressed: &[u8],
@@ -104,12 +107,13 @@ impl ValueDecompressor {
         }
         let context = self.context.as_mut().ok_or(DecompressionError::NoMemory)?;
         self.plain.clear();
-        // Not touched before it is written to, so one that is not as long as it says costs nothing.
+        // Reserved memory is not touched before it is written to, so a value with a wrong length
+        // costs nothing.
         self.plain.try_reserve(plain_len).map_err(|_| DecompressionError::NoMemory)?;
         let expanded = match dictionary {
             None => context.decompress(&mut self.plain, compressed),
             Some(dictionary) => {
-                context.decompress_using_ddict(&mut self.plain, compressed, &dictionary.expands)
+                context.decompress_using_ddict(&mut self.plain, compressed, &dictionary.decompression)
             }
         };
         match expanded {
@@ -119,14 +123,14 @@ impl ValueDecompressor {
     }
 }
 
-/// Why a value could not be had.
+/// The reason why a value could not be decompressed.
 pub(crate) enum DecompressionError {
     Damaged(String),
     NoMemory,
 }
 
 impl DecompressionError {
-    /// As an error about a place that `corrupt` tells.
+    /// Returns the error. `corrupt` adds the location of the value.
     pub(crate) fn at(self, corrupt: impl FnOnce(&str) -> Error) -> Error {
         match self {
             DecompressionError::Damaged(what) => corrupt(&what),
@@ -137,11 +141,11 @@ impl DecompressionError {
     }
 }
 
-/// What a thread keeps of these.
+/// A value of which each thread caches one.
 pub(crate) trait CachedPerThread: Default + 'static {
-    fn place() -> &'static LocalKey<Cell<Option<Box<Self>>>>;
+    fn cell() -> &'static LocalKey<Cell<Option<Box<Self>>>>;
 
-    fn room(&mut self) -> &mut Vec<u8>;
+    fn buffer(&mut self) -> &mut Vec<u8>;
 }
 
 thread_local! {
@@ -150,32 +154,32 @@ thread_local! {
 }
 
 impl CachedPerThread for ValueCompressor {
-    fn place() -> &'static LocalKey<Cell<Option<Box<ValueCompressor>>>> {
+    fn cell() -> &'static LocalKey<Cell<Option<Box<ValueCompressor>>>> {
         &PACKER
     }
 
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.compressed
     }
 }
 
 impl CachedPerThread for ValueDecompressor {
-    fn place() -> &'static LocalKey<Cell<Option<Box<ValueDecompressor>>>> {
+    fn cell() -> &'static LocalKey<Cell<Option<Box<ValueDecompressor>>>> {
         &UNPACKER
     }
 
-    fn room(&mut self) -> &mut Vec<u8> {
+    fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.plain
     }
 }
 
-/// This thread's; another one while that is lent.
+/// The cached value of this thread. A second one is created while the first is in use.
 pub(crate) struct ThreadCached<T: CachedPerThread>(Option<Box<T>>);
 
 impl<T: CachedPerThread> ThreadCached<T> {
     pub(crate) fn take() -> ThreadCached<T> {
-        // A thread that ends keeps nothing any more.
-        ThreadCached(Some(T::place().try_with(Cell::take).ok().flatten().unwrap_or_default()))
+        // A thread that is ending has no cache any more.
+        ThreadCached(Some(T::cell().try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }
 
@@ -196,10 +200,10 @@ impl<T: CachedPerThread> DerefMut for ThreadCached<T> {
 impl<T: CachedPerThread> Drop for ThreadCached<T> {
     fn drop(&mut self) {
         if let Some(mut kept) = self.0.take() {
-            if kept.room().capacity() > KEPT_MAX {
-                *kept.room() = Vec::new();
+            if kept.buffer().capacity() > RETAINED_MAX {
+                *kept.buffer() = Vec::new();
             }
-            let _ = T::place().try_with(|place| place.set(Some(kept)));
+            let _ = T::cell().try_with(|cell| cell.set(Some(kept)));
         }
     }
 }

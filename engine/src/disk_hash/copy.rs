@@ -1,5 +1,5 @@
-//! A copy of everything while work goes on: segments never change but at the end of the last one, so the files as long as they
-//! are at one moment are the database as of that moment.
+//! Copies during normal operation: only the end of the last segment ever changes, so the files, at
+//! their lengths at one moment, are the database at that moment.
 
 use super::DiskHash;
 use super::segment::{Segment, read_error, write_error};
@@ -14,7 +14,7 @@ const PIECE: usize = 1 << 20;
 
 impl DiskHash {
     pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
-        // What is written to one that is only read stays in memory.
+        // Writes to a read-only disk stay in memory, so write the copy to the system's.
         let disk = if self.log.disk.is_read_only() { &SystemDisk } else { &*self.log.disk };
         if disk.list(to).is_ok() {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is there already", to.display())));
@@ -25,7 +25,7 @@ impl DiskHash {
         outcome
     }
 
-    /// All segments, as long as they are at one moment, and all of that in their files.
+    /// Returns all segments with their lengths at one moment. All of these bytes are in the files.
     fn segments_now(&self) -> Result<Vec<(u64, Arc<Segment>)>> {
         let mut appender = self.log.lock();
         appender.flush()?;
@@ -33,7 +33,8 @@ impl DiskHash {
         Ok(segments.into_iter().map(|segment| (segment.len(), segment)).collect())
     }
 
-    /// What a segment holds can be read through the open file even when housekeeping has removed its name.
+    /// Returns the files of the database at one moment. A segment stays readable through its open
+    /// file even after maintenance has removed its name.
     pub(super) fn freeze_files(&self) -> Result<Vec<FrozenFile>> {
         let frozen = |(len, segment): (u64, Arc<Segment>)| FrozenFile {
             kind: FrozenKind::Records,
@@ -42,7 +43,7 @@ impl DiskHash {
             content: segment,
         };
         let mut files: Vec<FrozenFile> = self.segments_now()?.into_iter().map(frozen).collect();
-        // Looked for afterwards: those that the segments name are there by now.
+        // Read after the segments, so that it includes all dictionaries that they declare.
         for (number, dictionary) in self.dictionaries.iter() {
             let path = dictionary.path.clone();
             let file = self.log.disk.open(&path, false).map_err(|error| read_error(&path, &error))?;
@@ -60,7 +61,7 @@ impl DiskHash {
         let mut name = to.file_name().unwrap_or_default().to_os_string();
         name.push(".partial");
         let partial = to.with_file_name(name);
-        // What is left of one that was broken off.
+        // Remove the remainder of an interrupted copy.
         for name in disk.list(&partial).unwrap_or_default() {
             let path = partial.join(name);
             disk.remove(&path).map_err(|error| write_error(&path, &error))?;

@@ -1,6 +1,8 @@
-//! DictionarySet: what values are compressed with, in files of their own (docs/format/disk-hash.md, section 5).
+//! Dictionaries with which values are compressed, in files of their own (docs/format/disk-hash.md,
+//! section 5).
 //!
-//! Always true: a dictionary that an entry names is on disk, and is counted by the header of the entry's segment.
+//! Invariant: a dictionary that an entry refers to is on disk, and the header of the entry's
+//! segment declares it.
 
 use super::segment::{DatabaseIdentity, FileHeader, HEADER_LEN, corrupt, read_error, write_error};
 use crate::disk::{Disk, File};
@@ -12,66 +14,73 @@ use todana_core::{Error, ErrorKind, Result};
 use zstd::zstd_safe::{CDict, DDict};
 
 const MAGIC: &[u8; 8] = b"TODANADD";
-/// So many there are at most: an entry names one by a byte, and 0 is none.
+/// An entry refers to a dictionary by one byte, of which 0 means none.
 pub(crate) const DICTIONARIES_MAX: usize = 255;
-/// No dictionary is longer.
+/// The maximum length of a dictionary.
 const LEN_MAX: usize = 1 << 20;
-/// More gains nothing: 3 is 1 % smaller and takes a third as long again [Nov 2026, records of 180 bytes of JSON, one third the size].
+/// Level 3 is 1 % smaller and takes a third longer (Nov 2026; JSON records of 180 bytes, which
+/// shrink to a third).
 pub(crate) const LEVEL: i32 = 1;
 
-/// The name of a dictionary's file.
+/// Returns the file name of a dictionary.
 pub(crate) fn dictionary_name(number: usize) -> String {
     format!("{number:03}.dictionary")
 }
 
-/// The number in a dictionary's file name.
+/// Returns the number in the file name of a dictionary.
 pub(crate) fn dictionary_number(name: &str) -> Option<usize> {
     let number: usize = name.strip_suffix(".dictionary")?.parse().ok()?;
     ((1..=DICTIONARIES_MAX).contains(&number) && dictionary_name(number) == name).then_some(number)
 }
 
-/// A dictionary, ready for use.
+/// A dictionary that is ready for use.
 pub(crate) struct ValueDictionary {
     pub(crate) path: PathBuf,
-    /// Of its file.
+    /// The length of its file.
     pub(crate) len: u64,
-    pub(crate) expands: DDict<'static>,
-    /// Of the one that is compressed with.
-    compresses: OnceLock<Option<CDict<'static>>>,
+    pub(crate) decompression: DDict<'static>,
+    /// Created on first use, so only for dictionaries that compress.
+    compression: OnceLock<Option<CDict<'static>>>,
     content: Box<[u8]>,
 }
 
 impl ValueDictionary {
-    /// `content`: that of its file behind the header.
+    /// Prepares a dictionary. `content` is its file without the header.
     pub(crate) fn new(path: PathBuf, content: Vec<u8>) -> Result<ValueDictionary> {
-        let expands = DDict::try_create(&content).ok_or_else(|| {
+        let decompression = DDict::try_create(&content).ok_or_else(|| {
             Error::new(ErrorKind::Full, format!("no memory for the dictionary {}", path.display()))
         })?;
         let len = (HEADER_LEN + content.len()) as u64;
-        Ok(ValueDictionary { path, len, expands, compresses: OnceLock::new(), content: content.into() })
+        Ok(ValueDictionary {
+            path,
+            len,
+            decompression,
+            compression: OnceLock::new(),
+            content: content.into(),
+        })
     }
 
-    /// What compresses; `None` where there is no memory for it.
-    pub(crate) fn compresses(&self) -> Option<&CDict<'static>> {
-        self.compresses.get_or_init(|| CDict::try_create(&self.content, LEVEL)).as_ref()
+    /// Returns the form for compression; `None` if memory is short.
+    pub(crate) fn compression(&self) -> Option<&CDict<'static>> {
+        self.compression.get_or_init(|| CDict::try_create(&self.content, LEVEL)).as_ref()
     }
 
-    /// Bytes of memory.
+    /// Returns the memory used.
     fn bytes(&self) -> usize {
-        let compresses = self.compresses.get().and_then(Option::as_ref).map_or(0, CDict::sizeof);
-        self.content.len() + self.expands.sizeof() + compresses
+        let compression = self.compression.get().and_then(Option::as_ref).map_or(0, CDict::sizeof);
+        self.content.len() + self.decompression.sizeof() + compression
     }
 }
 
 /// All dictionaries of a database.
 pub(crate) struct DictionarySet {
     all: Box<[OnceLock<ValueDictionary>]>,
-    /// The one that is compressed with; 0 for none.
+    /// The number of the dictionary for new values; 0 for none.
     current: AtomicU8,
 }
 
 impl DictionarySet {
-    /// The last one of these is compressed with.
+    /// Creates a set whose last dictionary is used for new values.
     pub(crate) fn new(found: Vec<ValueDictionary>) -> DictionarySet {
         let current = AtomicU8::new(found.len() as u8);
         let mut all: Vec<OnceLock<ValueDictionary>> = found.into_iter().map(OnceLock::from).collect();
@@ -79,13 +88,13 @@ impl DictionarySet {
         DictionarySet { all: all.into(), current }
     }
 
-    /// The dictionary of a number, from 1 on.
+    /// Returns the dictionary with a number, counted from 1.
     #[inline]
     pub(crate) fn get(&self, number: u8) -> Option<&ValueDictionary> {
         self.all.get(usize::from(number).checked_sub(1)?)?.get()
     }
 
-    /// How many there are.
+    /// Returns the number of dictionaries.
     pub(crate) fn count(&self) -> usize {
         self.all.iter().take_while(|dictionary| dictionary.get().is_some()).count()
     }
@@ -98,31 +107,31 @@ impl DictionarySet {
             .map(|(index, dictionary)| (index + 1, dictionary))
     }
 
-    /// The one to compress with.
+    /// Returns the dictionary for new values, and its number.
     #[inline]
     pub(crate) fn current(&self) -> (u8, Option<&ValueDictionary>) {
         let number = self.current.load(Ordering::Acquire);
         (number, self.get(number))
     }
 
-    /// One more, that nothing is compressed with yet.
+    /// Adds a dictionary without using it for new values.
     pub(crate) fn add(&self, dictionary: ValueDictionary) {
         // Only one thread trains at a time.
         let _ = self.all[self.count()].set(dictionary);
     }
 
-    /// The last one is compressed with from now on.
+    /// Uses the last dictionary for new values from now on.
     pub(crate) fn use_newest(&self) {
         self.current.store(self.count() as u8, Ordering::Release);
     }
 
-    /// Bytes of memory.
+    /// Returns the memory used.
     pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|(_, dictionary)| dictionary.bytes() as u64).sum()
     }
 }
 
-/// Writes the file of a dictionary; it is on disk under its name when this returns.
+/// Writes the file of a dictionary. It is on disk under its name when this returns.
 pub(crate) fn store(
     disk: &dyn Disk,
     directory: &Path,
@@ -135,7 +144,7 @@ pub(crate) fn store(
     let extra = crc32c::crc32c(content);
     let header = FileHeader { identity, openings, number: number as u64, extra }.encode(MAGIC);
     let write = || {
-        // What is left of one that could not be written.
+        // The remainder of an earlier attempt.
         let _ = disk.remove(&partial);
         let file = disk.create(&partial)?;
         file.write_at(0, &mut [IoSlice::new(&header), IoSlice::new(content)])?;
@@ -147,7 +156,8 @@ pub(crate) fn store(
     Ok(path)
 }
 
-/// Reads the file of a dictionary and checks it; returns whose it is, and what is behind the header. Fails with `Corrupt` if it is damaged or missing.
+/// Reads the file of a dictionary and checks it. Returns the database it belongs to and its
+/// contents without the header. Fails with `Corrupt` if the file is damaged or missing.
 pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(DatabaseIdentity, Vec<u8>)> {
     let damaged = |what: &str| corrupt(path, 0, what);
     let file = match disk.open(path, false) {
@@ -185,7 +195,7 @@ fn read_whole(file: &dyn File, into: &mut [u8]) -> std::io::Result<usize> {
     Ok(there)
 }
 
-/// The dictionaries 1 to `count` of a database.
+/// Loads the dictionaries 1 to `count` of a database.
 pub(crate) fn load(
     disk: &dyn Disk,
     directory: &Path,

@@ -1,4 +1,4 @@
-//! Entries of the log: their bytes, and what they say (docs/format/disk-hash.md, section 2).
+//! Entries of the log: encoding and decoding (docs/format/disk-hash.md, section 2).
 
 use crate::raw;
 use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
@@ -25,17 +25,18 @@ const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
 const MORE_COMPRESSED: u8 = 0x10;
 
-/// As many bytes of an entry's beginning report_damage its length, whatever it is.
+/// The length of every entry can be computed from this many bytes at its beginning.
 pub(crate) const HEAD_MAX: usize = 64;
 
-/// How a stored value came to be: by which dictionary (0: none), and from how many bytes.
+/// How a value is compressed: the number of the dictionary (0 for none) and the length of the plain
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueEncoding {
     pub(crate) dictionary: u8,
     pub(crate) plain_len: usize,
 }
 
-/// What an entry says, as far as its beginning tells; offsets are from its beginning.
+/// The decoded beginning of an entry. Offsets count from the beginning of the entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct EntryHead {
     pub(crate) kind: u8,
@@ -44,7 +45,7 @@ pub(crate) struct EntryHead {
     pub(crate) key_at: usize,
     pub(crate) key_len: usize,
     pub(crate) value_len: usize,
-    /// With padding.
+    /// Includes padding.
     pub(crate) len: usize,
 }
 
@@ -58,7 +59,8 @@ impl EntryHead {
         &entry[at..at + self.value_len]
     }
 
-    /// The number behind the tag of an entry of a kind that has one there, of at least 16 bytes.
+    /// Returns the number that follows the tag in entries of some kinds. The entry must have at
+    /// least 16 bytes.
     pub(crate) fn number(entry: &[u8]) -> u64 {
         u64_at(entry, 8)
     }
@@ -120,12 +122,12 @@ impl Cursor<'_> {
     }
 
     fn len(&mut self) -> Option<usize> {
-        // No key or value is longer; sums of some of these do not overflow.
+        // No key or value is longer. The bound also keeps sums of these lengths from overflowing.
         self.varint().filter(|&len| len <= u64::from(u32::MAX)).map(|len| len as usize)
     }
 }
 
-/// Appends the beginning of an entry up to its key, the CRC left open.
+/// Appends the beginning of an entry up to its key, with a CRC of 0.
 #[inline]
 pub(crate) fn put_head(
     into: &mut Vec<u8>,
@@ -194,45 +196,47 @@ pub(crate) fn put_head(
     into[start + 4] = tag;
 }
 
-/// Appends a remove entry but for its CRC.
+/// Appends a remove entry without its CRC.
 pub(crate) fn put_remove(into: &mut Vec<u8>, key: &[u8]) {
     into.extend_from_slice(&[0, 0, 0, 0, REMOVE]);
     put_varint(key.len() as u64, into);
     into.extend_from_slice(key);
 }
 
-/// Appends an entry of another kind, of these bytes behind the first u64_at, but for its CRC.
+/// Appends an entry of another kind without its CRC. `rest` follows the first eight bytes.
 pub(crate) fn put_other(into: &mut Vec<u8>, kind: u8, rest: &[u8]) {
     into.extend_from_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
     into.extend_from_slice(rest);
 }
 
-/// Pads the entry that began at `start` and is now whole, and sets its CRC. `seed`: of its segment and offset.
+/// Pads the complete entry that begins at `start` and sets its CRC. `seed` is the one of the
+/// segment and the offset.
 #[inline]
 pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
     let len = padded(into.len() - start);
-    // Fewer than u64_at.
+    // Fewer than eight bytes.
     into.resize(start + len, 0);
     let crc = raw::crc32c(seed, &into[start + 4..]);
     into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether the CRC of a whole entry is right.
+/// Returns true if the CRC of a complete entry is correct.
 #[inline]
 pub(crate) fn is_intact(entry: &[u8], seed: u32) -> bool {
     raw::crc32c(seed, &entry[4..]) == u32_at(entry, 0)
 }
 
-/// The entry that these bytes begin with, and what it says; `None` if it is not whole.
+/// Decodes the entry at the beginning of `bytes`; `None` if it is incomplete or its CRC is wrong.
 #[inline]
-pub(crate) fn whole(bytes: &[u8], seed: u32) -> Option<(EntryHead, &[u8])> {
+pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<(EntryHead, &[u8])> {
     let head = parse(bytes)?;
     let entry = bytes.get(..head.len)?;
     is_intact(entry, seed).then_some((head, entry))
 }
 
-/// What an entry's first bytes ([`HEAD_MAX`] of them, or all) say; `None` if that is nothing. The rest of it may not be
-/// there, and the CRC has not been looked at.
+/// Decodes the beginning of an entry from its first [`HEAD_MAX`] bytes, or from all of them if
+/// there are fewer; `None` if they are no entry. The remainder of the entry may be missing, and the
+/// CRC is not checked.
 #[inline]
 pub(crate) fn parse(bytes: &[u8]) -> Option<EntryHead> {
     let tag = *bytes.get(4)?;

@@ -1,4 +1,4 @@
-//! Reading a segment's file by itself, without opening the database that it is of.
+//! Examination of single files without opening their database.
 
 use super::dictionary::{self, DICTIONARIES_MAX, dictionary_name};
 use super::entry;
@@ -8,17 +8,18 @@ use crate::disk::Disk;
 use std::path::Path;
 use todana_core::Result;
 
-/// What a segment says of itself: the database that it is of.
+/// Returns the ID of the database that a segment belongs to.
 pub(super) fn database_of(bytes: &[u8]) -> Option<[u8; 16]> {
     FileHeader::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.identity.database_id)
 }
 
-/// How often the database had been opened when the segment was made.
+/// Returns the number of openings of the database when the segment was created.
 pub(super) fn openings_of(bytes: &[u8]) -> Option<u32> {
     FileHeader::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.openings)
 }
 
-/// Reads all of a segment and checks every checksum; returns how many records are in it, those that do not count any more included.
+/// Reads a segment and checks every checksum. Returns the number of records in it, including those
+/// that are garbage.
 pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
     let file = disk.open(path, false).map_err(|error| read_error(path, &error))?;
     let len = file.len().map_err(|error| read_error(path, &error))?;
@@ -51,7 +52,7 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     Ok(records)
 }
 
-/// Reads a dictionary and checks it; returns the database that it is of.
+/// Reads a dictionary and checks it. Returns the ID of the database that it belongs to.
 pub(super) fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
     let number = usize::try_from(number).unwrap_or(DICTIONARIES_MAX + 1);
     let (identity, _) = dictionary::read(disk, path, number)?;

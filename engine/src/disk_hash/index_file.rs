@@ -1,5 +1,5 @@
-//! The checkpoint of the index (docs/format/disk-hash.md, section 4): written a part at a time while work goes on, read at
-//! opening.
+//! The checkpoint of the index (docs/format/disk-hash.md, section 4): written one part at a time
+//! during normal operation, read at opening.
 
 use super::DiskHash;
 use super::compaction::MaintenanceState;
@@ -30,7 +30,7 @@ pub(super) struct IndexWriter {
     len: u64,
     seed: u32,
     next: usize,
-    /// No part is as of a later position.
+    /// The latest position of all parts.
     until: LogPosition,
     appended: u64,
 }
@@ -59,7 +59,8 @@ impl IndexWriter {
 }
 
 impl DiskHash {
-    /// Goes on with the checkpoint of the index, if one is due; true if there is more to do.
+    /// Continues the checkpoint of the index, or begins one if it is due. Returns true if there is
+    /// more to do.
     pub(super) fn index_step(&self, maintenance: &mut MaintenanceState) -> Result<bool> {
         let Some(mut writer) = maintenance.index.take() else {
             let since = self.log.appended() - maintenance.indexed_bytes;
@@ -79,13 +80,13 @@ impl DiskHash {
             return Ok(true);
         }
         let appended = writer.appended;
-        // One that failed is tried again when as much has been written once more.
+        // A failed checkpoint is tried again only after the usual amount of writing.
         maintenance.indexed_bytes = appended;
         self.finish_index(writer)?;
         Ok(false)
     }
 
-    /// Puts everything on disk and writes the index down.
+    /// Syncs everything and writes the index.
     pub(super) fn write_index(&self) -> Result<()> {
         self.log.sync()?;
         let mut maintenance = self.maintenance.lock();
@@ -122,7 +123,8 @@ impl DiskHash {
             writer.until = writer.until.max(position);
             bytes.reserve(shard.records as usize * 8 + PAGES * 4);
             let mut count = 0u32;
-            // Those that a record leads to, whatever is counted: what is not listed is not found again.
+            // List every segment that a slot points to, whatever its count of live bytes: a record
+            // in an unlisted segment would be lost.
             let mut is_used: Vec<bool> = shard.live.iter().map(|&live| live > 0).collect();
             is_used.resize(shard.table.slots.len(), false);
             for slot in shard.pages.iter().flat_map(IndexPage::iter) {
@@ -165,8 +167,8 @@ impl DiskHash {
             segments.extend_from_slice(&segment.remove_bytes.load(Ordering::Relaxed).to_le_bytes());
             segments.extend_from_slice(&segment.earliest_expiry.load(Ordering::Relaxed).to_le_bytes());
         }
-        // What the parts lead to is on disk before they are, and so is what says that the segments which are not among these
-        // count no more.
+        // The entries that the parts point to must be on disk before the checkpoint, and so must
+        // the entries that drop unlisted segments.
         if self.log.synced() < writer.until.max(self.log.end()) {
             self.log.sync()?;
         }
@@ -185,14 +187,14 @@ impl DiskHash {
     }
 }
 
-/// What a checkpoint tells of a segment.
+/// The data of a segment in a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentSummary {
     pub(super) remove_bytes: u64,
     pub(super) earliest_expiry: u64,
 }
 
-/// A checkpoint that was read. Slots are those of the segments' table it was read for.
+/// A checkpoint that was read. Its slots refer to the current table of segments.
 pub(super) struct LoadedIndex {
     pub(super) shards: Vec<IndexShard>,
     pub(super) positions: Vec<LogPosition>,
@@ -200,15 +202,16 @@ pub(super) struct LoadedIndex {
     pub(super) segments: HashMap<u64, SegmentSummary>,
 }
 
-/// Returns true if there is a file that begins as a checkpoint does.
-pub(super) fn is_there(disk: &dyn Disk, directory: &Path) -> bool {
+/// Returns true if there is a file that begins like a checkpoint.
+pub(super) fn exists(disk: &dyn Disk, directory: &Path) -> bool {
     let mut magic = [0; MAGIC.len()];
     let read = disk.open(&directory.join(NAME), false).and_then(|file| file.read_at(0, &mut magic));
     read.is_ok() && magic == *MAGIC
 }
 
-/// Reads the checkpoint, if there is one. `slot_of`: the slot of a segment by its number, if it counts; records of those that do
-/// not are left out, as the log tells what became of them. What is wrong with it is told as text.
+/// Reads the checkpoint if there is one. `slot_of` returns the slot of a live segment by its
+/// number. Records in other segments are left out; the log contains what replaced them. Returns a
+/// description if the file is damaged.
 pub(super) fn load(
     disk: &dyn Disk,
     directory: &Path,
@@ -275,7 +278,8 @@ impl IndexReader<'_> {
         (read == len).then_some(bytes)
     }
 
-    /// A part whose beginning tells how long the rest is; `None` if that is nonsense or the checksum differs.
+    /// Reads a part whose head gives the length of the rest; `None` if the length is impossible or
+    /// the checksum differs.
     fn part(&mut self, seed: u32, rest_len: impl Fn(&[u8]) -> Option<u64>) -> Option<Vec<u8>> {
         let start = self.at;
         let head = self.take(PART_HEAD)?;
@@ -310,7 +314,7 @@ fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<Index
             return None;
         }
         if let Some(slot) = slot_of(u64_at(bytes, 0)) {
-            shard.gain(slot, u64_at(bytes, 8) as usize);
+            shard.add_live(slot, u64_at(bytes, 8) as usize);
             slots.resize(slots.len().max(stored + 1), None);
             slots[stored] = Some(slot);
         }

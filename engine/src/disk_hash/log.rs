@@ -1,11 +1,13 @@
-//! The log: entries are appended to a buffer, written when it is full or somebody asks, and synced for all who wait at once.
+//! The log: entries are appended to a buffer, written in large pieces or on request, and synced
+//! once for all waiting threads.
 //!
 //! ```text
-//! segments, oldest first | the last one's end in memory (ActiveSegment), with a copy that outlives the process (`recent`)
+//! segments, oldest first | end of the last segment in memory (ActiveSegment), with a copy that survives the process (`recent`)
 //! ```
 //!
-//! Always true: a segment's bytes before `flushed` are in its file, those behind it in the head's buffer; what was appended can be
-//! read. Locks, in the order in which they are taken: a shard's, the head, the table, and none of them during a sync.
+//! Invariants: the bytes of a segment before `flushed` are in its file, the others in the buffer of
+//! the active segment; every appended entry is readable. Locks are taken in this order: shard,
+//! active segment, table. None of them is held during a sync.
 
 use super::cache::BlockCache;
 use super::entry::{self, EntryHead, HEAD_MAX};
@@ -27,49 +29,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
-/// Entries of half of this are written by themselves, however long the buffer is.
+/// Entries longer than half of this are written directly, however long the buffer is.
 const LONG_LEN_MAX: usize = 256 << 10;
 
-/// Segments are this share of the whole, within bounds: small ones waste little in a small database, few are open in a large one.
+/// The length of a segment as a fraction of the log, within bounds. Small segments waste little
+/// space in a small database; large ones keep the number of open files low in a large database.
 const SEGMENT_SHARE: u64 = 24;
 
-/// The last segment, and its end that is not written yet.
+/// The last segment, with its end that is not written yet.
 pub(crate) struct ActiveSegment {
     pub(crate) segment: Arc<Segment>,
     buffer: Vec<u8>,
-    /// Where the buffer begins.
+    /// The offset in the segment at which the buffer begins.
     base: u64,
-    /// Before this everything is in the file: the beginning of the buffer may be, up to within an entry.
+    /// Bytes before this offset are in the file. It may lie within the buffer, even inside an
+    /// entry.
     written: u64,
-    /// Where the last entry in the buffer begins.
+    /// The offset of the last entry in the buffer.
     last: u64,
-    /// A copy of the buffer that outlives the process, by offsets in the segment. Without it every entry is written at once.
+    /// A copy of the buffer that survives the process, addressed by offsets in the segment. Without
+    /// it every entry is written at once.
     recent: Option<RecentWrites>,
-    /// There are entries in the buffer of which there is no such copy.
+    /// The buffer contains entries that are not in that copy.
     is_exposed: bool,
-    /// The segment is sealed before it gets longer, if it can be.
+    /// The segment is sealed rather than growing beyond this length, if possible.
     limit: u64,
-    /// The last mark tells that everything before this is on disk.
+    /// The position in the last mark entry: everything before it is on disk.
     marked: LogPosition,
-    /// Segments that may not be on disk, but for the last one.
+    /// Sealed segments that may not be on disk yet.
     unsynced: Vec<Arc<Segment>>,
-    /// There are names that may not be on disk.
+    /// Names in the directory may not be on disk yet.
     names_unsynced: bool,
-    /// Why nothing can be written any more.
+    /// The error after which nothing more is written.
     trouble: Option<Error>,
 }
 
 struct SyncState {
-    /// Everything before this is on disk.
+    /// Everything before this position is on disk.
     until: LogPosition,
-    /// Somebody is at it.
+    /// A thread is syncing.
     is_busy: bool,
     trouble: Option<Error>,
 }
 
 pub(crate) struct RecordLog {
     pub(crate) disk: Arc<dyn Disk>,
-    /// Where segments are created: their writes may spend the reserve.
+    /// Creates the segments. Their writes may use the reserve.
     segment_disk: ReserveDisk,
     pub(crate) reserve: Arc<Reserve>,
     pub(crate) reserve_bytes: u64,
@@ -80,21 +85,21 @@ pub(crate) struct RecordLog {
     segment_min: u64,
     segment_max: u64,
     is_mapped: bool,
-    /// DictionarySet that headers of segments count.
+    /// The number of dictionaries that the headers of new segments declare.
     dictionaries: AtomicUsize,
     active: RwLock<ActiveSegment>,
     table: Mutex<Arc<SegmentTable>>,
-    /// Counts changes of the table.
+    /// The number of changes of the table.
     version: AtomicU64,
     synced: Mutex<SyncState>,
     wake: Condvar,
-    /// Of all segments.
+    /// The length of all live segments.
     bytes: AtomicU64,
-    /// Of segments that count no more, and whose files are still there.
+    /// The length of dropped segments whose files still exist.
     pub(crate) dropped_bytes: AtomicU64,
-    /// AppendedEntry since the opening, and read at it.
+    /// Bytes appended since the opening or replayed by it.
     appended: AtomicU64,
-    /// Changes that the files did not take.
+    /// Changes that could not be written.
     pub(crate) refused_writes: RefusedWrites,
 }
 
@@ -106,12 +111,12 @@ pub(crate) struct LogOptions {
     pub(crate) is_mapped: bool,
     pub(crate) recent_bytes: u64,
     pub(crate) reserve_bytes: u64,
-    /// Bytes of the log that were read at the opening.
+    /// Bytes of the log that the opening replayed.
     pub(crate) replayed: u64,
     pub(crate) dictionaries: usize,
 }
 
-/// An entry that was found: what it says, and its bytes where they need not be copied.
+/// An entry that was found: its decoded beginning, and its bytes if they are mapped.
 #[derive(Clone, Copy)]
 pub(crate) struct FetchedEntry<'s> {
     pub(crate) head: EntryHead,
@@ -119,7 +124,7 @@ pub(crate) struct FetchedEntry<'s> {
 }
 
 impl<'s> FetchedEntry<'s> {
-    /// Its bytes. `copy`: what it was fetched into.
+    /// Returns the bytes of the entry. `copy` is the buffer that was passed to `fetch`.
     #[inline]
     pub(crate) fn bytes<'b>(&self, copy: &'b [u8]) -> &'b [u8]
     where
@@ -129,7 +134,7 @@ impl<'s> FetchedEntry<'s> {
     }
 }
 
-/// An entry that was appended.
+/// The location and length of an appended entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AppendedEntry {
     pub(crate) at: EntryLocation,
@@ -137,7 +142,7 @@ pub(crate) struct AppendedEntry {
 }
 
 impl RecordLog {
-    /// A log of these segments, all of them on disk, and a new one behind them.
+    /// Creates a log from segments that are all on disk, and begins a new segment after them.
     pub(crate) fn new(
         segment_disk: ReserveDisk,
         directory: PathBuf,
@@ -163,12 +168,13 @@ impl RecordLog {
         table.put(Arc::clone(&segment));
         let until = LogPosition { number, offset: 0 };
         let base = segment.len();
-        // All that the one before it held is in the segments, and on disk.
+        // The segments on disk contain everything that the previous ring held.
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
-        // What is not written by itself fits.
+        // Every entry that is not written directly fits into the ring.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
-        // A fault of a mapped page would end the process: without mappings each change is written before it counts. So it is where the
-        // copy would take room that removals need.
+        // A fault on a mapped page would end the process, so without mappings each change is
+        // written before it counts. The same applies if the reserve is spent: the ring would take
+        // space that removals need.
         let recent = if options.is_mapped && !reserve.is_spent() {
             RecentWrites::create_shared(&*disk, &directory, recent_len)
         } else {
@@ -214,34 +220,34 @@ impl RecordLog {
         })
     }
 
-    /// Names what the database holds.
+    /// Returns the token of the contents of the database.
     pub(crate) fn contents(&self) -> ContentsToken {
         self.opening.contents_at(self.end())
     }
 
-    /// DictionarySet that headers of segments count.
+    /// Returns the number of dictionaries that the headers of new segments declare.
     pub(crate) fn dictionaries(&self) -> usize {
         self.dictionaries.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all segments that count.
+    /// Returns the length of all live segments.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes appended since the opening, and read at it.
+    /// Returns the number of bytes appended since the opening or replayed by it.
     pub(crate) fn appended(&self) -> u64 {
         self.appended.load(Ordering::Relaxed)
     }
 
-    /// Garbage that is not worth anything.
+    /// Returns an amount of garbage that is too small to be worth compacting.
     pub(crate) fn slack(&self) -> u64 {
         2 * self.segment_min
     }
 
     #[inline]
     fn count(&self, len: usize) {
-        // Whoever counts has the head to itself.
+        // No other thread counts: the caller holds the lock of the active segment.
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
         self.appended.store(self.appended.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
     }
@@ -251,7 +257,7 @@ impl RecordLog {
         self.appended.fetch_sub(len, Ordering::Relaxed);
     }
 
-    /// Removes the copy of what is not written yet: all is.
+    /// Removes the ring. Its entries must all be in the segment.
     pub(crate) fn remove_recent(&self) {
         if self.active.write().recent.take().is_some() {
             recent::remove(&*self.disk, &self.directory);
@@ -263,29 +269,29 @@ impl RecordLog {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The table, and how many changes made it.
+    /// Returns the table and its version.
     pub(crate) fn table(&self) -> (Arc<SegmentTable>, u64) {
         let table = self.table.lock();
         (Arc::clone(&table), self.version())
     }
 
-    /// The end.
+    /// Returns the end of the log.
     pub(crate) fn end(&self) -> LogPosition {
         let active = self.active.read();
         LogPosition { number: active.segment.number, offset: active.segment.len() }
     }
 
-    /// Everything before this is on disk.
+    /// Returns the position before which everything is on disk.
     pub(crate) fn synced(&self) -> LogPosition {
         self.synced.lock().until
     }
 
-    /// Memory that is neither index nor cache.
+    /// Returns the memory used by the buffer.
     pub(crate) fn buffer_bytes(&self) -> u64 {
         self.active.read().buffer.capacity() as u64
     }
 
-    /// The end, to append several entries with nothing between them.
+    /// Locks the end of the log, for example to append several entries in sequence.
     pub(crate) fn lock(&self) -> LogAppender<'_> {
         let active = self.active.write();
         LogAppender {
@@ -297,14 +303,14 @@ impl RecordLog {
         }
     }
 
-    /// Hands everything to the system: it then outlives the process.
+    /// Writes all buffered entries to the file, so that they survive the process.
     pub(crate) fn flush(&self) -> Result<()> {
         self.lock().flush()
     }
 
-    /// Returns once everything that was appended before is on disk. Who comes while another one is at it waits for the next
-    /// round, which then is for all who wait. After a sync that failed nothing can be known about what is on disk, so nothing is
-    /// written any more.
+    /// Returns when everything that was appended before the call is on disk. Threads that arrive
+    /// during a sync wait for the next one, which then serves all of them. After a failed sync the
+    /// state of the disk is unknown, so nothing more is written.
     pub(crate) fn sync(&self) -> Result<()> {
         let target = self.end();
         let mut synced = self.synced.lock();
@@ -356,7 +362,8 @@ impl RecordLog {
         }
         if has_names && let Err(error) = self.disk.sync_directory(&self.directory) {
             if is_out_of_descriptors(&error) {
-                // Nothing has been asked of the disk, so nothing is missing_segment_error: the next sync asks.
+                // Nothing was requested from the disk, so nothing is lost; the next sync tries
+                // again.
                 self.note_name();
                 return Err((write_error(&self.directory, &error), false));
             }
@@ -377,13 +384,13 @@ impl RecordLog {
         error
     }
 
-    /// Notes that a name was changed that is to be on disk with the next sync.
+    /// Requests that the next sync also syncs the names in the directory.
     pub(crate) fn note_name(&self) {
         self.active.write().names_unsynced = true;
     }
 
-    /// Shows the entry at a place, whose bytes are right. `admits`: its block may be worth a place in the cache; that of a record
-    /// which is about to be written elsewhere is not.
+    /// Calls `view` with the entry at a location, after checking its CRC. `admits` allows its block
+    /// into the cache; callers that will rewrite the record elsewhere pass false.
     #[inline]
     pub(crate) fn view<T>(
         &self,
@@ -397,14 +404,14 @@ impl RecordLog {
         segment.prefetch(offset, class);
         let mut view = Some(view);
         let mut show = |bytes: &[u8]| {
-            let (head, bytes) = entry::whole(bytes, segment.seed_at(offset))?;
+            let (head, bytes) = entry::decode(bytes, segment.seed_at(offset))?;
             Some(view.take().expect("shown once")(&head, bytes))
         };
         if let Some(bytes) = segment.mapped(offset) {
             if let Some(seen) = show(bytes) {
                 return Ok(seen);
             }
-            // Beyond what is mapped, or damaged: the read below will report_damage.
+            // The entry is beyond the mapping, or damaged; the read below decides.
         } else if offset >= segment.flushed.load(Ordering::Acquire) {
             let active = self.active.read();
             if active.segment.number == segment.number && offset >= active.base {
@@ -424,7 +431,7 @@ impl RecordLog {
         show(&room.read[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
     }
 
-    /// As `view`, and the bytes stay: where the segment is mapped, or as a copy in `scratch`.
+    /// Finds an entry as `view` does and keeps its bytes: in the mapping, or copied to `scratch`.
     #[inline]
     pub(crate) fn fetch<'s>(
         &self,
@@ -436,13 +443,13 @@ impl RecordLog {
         let offset = u64::from(unit) * 8;
         segment.prefetch(offset, class);
         if let Some(bytes) = segment.mapped(offset)
-            && let Some((head, bytes)) = entry::whole(bytes, segment.seed_at(offset))
+            && let Some((head, bytes)) = entry::decode(bytes, segment.seed_at(offset))
         {
             return Ok(FetchedEntry { head, mapped: Some(bytes) });
         }
         let bound = class_bound(class);
         if bound.is_none_or(|bound| bound > 4096) && offset < segment.flushed.load(Ordering::Acquire) {
-            // Not by way of the cache, and without a second copy.
+            // Long entries bypass the cache and are copied only once.
             return Ok(FetchedEntry { head: read_entry(segment, unit, class, scratch)?, mapped: None });
         }
         let mut copy = std::mem::take(scratch);
@@ -458,7 +465,7 @@ impl RecordLog {
     }
 }
 
-/// Reads the bytes of an entry from its file; returns how many there are.
+/// Reads the bytes of an entry from its file into `scratch` and returns their number.
 fn read(segment: &Segment, offset: u64, class: u32, scratch: &mut Vec<u8>) -> Result<usize> {
     let there = segment.len().saturating_sub(offset);
     let first = class_bound(class).unwrap_or(HEAD_MAX) as u64;
@@ -480,7 +487,7 @@ fn read(segment: &Segment, offset: u64, class: u32, scratch: &mut Vec<u8>) -> Re
     segment.read_at(offset, &mut scratch[..whole])
 }
 
-/// Reads an entry from its file; its bytes are the first in `scratch` then, and right.
+/// Reads an entry from its file into the beginning of `scratch` and checks its CRC.
 pub(crate) fn read_entry(
     segment: &Segment,
     unit: u32,
@@ -500,7 +507,7 @@ fn segment_limit(bytes: u64, options: &LogOptions) -> u64 {
         .min(OFFSET_MAX)
 }
 
-/// Appends what says that everything before a position is on disk, but for its CRC.
+/// Appends a mark, without its CRC: everything before `synced` is on disk.
 fn put_mark(buffer: &mut Vec<u8>, synced: LogPosition) {
     let mut rest = [0; 16];
     rest[..8].copy_from_slice(&synced.number.to_le_bytes());
@@ -508,8 +515,10 @@ fn put_mark(buffer: &mut Vec<u8>, synced: LogPosition) {
     entry::put_other(buffer, entry::MARK, &rest);
 }
 
-/// Makes the file of a segment and writes what it begins with, so that the entries behind that can be told after a kill; `synced`, what is
-/// on disk by now, is part of it, so that no crash takes the one for new and leaves the other. When it fails there is no such file.
+/// Creates the file of a segment and writes its first entries, so that the entries after them can
+/// be decoded after a kill. A mark with `synced`, the position that is on disk now, is written in
+/// the same call, so that no crash leaves the segment without the mark. If this fails, there is no
+/// such file.
 fn create(
     disk: &dyn Disk,
     directory: &std::path::Path,
@@ -556,8 +565,9 @@ fn create(
     Ok(Arc::new(segment))
 }
 
-/// Creates the file of a segment. One of its name that holds no more than this opening may have written before it failed is replaced;
-/// anything else stays, and is reported.
+/// Creates the file of a segment. Replaces an existing file of this name only if it contains no
+/// more than a failed attempt of this opening can have written; leaves any other file alone and
+/// returns an error.
 fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> Result<Box<dyn File>> {
     match disk.create(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -574,7 +584,8 @@ fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> 
     }
 }
 
-/// Returns true if a file is the beginning of a segment that could not be created, to which nothing has been appended.
+/// Returns true if a file is the beginning of a segment whose creation failed and to which nothing
+/// was appended.
 fn is_leftover(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> Result<bool> {
     let open = || -> std::io::Result<(Box<dyn File>, u64)> {
         let file = disk.open(path, false)?;
@@ -594,30 +605,30 @@ fn is_leftover(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> 
         is_begun |= !matches!(head.kind, entry::SEGMENT_LIST | entry::MARK);
         Ok(!is_begun)
     })?;
-    // The failed one may have counted fewer dictionaries.
+    // The failed attempt may have declared fewer dictionaries.
     Ok(!is_begun && FileHeader { extra: header.extra, ..found } == *header)
 }
 
-/// The end of the log, to oneself.
+/// Exclusive access to the end of the log.
 pub(crate) struct LogAppender<'l> {
     log: &'l RecordLog,
     active: RwLockWriteGuard<'l, ActiveSegment>,
-    /// Where that begins which has been prepared for.
+    /// The end of the log when `prepare` was last called.
     begin: u64,
-    /// What stood before that is exposed.
+    /// The value of `is_exposed` when `prepare` was last called.
     was_exposed: bool,
-    /// All that has been prepared for fits into the ring, behind what stands before it.
+    /// The prepared entries and those before them fit into the ring.
     fits_ring: bool,
 }
 
 impl LogAppender<'_> {
-    /// The end.
+    /// Returns the end of the log.
     pub(crate) fn end(&self) -> LogPosition {
         LogPosition { number: self.active.segment.number, offset: self.active.segment.len() }
     }
 
-    /// Prepares for entries of `len` bytes in all, the last of them `last` bytes long; they will be in one segment. When it
-    /// fails nothing has changed.
+    /// Prepares for entries of `len` bytes in total, all in one segment; the last entry has `last`
+    /// bytes. If this fails, nothing has changed.
     #[inline]
     pub(crate) fn prepare(&mut self, len: usize, last: usize) -> Result<()> {
         if let Some(trouble) = &self.active.trouble {
@@ -625,7 +636,7 @@ impl LogAppender<'_> {
         }
         self.fits_ring = true;
         let end = self.active.base + self.active.buffer.len() as u64;
-        // ScratchBuffers for a mark, too.
+        // Includes space for a mark.
         let needed = len as u64 + 64;
         let is_crowded = end + needed > self.active.limit && end > self.active.segment_start();
         if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
@@ -640,13 +651,13 @@ impl LogAppender<'_> {
             self.mark();
         }
         let active = &*self.active;
-        // Of what does not fit as a whole nothing is copied: it may yet be taken back.
+        // If the entries do not all fit, none is copied: the append may still be undone.
         self.fits_ring = active.buffer.len() as u64 + needed <= active.recent_len();
         (self.begin, self.was_exposed) = (active.segment.len(), active.is_exposed);
         Ok(())
     }
 
-    /// Says what is on disk, if more is than was last said.
+    /// Appends a mark if more is on disk than the last mark says.
     fn mark(&mut self) {
         let synced = self.log.synced();
         if synced > self.active.marked {
@@ -655,7 +666,7 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Appends an entry that `put` writes but for padding and CRC. `prepare` has made room for it.
+    /// Appends an entry. `put` writes it without padding and CRC. `prepare` must have been called.
     #[inline]
     pub(crate) fn append_small(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> AppendedEntry {
         let active = &mut *self.active;
@@ -671,7 +682,8 @@ impl LogAppender<'_> {
         AppendedEntry { at: EntryLocation { slot: active.segment.slot, unit: (offset / 8) as u32 }, len }
     }
 
-    /// Appends an entry that is all there but for its CRC, padding included. `prepare` has made room for it.
+    /// Appends an entry that is complete, including padding, except for its CRC. `prepare` must
+    /// have been called.
     #[inline]
     pub(crate) fn append_padded(&mut self, entry: &mut [u8]) -> AppendedEntry {
         let active = &mut *self.active;
@@ -690,7 +702,8 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Appends an entry of a beginning and two long parts, by one write of its own. When it fails, nothing was appended.
+    /// Appends a long entry by a write of its own, from its beginning and two long parts. If this
+    /// fails, nothing was appended.
     pub(crate) fn append_long(
         &mut self,
         beginning: &[u8],
@@ -710,7 +723,7 @@ impl LogAppender<'_> {
         let active = &mut *self.active;
         let segment = Arc::clone(&active.segment);
         if let Err(error) = segment.file.write_at(offset, &mut pieces) {
-            // A part of it may be there, and takes the room that others could use.
+            // Part of the entry may have been written and takes space that other entries could use.
             self.truncate_file(offset);
             return Err(write_error(&segment.path, &error));
         }
@@ -722,9 +735,10 @@ impl LogAppender<'_> {
         Ok(AppendedEntry { at: EntryLocation { slot: segment.slot, unit: (offset / 8) as u32 }, len })
     }
 
-    /// Tries what a refused change of `len` bytes needs: a file with room for them. Leaves nothing behind but perhaps a new segment.
+    /// Tries whether a refused change of `len` bytes would succeed now, by writing that many bytes
+    /// and removing them. May leave a new segment.
     pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
-        /// Of a longer change only so much is tried.
+        /// The longest trial write.
         const TRIED_MAX: u64 = 1 << 20;
         let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
         self.prepare(entry_len, entry_len)?;
@@ -736,7 +750,7 @@ impl LogAppender<'_> {
         outcome.map_err(|error| write_error(&segment.path, &error))
     }
 
-    /// Appends a whole entry once more.
+    /// Appends an intact entry again.
     pub(crate) fn append_copy(&mut self, entry: &[u8]) -> Result<AppendedEntry> {
         self.prepare(entry.len(), entry.len())?;
         if self.is_long(entry.len()) {
@@ -745,7 +759,8 @@ impl LogAppender<'_> {
         Ok(self.append_small(|buffer| buffer.extend_from_slice(entry)))
     }
 
-    /// Sees to it that what has been appended since it was prepared for outlives the process. When it fails, that was not appended.
+    /// Writes the buffer if entries since `prepare` are not copied to the ring, so that they
+    /// survive the process. If this fails, the append is undone.
     #[inline]
     pub(crate) fn flush_if_exposed(&mut self) -> Result<()> {
         if self.active.is_exposed { self.flush().inspect_err(|_| self.undo_append()) } else { Ok(()) }
@@ -763,8 +778,9 @@ impl LogAppender<'_> {
         self.log.uncount(len);
     }
 
-    /// Removes from the file what a write that failed has left from `offset` on: after entries in its place it could count at the
-    /// next opening. Where it cannot be removed, nothing is written any more.
+    /// Truncates the file at `offset`, where a failed write may have left data: if entries followed
+    /// in its place, the next opening could read that data. If truncation fails, nothing more is
+    /// written.
     #[cold]
     fn truncate_file(&mut self, offset: u64) {
         let segment = &self.active.segment;
@@ -774,7 +790,7 @@ impl LogAppender<'_> {
         }
     }
 
-    /// Whether an entry of this length is better written by itself.
+    /// Returns true if an entry of this length is better written directly.
     #[inline]
     pub(crate) fn is_long(&self, len: usize) -> bool {
         self.active.recent.is_none() || len > self.log.buffer_len.min(LONG_LEN_MAX) / 2
@@ -811,8 +827,9 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Writes what fills whole stretches of the file, if there is such by now: `end` is that of the log, where an entry of `len` bytes is
-    /// to follow. These the system takes best: 0.2 ns a byte with 256 KiB at a time, 0.67 with 6 KiB anywhere (ext4, 2026-11).
+    /// Writes the full stretches of the file that the buffer contains. `end` is the end of the log,
+    /// where an entry of `len` bytes will follow. The system handles aligned stretches best: 0.2 ns
+    /// per byte with 256 KiB at a time, 0.67 with 6 KiB at any offset (ext4, 2026-11).
     #[inline]
     fn flush_full_stretches(&mut self, end: u64, len: usize) -> Result<()> {
         let whole = self.log.buffer_len as u64;
@@ -825,7 +842,8 @@ impl LogAppender<'_> {
 
     #[cold]
     fn flush_until(&mut self, until: u64, end: u64) -> Result<()> {
-        // What is in the buffer begins with a whole entry, and is as long as that may be: one that lies across the end stays.
+        // The buffer begins with a complete entry, so an entry that lies across the end of the
+        // stretch stays in it.
         let base = if until == end { end } else { self.active.last };
         if until <= self.active.written || base > until {
             return self.flush();
@@ -844,7 +862,8 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Begins a segment whose header counts so many dictionaries. When it fails nothing has changed.
+    /// Begins a segment whose header declares this number of dictionaries. If this fails, nothing
+    /// has changed.
     pub(crate) fn begin_segment(&mut self, dictionaries: usize) -> Result<()> {
         if let Some(trouble) = &self.active.trouble {
             return Err(trouble.clone());
@@ -855,7 +874,7 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Begins a new segment.
+    /// Begins a new segment that has space for `needed` bytes.
     fn roll(&mut self, needed: u64) -> Result<()> {
         self.flush()?;
         let log = self.log;
@@ -901,7 +920,8 @@ impl LogAppender<'_> {
         Ok(())
     }
 
-    /// Says that a segment counts no more; its file can be removed once that is on disk.
+    /// Appends an entry that declares a segment dropped. The file can be removed when the returned
+    /// position is on disk.
     pub(crate) fn drop_segment(&mut self, segment: &Segment) -> Result<LogPosition> {
         self.prepare(16, 0)?;
         let number = segment.number.to_le_bytes();
@@ -915,14 +935,15 @@ impl LogAppender<'_> {
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);
         log.dropped_bytes.fetch_add(segment.len(), Ordering::Relaxed);
         drop(shared);
-        // It may be among those that wait for a sync, and stays there: after a crash its file may be there again, and is read
-        // before it is known that it does not count.
+        // The segment may be waiting for a sync, and stays in that list: after a crash its file may
+        // exist again, and is then read before the entry that drops it.
         Ok(self.end())
     }
 }
 
 impl ActiveSegment {
-    /// Copies what has been appended to the buffer to where it outlives the process; `fits`: there is room for all of it.
+    /// Copies the buffer from `start` on to the ring, so that it survives the process. `fits`
+    /// states that all prepared entries fit.
     #[inline]
     fn copy_to_ring(&mut self, start: usize, fits: bool) {
         if !self.is_exposed {
@@ -931,13 +952,14 @@ impl ActiveSegment {
         }
     }
 
-    /// How much of the buffer there can be a copy of.
+    /// Returns the number of buffered bytes that the ring can hold.
     #[inline]
     fn recent_len(&self) -> u64 {
         self.recent.as_ref().map_or(0, RecentWrites::len)
     }
 
-    /// Where the entries behind the segment_list begin, roughly: a segment of nothing else is not given up.
+    /// Returns the approximate offset of the entries after the segment list. A segment that
+    /// contains nothing else is not sealed.
     fn segment_start(&self) -> u64 {
         4096
     }

@@ -1,20 +1,24 @@
-//! The hash on disk: a log of records in segments, and an index in memory that finds each with one read.
+//! The hash on disk: a log of records in segments, and an index in memory that finds each record
+//! with one read.
 //!
 //! ```text
 //! key -> hash -> shard (lock) -> page -> slot: 21 more bits of the hash, size class, segment, offset
 //!                                          |
-//! segments of the log (docs/format/disk-hash.md): mapped | block cache and file | the end that is not written yet
+//! segments of the log (docs/format/disk-hash.md): mapped | block cache and file | unwritten end
 //! ```
 //!
-//! A write appends a record and turns the index to it; what was there before is garbage until compaction has written the
-//! rest of its segment once more. The index costs about ten bytes a record and holds no keys: a miss is answered by
-//! it lock_shard but once in some thousands, a hit reads one place.
+//! A write appends an entry to the log and makes the index point to it. The previous entry of the
+//! key becomes garbage. Compaction copies the live entries of a segment to the end of the log and
+//! then removes the segment. The index costs about ten bytes per record and holds no keys. A miss
+//! is answered from the index alone except in about one case in several thousand; a hit reads one
+//! place.
 //!
-//! There are no threads in here. Whoever owns it calls [`Engine::maintain`] again and again: that hands what was written to the
-//! system once it has come to rest, compacts, and writes the index down, a bounded step each; and [`Durable::sync`] where a write is to be on disk.
+//! This module starts no threads. The owner calls [`Engine::maintain`] periodically: each call does
+//! a bounded step of writing idle data to the files, compaction or writing the checkpoint of the
+//! index. The owner calls [`Durable::sync`] when a write must be on disk.
 //!
-//! Always true: of a key's entries the last in the log counts; the index leads to it; an entry that the index leads to lies in a
-//! segment that counts.
+//! Invariants: the last entry of a key in the log is the valid one; the index points to it; every
+//! entry that the index points to lies in a live segment.
 
 mod batch;
 mod cache;
@@ -73,7 +77,7 @@ pub use training::ValueCompression;
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
 
-/// Keeps the locks of neighbouring shards off each other's cache lines.
+/// Keeps the locks of neighbouring shards in separate cache lines.
 #[repr(align(128))]
 struct PaddedShard(RwLock<IndexShard>);
 
@@ -109,27 +113,29 @@ pub struct DiskHash {
     log: RecordLog,
     secrets: rapidhash::v3::RapidSecrets,
     maintenance: Mutex<MaintenanceState>,
-    /// What housekeeping could not do. Its own lock is held while it waits for the disk, which whoever asks shall not.
+    /// The error that keeps maintenance from its work. It has a lock of its own because
+    /// `maintenance` stays locked during waits for the disk, and readers of the error must not
+    /// wait.
     trouble: Mutex<Option<Error>>,
-    /// Damaged records that were overwritten or removed.
+    /// The number of damaged records that were overwritten or removed, and the error of the last.
     damaged_records: Mutex<Option<(u64, Error)>>,
-    /// Damaged records that a scan has skipped over.
+    /// Damaged records that scans have skipped.
     skipped: Mutex<Vec<SkippedRecord>>,
     is_closed: AtomicBool,
-    /// All is on disk, and the index written down.
-    is_settled: Mutex<bool>,
+    /// Everything is on disk, including the checkpoint of the index.
+    is_index_written: Mutex<bool>,
     space_factor: f64,
     checkpoint_bytes: u64,
     dictionaries: DictionarySet,
-    /// Of one that compresses.
+    /// Present if values are compressed.
     training: Option<DictionaryTraining>,
     notes: Vec<String>,
     contents_found: Option<ContentsToken>,
-    /// Ends with the value.
+    /// The lock on the directory; released when the value is dropped.
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A record that was found: where in its page, the slot there, and its entry.
+/// A record that was found: its index in the page, its slot, and its entry.
 struct FoundRecord<'s> {
     index: usize,
     slot: IndexSlot,
@@ -137,14 +143,14 @@ struct FoundRecord<'s> {
 }
 
 impl FoundRecord<'_> {
-    /// Where in its page, and how long its entry is.
+    /// Returns the index of the record in its page and the length of its entry.
     #[inline]
     fn place(&self) -> (usize, usize) {
         (self.index, self.entry.head.len)
     }
 }
 
-/// A record that is damaged: where in its page, the slot there, and what is wrong.
+/// A damaged record: its index in the page, its slot, and the error.
 struct DamagedRecord {
     index: usize,
     slot: IndexSlot,
@@ -152,43 +158,49 @@ struct DamagedRecord {
 }
 
 impl DamagedRecord {
-    /// Where in its page. How long its entry was cannot be told: what its size class tells at least takes nothing from what its neighbours
-    /// count; the rest stays counted until its segment goes.
+    /// Returns the index of the record in its page and a lower bound of the length of its entry.
+    /// The true length is unknown. The lower bound of the size class subtracts nothing that other
+    /// records of the segment count; the remainder stays counted until the segment is removed.
     fn place(&self) -> (usize, usize) {
         (self.index, least_len(self.slot.class()))
     }
 }
 
-/// The value that a visit stores, until its visitor has been shown it.
+/// The value that a visit stores, kept until its visitor has seen it.
 enum StoredValue<'v> {
-    /// In the room's entry.
+    /// Part of the entry in the scratch buffers.
     Entry,
-    /// Shared with whoever gave it, and written from there.
+    /// Shared with the caller, and written to the log from there.
     Shared(SharedBytes),
-    /// In the room's entry, compressed; shared with whoever gave it, or in the room as it was given.
+    /// Compressed in the entry in the scratch buffers. The plain value is shared with the caller,
+    /// or is in the scratch buffers if this is `None`.
     Compressed(Option<SharedBytes>),
-    /// As it was.
+    /// The old value.
     Unchanged(&'v [u8]),
 }
 
 impl DiskHash {
-    /// Opens the database in a directory, made if need be. Fails with `Busy` if another process has it open, with `Corrupt` if
-    /// what was on disk has changed since: the message names file and offset.
+    /// Opens the database in a directory, and creates both if they are missing. Fails with `Busy`
+    /// if another process has the database open, and with `Corrupt` if the files are damaged; the
+    /// message names file and offset.
     pub fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
         opening::open(directory, options)
     }
 
-    /// Reads a segment of a database by itself, which nobody needs to have open, and checks every checksum; returns how many records are in
-    /// it, also those that have been replaced or removed since. `number`: that of its name. Fails with `Corrupt`, naming file and
-    /// offset, if anything is damaged, and naming a dictionary if one is missing beside it that values in it are compressed with.
+    /// Reads a segment without opening its database and checks every checksum. Returns the number
+    /// of records in it, including those that were replaced or removed later. `number` is the one
+    /// in the file name. Fails with `Corrupt` if anything is damaged, naming file and offset, or if
+    /// a dictionary is missing with which values in the segment are compressed.
     pub fn examine_segment(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
         examination::examine(disk, path, number)
     }
 
-    /// Reads the segments in a directory, which nobody has open and nobody needs to be able to open, and does again in an empty engine,
-    /// `into`, what is whole in them; only tells what is damaged where there is none. Nothing in the directory is changed. `may_be_torn`: it
-    /// may end as a crash leaves it, which is no damage. `progress` is told the bytes read, now and then. Fails with `Corrupt` if nothing can be told of any segment, with `Unavailable` if they
-    /// cannot be read, and as the engine does.
+    /// Reads the segments in a directory, which must not be open and may be damaged, and replays
+    /// their intact entries into `into`, an empty engine; without an engine it only reports the
+    /// damage. Changes nothing in the directory. `may_be_torn` states that the last segment may end
+    /// as after a crash, which is no damage. `progress` is called now and then with the number of
+    /// bytes read. Fails with `Corrupt` if no segment is readable, with `Unavailable` on a read
+    /// error, and with the errors of the engine.
     pub fn salvage(
         disk: &dyn Disk,
         directory: &Path,
@@ -199,38 +211,44 @@ impl DiskHash {
         salvage::salvage(disk, directory, may_be_torn, into, progress)
     }
 
-    /// Returns true if a directory holds the file of an index, damaged or not.
+    /// Returns true if a directory contains the file of an index, intact or damaged.
     pub fn has_index(disk: &dyn Disk, directory: &Path) -> bool {
-        index_file::is_there(disk, directory)
+        index_file::exists(disk, directory)
     }
 
-    /// Reads a dictionary of a database by itself, and checks its checksums; returns the database that it is of. Fails with `Corrupt` if it is damaged.
+    /// Reads a dictionary without opening its database and checks its checksums. Returns the ID of
+    /// the database. Fails with `Corrupt` if the dictionary is damaged.
     pub fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
         examination::examine_dictionary(disk, path, number)
     }
 
-    /// The database that a segment is of, by its first 64 bytes.
+    /// Returns the ID of the database that a segment belongs to, from the first 64 bytes of the
+    /// segment.
     pub fn database_of(segment: &[u8]) -> Option<[u8; 16]> {
         examination::database_of(segment)
     }
 
-    /// How often its database had been opened when a segment was made, by its first 64 bytes.
+    /// Returns the number of openings of the database when a segment was created, from the first 64
+    /// bytes of the segment.
     pub fn openings_of(segment: &[u8]) -> Option<u32> {
         examination::openings_of(segment)
     }
 
-    /// What the opening has found that its user should know: a torn tail that was cut off, an index that had to be made anew.
+    /// Returns messages about the opening for the user, such as a torn tail that was cut off or an
+    /// index that was rebuilt.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
+    /// Returns the error that keeps maintenance from its work, such as damage met by compaction or
+    /// a full disk. `None` while maintenance succeeds.
     pub fn trouble(&self) -> Option<Error> {
         let trouble = self.trouble.lock().clone();
         trouble.or_else(|| self.training.as_ref().and_then(DictionaryTraining::trouble))
     }
 
-    /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them.
+    /// Returns the number of damaged records that were overwritten or removed since the opening,
+    /// and the error of the last one.
     pub fn damaged_records(&self) -> Option<(u64, Error)> {
         self.damaged_records.lock().clone()
     }
@@ -240,7 +258,7 @@ impl DiskHash {
         rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// A shard that knows the segments there are.
+    /// Locks a shard for reading. Its table of segments is current.
     #[inline]
     fn read_shard(&self, index: usize) -> RwLockReadGuard<'_, IndexShard> {
         loop {
@@ -253,7 +271,7 @@ impl DiskHash {
         }
     }
 
-    /// The same, to oneself.
+    /// Locks a shard for writing. Its table of segments is current.
     #[inline]
     fn lock_shard(&self, index: usize) -> RwLockWriteGuard<'_, IndexShard> {
         let mut shard = self.shards[index].0.write();
@@ -268,8 +286,9 @@ impl DiskHash {
         }
     }
 
-    /// Finds the record of a key; its entry may be in `old` then. If there is none, but one that is damaged and may have been it,
-    /// that is in `damage`: it has all 33 bits of the hash that the index knows, so it is hardly ever another's.
+    /// Finds the record of a key. Its entry is in `old` unless the segment is mapped. If there is
+    /// no record, `damage` receives a damaged one that may have been the record of the key: it
+    /// matches all 33 bits of the hash that the index knows, so it almost certainly is.
     #[inline]
     fn find<'t>(
         &self,
@@ -301,7 +320,7 @@ impl DiskHash {
         Ok(None)
     }
 
-    /// Shows the entry of a record, which is in a segment at a place.
+    /// Calls `see` with the record of an entry. `segment` and `unit` say where the entry lies.
     #[inline]
     fn show<T>(
         &self,
@@ -319,7 +338,8 @@ impl DiskHash {
         Ok(see(Record::new(value, head.attributes)))
     }
 
-    /// The value of an entry, which is in a segment at a place. Fails with `Corrupt` if it is compressed and cannot be expanded.
+    /// Returns the value of an entry, decompressed if necessary. `segment` and `unit` say where the
+    /// entry lies. Fails with `Corrupt` if the value cannot be decompressed.
     #[inline]
     fn value<'v>(
         &self,
@@ -336,7 +356,8 @@ impl DiskHash {
         value.map_err(|wrong| wrong.at(|what| segment.corrupt(u64::from(unit) * 8, what)))
     }
 
-    /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
+    /// Appends the put entry of a record. `new` holds the entry without CRC and padding; if the
+    /// value is shared, `new` ends after the key and `value` follows.
     fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<AppendedEntry> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
         self.refuse_if_disk_full(len)?;
@@ -353,8 +374,8 @@ impl DiskHash {
         Ok(appended)
     }
 
-    /// Puts the record of a key that is where `found` says; `room.new` is its entry up to and with its value, or up to its key
-    /// if the value is shared.
+    /// Stores a record and enters it into the index, in place of `old` if there is one. `new` holds
+    /// its entry up to the end of the value, or up to the end of the key if the value is shared.
     fn put(
         &self,
         part: &mut IndexPart,
@@ -374,7 +395,7 @@ impl DiskHash {
         Ok(())
     }
 
-    /// The same for a record without attributes, whose entry is there but for its CRC.
+    /// Stores a record without attributes. `entry` is complete except for its CRC.
     #[inline]
     fn put_simple(
         &self,
@@ -398,7 +419,7 @@ impl DiskHash {
         Ok(())
     }
 
-    /// `place`: where in its page the record is, and how long its entry.
+    /// Removes the record at `place`, which is its index in the page and the length of its entry.
     fn remove(&self, part: &mut IndexPart, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
         let mut appender = self.log.lock();
         let len = entry::padded(10 + key.len());
@@ -407,11 +428,11 @@ impl DiskHash {
         appender.flush_if_exposed().inspect_err(|error| self.log.refused_writes.note(error, len))?;
         appender.segment().remove_bytes.fetch_add(appended.len as u64, Ordering::Relaxed);
         drop(appender);
-        part.leave(hash, place.0, place.1);
+        part.remove_slot(hash, place.0, place.1);
         Ok(())
     }
 
-    /// Counts a damaged record that was overwritten or removed. Its segment may be compacted now.
+    /// Counts a damaged record that was overwritten or removed. Its segment may be compacted again.
     fn note_damage(&self, damage: Option<DamagedRecord>, table: &SegmentTable) {
         let Some(DamagedRecord { slot, error, .. }) = damage else { return };
         if let Some(segment) = table.get(slot.location().slot) {
@@ -427,7 +448,7 @@ impl DiskHash {
         Ok(())
     }
 
-    /// Writes the entry of a record whose value stays as it is stored.
+    /// Encodes the entry of a record with new attributes and the stored value.
     fn encode_retagged(
         &self,
         key: &[u8],
@@ -444,8 +465,9 @@ impl DiskHash {
         new.extend_from_slice(value);
     }
 
-    /// Writes the entry of a record up to its value, or up to its key where the value is better not copied.
-    /// A value that is compressed is in `given` then, if it is not shared.
+    /// Encodes the entry of a record up to the end of its value, or only up to the end of its key
+    /// if the value is shared and not compressed. If the value is compressed and not shared, a copy
+    /// of the plain value is left in `given`.
     fn encode(
         &self,
         key: &[u8],
@@ -482,7 +504,7 @@ impl DiskHash {
         Ok(StoredValue::Entry)
     }
 
-    /// As `view`, whatever the record is like.
+    /// Does what `view` does, for records of any layout.
     #[inline(never)]
     fn view_any(
         &self,
@@ -508,7 +530,7 @@ impl DiskHash {
             match seen.flatten() {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
-                // Perhaps it is another's.
+                // The damaged entry may belong to another key.
                 Err(error) if error.kind() == ErrorKind::Corrupt => damage = Some(error),
                 Err(error) => return Err(error),
             }
@@ -518,7 +540,7 @@ impl DiskHash {
     }
 }
 
-/// The entry of a record as it is.
+/// Encodes the entry of a record without compression.
 fn put_plain(key: &[u8], record: &Record<'_>, new: &mut Vec<u8>) {
     new.clear();
     entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
@@ -534,7 +556,7 @@ fn check_lengths(key: &[u8], value_len: usize) -> Result<()> {
     Ok(())
 }
 
-/// The record that a slot leads to is damaged.
+/// Returns the error of a slot that points to a damaged record.
 #[cold]
 fn damaged(table: &SegmentTable, slot: IndexSlot) -> Error {
     let at = slot.location();
@@ -543,7 +565,7 @@ fn damaged(table: &SegmentTable, slot: IndexSlot) -> Error {
     })
 }
 
-/// What cannot be: the index leads to a segment that does not count.
+/// Returns the error of an index that points to a missing segment, which should never happen.
 fn missing_segment_error() -> Error {
     Error::new(ErrorKind::Corrupt, "the index leads to a segment that is not there")
 }
@@ -570,7 +592,7 @@ impl Engine for DiskHash {
         let mut guard = self.lock_shard(shard_of(hash));
         let IndexShard { part, table, .. } = &mut *guard;
         let mut scratch = ThreadScratch::take();
-        let ScratchBuffers { old, new, other, .. } = &mut *scratch;
+        let ScratchBuffers { old, new, plain_value, .. } = &mut *scratch;
         let (mut damage, mut decompressor) = (None, None);
         let mut found = None;
         let mut unchecked = None;
@@ -633,13 +655,14 @@ impl Engine for DiskHash {
                 return Ok(());
             }
             Action::Put(record) => {
-                let stored = self.encode(key, &record, new, other)?;
+                let stored = self.encode(key, &record, new, plain_value)?;
                 (stored, record.attributes, record.value.len())
             }
             Action::Retag(attributes) => {
                 let Some(record) = record else { return Ok(()) };
                 if let Some((slot, _)) = unchecked.filter(|(_, simple_entry)| !simple_entry.is_intact()) {
-                    // It said that the value was nothing to it; yet no damage is to be written anew as if it were none.
+                    // The visitor ignores the value. Damage must still not be written again under a
+                    // valid checksum.
                     return Err(damaged(table, slot));
                 }
                 match &found {
@@ -653,7 +676,7 @@ impl Engine for DiskHash {
         self.note_damage(damage, table);
         let now = match &stored {
             StoredValue::Entry => Record::new(&new[new.len() - value_len..], attributes),
-            StoredValue::Compressed(None) => Record::new(other, attributes),
+            StoredValue::Compressed(None) => Record::new(plain_value, attributes),
             StoredValue::Unchanged(value) => Record::new(value, attributes),
             StoredValue::Shared(shared) | StoredValue::Compressed(Some(shared)) => {
                 Record { value: (**shared).as_ref(), shared: Some(shared), attributes }
@@ -685,7 +708,7 @@ impl Engine for DiskHash {
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         self.refuse_if_closed()?;
-        // All at once: nobody shall write to the one while the other is not cleared yet.
+        // Lock all shards at once: no write may reach one shard before the others are cleared.
         let mut shards: Vec<_> = (0..SHARDS).map(|index| self.lock_shard(index)).collect();
         let mut appender = self.log.lock();
         appender.prepare(8, 0).inspect_err(|error| self.log.refused_writes.note(error, 8))?;
@@ -713,7 +736,8 @@ impl Engine for DiskHash {
         status
     }
 
-    /// Where values are compressed it trains a dictionary a few times in a database's life, which takes some 0.1 s; no lock on a record is held.
+    /// With compression, trains a dictionary a few times in the life of a database, which takes
+    /// about 0.1 s without any lock on a record.
     fn maintain(&self) -> bool {
         let has_more = self.run_maintenance();
         self.train_if_due();
@@ -762,10 +786,10 @@ impl Durable for DiskHash {
 
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::SeqCst);
-        let mut is_settled = self.is_settled.lock();
-        if !*is_settled {
+        let mut is_index_written = self.is_index_written.lock();
+        if !*is_index_written {
             self.write_index()?;
-            *is_settled = true;
+            *is_index_written = true;
         }
         Ok(())
     }
@@ -813,9 +837,10 @@ impl Durable for DiskHash {
 
 impl Drop for DiskHash {
     fn drop(&mut self) {
-        // Nobody is left to hear of a failure; what cannot be written now is a torn tail at worst.
+        // Nobody can receive an error here. Data that cannot be written becomes a torn tail at
+        // worst.
         let _ = self.close();
-        // A write that had begun before it was closed may have come to its end since.
+        // A write that began before `close` may have finished after it.
         if self.log.sync().is_ok() {
             self.log.remove_recent();
         }

@@ -1,6 +1,8 @@
-//! Opening: what the checkpoint tells of the index, and the log from there on (docs/format/disk-hash.md, section 3).
+//! Opening: reads the checkpoint of the index, and the log from there on (docs/format/disk-hash.md,
+//! section 3).
 //!
-//! An attempt reads everything and changes nothing. If it meets a torn tail, that is cut off and there is another attempt.
+//! An attempt reads everything and changes nothing. If it finds a torn tail, the tail is cut off
+//! and a new attempt begins.
 
 use super::changed_bit::flipped_bit;
 use super::compaction::MaintenanceState;
@@ -66,14 +68,15 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     let contents_found = found.contents()?;
     notes.extend(found.notes);
 
-    // What was found is on disk before anything is built on it, and what does not count is dropped_slots only then.
+    // Sync the files that were found before anything is built on them, and only then remove dropped
+    // files.
     for segment in found.table.slots.iter().flatten().filter(|segment| segment.number >= found.synced.number)
     {
         segment.file.sync().map_err(|error| write_error(&segment.path, &error))?;
     }
     disk.sync_directory(directory).map_err(|error| write_error(directory, &error))?;
     for path in found.leftovers {
-        // What cannot be removed now is left over next time, too.
+        // A file that cannot be removed now is removed by a later opening.
         let _ = disk.remove(&path);
     }
     let is_read_only = disk.is_read_only();
@@ -98,9 +101,9 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         found.last,
         log_options,
     )?;
-    // So that no two openings ever have one number.
+    // No two openings may ever have the same number.
     log.sync()?;
-    // What the opening has spent is there again if there is room after all.
+    // If there is space again, restore the reserve that this opening has used.
     log.reserve.hold(options.reserve_bytes);
     let has_dictionary = !found.dictionaries.is_empty();
     let training = options
@@ -115,8 +118,8 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         damaged_records: Mutex::new(None),
         skipped: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),
-        // What was found stays as it is.
-        is_settled: Mutex::new(is_read_only),
+        // A read-only database never writes its index.
+        is_index_written: Mutex::new(is_read_only),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),
         dictionaries: DictionarySet::new(found.dictionaries),
@@ -127,7 +130,8 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     })
 }
 
-/// Appends to the last segment what a process that was killed has left beside it. Leaves one that is damaged as it is.
+/// Appends to the last segment the entries that a killed process has left in the ring. Changes
+/// nothing if that segment is damaged.
 fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
     if !recent::has_recent(disk, directory).map_err(|error| read_error(directory, &error))? {
         return Ok(());
@@ -140,7 +144,8 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
         let opened = open_segment(disk, directory, number)?;
         match opened.header {
             Ok((_, seed)) => break (number, opened, seed),
-            // The simple_entry beginning of a segment that could not be created: the log has dropped_slots on in the one before.
+            // The segment has an incomplete header because its creation failed. The log continued
+            // in the segment before it.
             Err(_) if opened.len < HEADER_LEN as u64 => {}
             Err(_) => return Ok(()),
         }
@@ -151,13 +156,14 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
     written.and_then(|()| segment.file.sync()).map_err(|error| write_error(&segment.path, &error))
 }
 
-/// Takes away what a crash has left behind a position; the segments behind it first, from the last one on, so that at any time
-/// what is there ends at the same place.
+/// Removes everything that a crash has left after a position. Removes later segments first, the
+/// last one before the others, so that the log ends at the same position whenever this is
+/// interrupted.
 fn cut_torn_tail(disk: &dyn Disk, directory: &Path, at: LogPosition) -> Result<String> {
     let list = || disk.list(directory).map_err(|error| read_error(directory, &error));
     let mut numbers: Vec<u64> = list()?.iter().filter_map(|name| number_of(name)).collect();
     numbers.sort_unstable();
-    // The simple_entry beginning of a segment is not one.
+    // A segment that contains no more than a header is removed too.
     let goes = |number: u64| number > at.number || number == at.number && at.offset <= HEADER_LEN as u64;
     for number in numbers.into_iter().rev().filter(|&number| goes(number)) {
         let path = directory.join(file_name(number));
@@ -185,7 +191,7 @@ struct FoundDatabase {
     /// The highest number of a segment.
     last: u64,
     shards: Vec<IndexShard>,
-    /// Everything before this was on disk before.
+    /// Everything before this position was already on disk.
     synced: LogPosition,
     leftovers: Vec<PathBuf>,
     dictionaries: Vec<ValueDictionary>,
@@ -195,7 +201,7 @@ struct FoundDatabase {
 }
 
 impl FoundDatabase {
-    /// Names what was found; `None` if nothing was.
+    /// Returns the token of the contents that were found; `None` if there were none.
     fn contents(&self) -> Result<Option<ContentsToken>> {
         let Some(last) = self.table.slots.iter().flatten().find(|segment| segment.number == self.last) else {
             return Ok(None);
@@ -211,7 +217,7 @@ impl FoundDatabase {
     }
 }
 
-/// Where the number of an opening at random lies in a segment_list.
+/// The offset of the random number of an opening in a segment list.
 const NONCE_AT: u64 = 12;
 
 struct OpeningAttempt<'a> {
@@ -222,7 +228,7 @@ struct OpeningAttempt<'a> {
     notes: Vec<String>,
 }
 
-/// A segment's file, and what its header says.
+/// The file of a segment and its decoded header.
 struct OpenedSegment {
     path: PathBuf,
     file: Box<dyn File>,
@@ -273,7 +279,7 @@ impl OpeningAttempt<'_> {
             let opened = self.open_segment(number)?;
             let (found, seed) = match &opened.header {
                 Ok(header) => *header,
-                // The one behind it may have come to the disk first.
+                // A later segment may have reached the disk before this one.
                 Err(what) => return self.classify_bad_header(&opened, number, &numbers, what),
             };
             if found.identity != identity || found.number != number {
@@ -315,7 +321,8 @@ impl OpeningAttempt<'_> {
                 let path = self.directory.join(file_name(synced.number));
                 return Err(corrupt(&path, end.offset, "the log ends before what was on disk"));
             }
-            // What counted no more when the checkpoint was made: the log may say so before where it is read from.
+            // The checkpoint lists the segments that were live. The entry that dropped another one
+            // may lie before the part of the log that is replayed.
             let counted_until = loaded.segments.keys().copied().max().unwrap_or_default();
             let counts = |number: u64| loaded.segments.contains_key(&number) || number > counted_until;
             replay
@@ -353,7 +360,7 @@ impl OpeningAttempt<'_> {
                 let path = self.directory.join(file_name(number));
                 return Err(corrupt(&path, 0, "the segment is missing"));
             }
-            // The names of those behind it may have come to the disk first.
+            // The names of later segments may have reached the disk before this one.
             return Ok(OpeningOutcome::Torn(torn));
         }
         let LogReplay { shards, dropped, damaged, .. } = replay;
@@ -406,7 +413,7 @@ impl OpeningAttempt<'_> {
         })))
     }
 
-    /// The dictionaries that the last segment counts: no entry names another one.
+    /// Loads the dictionaries that the last segment declares. No entry refers to others.
     fn dictionaries(&self, last: u64, header: &FileHeader) -> Result<Vec<ValueDictionary>> {
         let count = header.extra as usize;
         if count > DICTIONARIES_MAX {
@@ -461,7 +468,7 @@ impl OpeningAttempt<'_> {
         segment
     }
 
-    /// What the first entry of a segment says, if it is whole.
+    /// Returns the segment list of a segment; `None` if its first entry is not intact.
     fn segment_list(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
         let mut segment_list = None;
         walk(segment, HEADER_LEN as u64, segment.len(), 4 << 10, &mut |_, head, bytes| {
@@ -483,7 +490,7 @@ impl OpeningAttempt<'_> {
         Ok(Some(segment_list))
     }
 
-    /// Whether a segment's bad header is what a crash leaves.
+    /// Decides whether the bad header of a segment is damage or the result of a crash.
     fn classify_bad_header(
         &self,
         opened: &OpenedSegment,
@@ -494,8 +501,8 @@ impl OpeningAttempt<'_> {
         let damage = || Err(corrupt(&opened.path, 0, what));
         let mut bytes = [0; HEADER_LEN];
         let read = opened.file.read_at(0, &mut bytes).map_err(|error| read_error(&opened.path, &error))?;
-        // The header's CRC as it may have been: what is there, what it should be of what is there, or that of a
-        // segment that follows on the one before it.
+        // Candidates for the CRC of the original header: the stored CRC, the CRC of the stored
+        // bytes, and the CRCs of headers that could follow the previous segment.
         let mut seeds = vec![entry::u32_at(&bytes, 60), crc32c::crc32c(&bytes[..60])];
         let mut identity = None;
         if let Some(before) = numbers.iter().rfind(|&&before| before < number)
@@ -524,7 +531,7 @@ impl OpeningAttempt<'_> {
         if known > torn { damage() } else { Ok(OpeningOutcome::Torn(torn)) }
     }
 
-    /// The furthest position that a mark in a segment behind this one tells to be on disk.
+    /// Returns the furthest synced position that a mark in a later segment states.
     fn marked_after(&self, number: u64, numbers: &[u64]) -> Result<LogPosition> {
         let mut known = LogPosition::default();
         for &later in numbers.iter().filter(|&&later| later > number) {
@@ -537,7 +544,7 @@ impl OpeningAttempt<'_> {
         Ok(known)
     }
 
-    /// Everything before this is on disk, as the checkpoint tells.
+    /// Returns the synced position that the checkpoint states.
     fn position_by_index(&self, identity: Option<DatabaseIdentity>) -> LogPosition {
         match index_file::load(self.disk, self.directory, identity, &|_| None) {
             Ok(Some(loaded)) => loaded.until,
@@ -555,8 +562,9 @@ impl OpeningAttempt<'_> {
         self.classify_bad_entry(segment, at, HEADER_LEN as u64, self.position_by_index(identity), numbers)
     }
 
-    /// Whether a bad entry is damage, or what a crash leaves, where everything before `synced` was on disk. `bad`: the offset of the entry;
-    /// it may be one of the batch that begins at `at`.
+    /// Decides whether a bad entry is damage or the result of a crash. Everything before `synced`
+    /// was on disk. `bad` is the offset of the entry, which may belong to the batch that begins at
+    /// `at`.
     fn classify_bad_entry(
         &self,
         segment: &Segment,
@@ -577,7 +585,7 @@ impl OpeningAttempt<'_> {
     }
 }
 
-/// Takes the records out of the index that lie in these segments.
+/// Removes the records in these segments from the index.
 fn forget_segments(shards: &mut [IndexShard], dropped_slots: &[u32]) {
     if dropped_slots.is_empty() {
         return;
@@ -600,30 +608,32 @@ fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// The index as the log tells it, up to where it has been read.
+/// The index, rebuilt from the log up to the current position.
 struct LogReplay<'t> {
     table: &'t SegmentTable,
     secrets: RapidSecrets,
     shards: Vec<IndexShard>,
-    /// Each shard has everything before its position.
+    /// For each shard, the position up to which it is complete.
     positions: Vec<LogPosition>,
     dropped: HashSet<u64>,
-    /// Damaged records that gave way to what was written behind them.
+    /// The number of damaged records that were taken for older versions of later entries.
     damaged: u64,
-    /// The offset at which the last segment's entries ended.
+    /// The offset at which the entries of the last segment ended.
     entries_end: u64,
     scratch: Vec<u8>,
 }
 
-/// Changes that have been read and wait: for the index's memory, or for the end of their batch.
+/// Changes that were read but not applied yet: their slots are being prefetched, or their batch is
+/// incomplete.
 #[derive(Default)]
 struct PendingChanges {
-    /// Offset, what it says, the hash of its key, and where that is.
+    /// For each change: offset, decoded head, hash of the key, and range of the key in `keys`.
     entries: Vec<(u64, EntryHead, u64, Range<usize>)>,
     keys: Vec<u8>,
 }
 
-/// Changes that are collected before they are applied: their places in the index are prefetched meanwhile.
+/// The number of changes that are collected, so that their slots can be prefetched, before they are
+/// applied.
 const PENDING_MAX: usize = 32;
 
 impl PendingChanges {
@@ -648,9 +658,9 @@ impl<'t> LogReplay<'t> {
         }
     }
 
-    /// Reads a segment's entries; returns the offset up to which they count.
+    /// Replays the entries of a segment. Returns the offset up to which they are valid.
     fn run(&mut self, segment: &Segment, from: u64, limit: u64) -> Result<u64> {
-        // Where a batch that is not at its end yet begins, and where it ends.
+        // The beginning and the end of the current batch.
         let mut batch: Option<(u64, u64)> = None;
         let mut pending = PendingChanges::default();
         let mut remove_bytes = 0;
@@ -664,7 +674,7 @@ impl<'t> LogReplay<'t> {
                 }
                 batch = batch.filter(|_| behind < end);
             } else if head.kind == BATCH {
-                // What came before it counts in any case.
+                // Changes before the batch are valid even if the batch is incomplete.
                 self.apply_pending(segment, &mut pending)?;
                 let end = behind.checked_add(EntryHead::number(bytes));
                 batch = Some((offset, end.unwrap_or(u64::MAX)));
@@ -734,7 +744,7 @@ impl<'t> LogReplay<'t> {
             let at = EntryLocation { slot: segment.slot, unit: (offset / 8) as u32 };
             shard.enter(hash, IndexSlot::new(tag_of(hash), class_of(head.len), at), head.len, old);
         } else if let Some((index, len)) = old {
-            shard.leave(hash, index, len);
+            shard.remove_slot(hash, index, len);
         }
         Ok(())
     }

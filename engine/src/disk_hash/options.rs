@@ -1,4 +1,4 @@
-//! How a hash on disk is opened.
+//! The options of a hash on disk.
 
 #[cfg(doc)]
 use super::DiskHash;
@@ -6,38 +6,43 @@ use super::training::ValueCompression;
 use crate::disk::{Disk, SystemDisk};
 use std::sync::Arc;
 
-/// How a [`DiskHash`] is opened.
+/// The options with which a [`DiskHash`] is opened.
 #[derive(Clone)]
 pub struct DiskHashOptions {
-    /// The hash seed of a database that is made; `None` takes a random one, as whoever faces strangers should.
+    /// The hash seed of a new database. `None` takes a random one, which protects against keys
+    /// chosen to collide.
     pub seed: Option<u64>,
-    /// Reads what is in files where the system keeps it, without a call or a copy. Without, and on file systems that cannot, it is read
-    /// into a cache of blocks; then a disk that does not give back what it holds is an error, which otherwise ends the process.
+    /// Reads the files through memory mappings, without system calls or copies. Without mappings,
+    /// and on file systems that have none, the files are read into a cache of blocks. A failing
+    /// disk then causes an error; with mappings it ends the process.
     pub is_mapped: bool,
-    /// Without a mapping: memory for blocks of the files, so that reads of what is hot need no system call. Taken as it is needed.
+    /// Memory for the cache of blocks, which is used without mappings. Allocated as needed.
     pub cache_bytes: u64,
-    /// What is written is gathered up to so many bytes before it is handed to the system.
+    /// The number of bytes that are gathered before they are written to a file.
     pub buffer_bytes: usize,
-    /// So many bytes that are not handed over yet are kept in memory that outlives the process; where the file system has none, each write
-    /// is handed over at once.
+    /// The size of the ring that keeps unwritten bytes when the process dies. Where the file system
+    /// does not support it, each write goes to the file at once.
     pub recent_bytes: u64,
-    /// So many bytes of the disk are kept free for removals and for the next opening, should the disk be full; 0 for none.
+    /// The disk space that is reserved for removals and for the next opening, in case the disk
+    /// becomes full; 0 for none.
     pub reserve_bytes: u64,
-    /// Segments are a 24th of the whole, but not shorter than this ...
+    /// The minimum length of a segment. A segment is a 24th of the database, within the limits.
     pub segment_bytes_min: u64,
-    /// ... nor longer than this (at most 128 MiB).
+    /// The maximum length of a segment (at most 128 MiB).
     pub segment_bytes_max: u64,
-    /// Compaction begins when the files are so many times as large as what counts in them: 1.52 is the default, with which they stay below 1.6 times. Less costs
-    /// more writing.
+    /// Compaction begins when the files are this many times as large as their live contents. With
+    /// the default of 1.52 they stay below 1.6 times. A lower value causes more writing.
     pub space_factor: f64,
-    /// The index is written down when so many bytes have been written since, and half as many again as the index takes: so
-    /// much is read at an opening after a crash.
+    /// A checkpoint of the index is written after this many bytes, but not before one and a half
+    /// times the size of the index. This bounds the part of the log that an opening reads after a
+    /// crash.
     pub checkpoint_bytes: u64,
-    /// The opening counts as this one at least, however many there have been: versions of records that are numbered by openings are
-    /// then not made again where more of them were made than these files know of.
+    /// The minimum number of this opening. Versions of records are derived from the number of
+    /// openings. If a copy of the files has had more openings than these files record, a higher
+    /// number keeps versions unique.
     pub openings_min: u32,
-    /// Values are stored compressed where that makes them shorter, with a dictionary once there is enough to make one from. What is there
-    /// is read in any case, however it was written.
+    /// Compresses values where that makes them shorter, with a dictionary when there is enough data
+    /// to train one. Existing values are readable regardless of this option.
     pub compression: Option<ValueCompression>,
     /// The file system.
     pub disk: Arc<dyn Disk>,

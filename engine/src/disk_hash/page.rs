@@ -4,15 +4,17 @@
 //! slot = 21 bits of the hash | 5 bits size class | 14 bits segment slot | 24 bits offset / 8      0: empty
 //! ```
 //!
-//! Linear probing that keeps to the order of the hashes: a hash's home is its share of the table, a slot stands at its home or
-//! behind it with no gap between. So a table grows by one skip_damage over it, an eighth at a time, which keeps it three quarters full and
-//! more, and a search ends at the first greater hash.
+//! Linear probing that keeps the order of the hashes. The home of a hash is its proportional
+//! position in the table; a slot is stored at its home or after it, without a gap between. A table
+//! therefore grows by an eighth in one pass, which keeps it at least three quarters full, and a
+//! search ends at the first greater hash.
 //!
-//! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
+//! Invariants: nonempty slots ascend by hash; each lies at its home or after it, without an empty
+//! slot between.
 
 use crate::raw::{self, WINDOW, WordTable};
 
-/// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
+/// The location of an entry: the slot of its segment, and its offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryLocation {
     pub(crate) slot: u32,
@@ -24,10 +26,10 @@ pub(crate) const UNIT_BITS: u32 = 24;
 const CLASS_BITS: u32 = 5;
 const TAG_BITS: u32 = 64 - SLOT_BITS - UNIT_BITS - CLASS_BITS;
 const TAG_SHIFT: u32 = 64 - TAG_BITS;
-/// The size class of all that are longer than any other's bound.
+/// The class of all entries that are longer than the bounds of the other classes.
 pub(crate) const CLASS_MAX: u32 = (1 << CLASS_BITS) - 1;
 
-/// No entry of this class is longer; `None` for the last class.
+/// Returns the maximum length of an entry of a class; `None` for the last class.
 #[inline]
 pub(crate) fn class_bound(class: u32) -> Option<usize> {
     if class >= CLASS_MAX {
@@ -38,18 +40,18 @@ pub(crate) fn class_bound(class: u32) -> Option<usize> {
     Some(if class.is_multiple_of(2) { power } else { (power * 92_681) >> 16 & !7 })
 }
 
-/// No entry of this class is shorter.
+/// Returns the minimum length of an entry of a class.
 pub(crate) fn least_len(class: u32) -> usize {
     class.checked_sub(1).and_then(class_bound).map_or(8, |bound| bound / 8 * 8 + 8)
 }
 
-/// The class of an entry of this length.
+/// Returns the class of an entry of this length.
 #[inline]
 pub(crate) fn class_of(len: usize) -> u32 {
     if len <= 32 {
         return 0;
     }
-    // The power of two below, then one of at most two steps.
+    // Begin with the power of two below, and go up by at most two classes.
     let power = (len - 1).ilog2();
     let class = ((power - 5) * 2 + 1).min(CLASS_MAX);
     match class_bound(class) {
@@ -58,7 +60,7 @@ pub(crate) fn class_of(len: usize) -> u32 {
     }
 }
 
-/// A slot of the table, as it is kept in memory and in the checkpoint.
+/// A slot of the table, as it is stored in memory and in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexSlot(pub(crate) u64);
 
@@ -92,20 +94,20 @@ impl IndexSlot {
     }
 }
 
-/// The part of a hash that a page goes by: the 21 bits behind the 12 that chose the page.
+/// Returns the part of a hash that a page uses: the 21 bits after the 12 bits that select the page.
 #[inline]
 pub(crate) fn tag_of(hash: u64) -> u32 {
     (hash << 12 >> TAG_SHIFT) as u32
 }
 
-/// So many slots behind the last home are made at once.
-const SPILLED: usize = 8;
+/// The number of slots that are added after the last home.
+const OVERFLOW_SLOTS: usize = 8;
 
-/// A page.
+/// A page of the index.
 #[derive(Default)]
 pub(crate) struct IndexPage {
     slots: WordTable,
-    /// Homes; there may be slots behind the last of them.
+    /// The number of homes. More slots may follow the last home.
     homes: u32,
     count: u32,
 }
@@ -121,12 +123,12 @@ impl IndexPage {
         self.count as usize
     }
 
-    /// Bytes of memory.
+    /// Returns the memory used.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.len() * 8
     }
 
-    /// Says that the slots of this tag will be read soon.
+    /// Prefetches the slots of this tag.
     #[inline]
     pub(crate) fn prefetch(&self, tag: u32) {
         if let Some(slot) = self.slots.get(self.home(tag)) {
@@ -134,16 +136,16 @@ impl IndexPage {
         }
     }
 
-    /// The first of the slots with this tag: its index.
+    /// Returns the index of the first slot with this tag.
     #[inline]
     pub(crate) fn first(&self, tag: u32) -> Option<usize> {
         let mut from = self.home(tag);
-        // Empty slots look as if they were of tag 0.
+        // Empty slots look like slots of tag 0.
         if tag == 0 || self.slots.len() < WINDOW {
-            return self.first_by_one(tag, from);
+            return self.first_linear(tag, from);
         }
         loop {
-            // None of this tag is before its home, so that it does no harm to look there.
+            // Slots before the home never have this tag, so the window may begin earlier.
             from = from.min(self.slots.len() - WINDOW);
             let window = self.slots[from..].first_chunk()?;
             let found = raw::equal(window, TAG_SHIFT, u64::MAX, tag.into());
@@ -158,7 +160,7 @@ impl IndexPage {
         }
     }
 
-    fn first_by_one(&self, tag: u32, from: usize) -> Option<usize> {
+    fn first_linear(&self, tag: u32, from: usize) -> Option<usize> {
         for (index, &bits) in self.slots.iter().enumerate().skip(from) {
             let found = IndexSlot(bits).tag();
             if bits == 0 || found > tag {
@@ -171,7 +173,7 @@ impl IndexPage {
         None
     }
 
-    /// The next slot with this tag: that at `index`, which is right behind one, or none.
+    /// Returns `index`, which must follow a slot with this tag, if its slot has the tag too.
     #[inline]
     pub(crate) fn next(&self, tag: u32, index: usize) -> Option<usize> {
         let bits = *self.slots.get(index)?;
@@ -183,7 +185,7 @@ impl IndexPage {
         IndexSlot(self.slots[index])
     }
 
-    /// Puts another slot of the same tag in the place of one.
+    /// Replaces a slot by another one with the same tag.
     #[inline]
     pub(crate) fn replace(&mut self, index: usize, slot: IndexSlot) {
         debug_assert_eq!(IndexSlot(self.slots[index]).tag(), slot.tag());
@@ -222,7 +224,7 @@ impl IndexPage {
             }
             None => {
                 let end = self.slots.len();
-                self.slots = longer(&self.slots);
+                self.slots = grown(&self.slots);
                 self.slots.copy_within(index..end, index + 1);
                 self.slots[index] = slot.0;
             }
@@ -245,7 +247,7 @@ impl IndexPage {
         }
     }
 
-    /// The slots that lead to a segment, with their indices, in order.
+    /// Appends the slots that point to a segment, with their indices, in order.
     pub(crate) fn slots_of_segment(&self, segment: u32, into: &mut Vec<(usize, IndexSlot)>) {
         let (windows, rest) = self.slots.as_chunks();
         let mut note = |index: usize| {
@@ -265,12 +267,12 @@ impl IndexPage {
         rest.iter().enumerate().filter(leads).for_each(|(index, _)| note(start + index));
     }
 
-    /// The slots, in order.
+    /// Returns the slots in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = IndexSlot> + '_ {
         self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| IndexSlot(bits))
     }
 
-    /// A page of these, which ascend by tag.
+    /// Creates a page from slots in ascending order of their tags.
     pub(crate) fn from_sorted(sorted: &[u64]) -> IndexPage {
         let mut page = IndexPage::default();
         if !sorted.is_empty() {
@@ -280,7 +282,7 @@ impl IndexPage {
         page
     }
 
-    /// Keeps those that are wanted.
+    /// Keeps only the wanted slots.
     pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(IndexSlot) -> bool) {
         let kept: Vec<u64> = self.iter().filter(|&slot| is_wanted(slot)).map(|slot| slot.0).collect();
         if kept.len() != self.len() {
@@ -293,16 +295,17 @@ impl IndexPage {
         self.fill(homes, &old);
     }
 
-    /// Puts these into a new table, but for the empty ones.
+    /// Fills a new table with the nonempty slots of `sorted`.
     fn fill(&mut self, homes: u32, sorted: &[u64]) {
-        let mut slots = WordTable::zeroed(homes as usize + SPILLED);
+        let mut slots = WordTable::zeroed(homes as usize + OVERFLOW_SLOTS);
         (self.homes, self.count) = (homes, 0);
         let (mut free, mut count) = (0, 0);
         for &bits in sorted {
-            // An empty one goes to the next free place, which is empty: whether one is cannot be guessed by the processor.
+            // An empty slot is copied to the next free place, which changes nothing and avoids an
+            // unpredictable branch.
             let index = self.home(IndexSlot(bits).tag()).max(free);
             if index == slots.len() {
-                slots = longer(&slots);
+                slots = grown(&slots);
             }
             slots[index] = bits;
             let is_there = bits != 0;
@@ -313,12 +316,12 @@ impl IndexPage {
     }
 }
 
-/// The same slots with room behind the last.
+/// Returns the same slots with space after the last one.
 #[cold]
-fn longer(slots: &[u64]) -> WordTable {
-    let mut longer = WordTable::zeroed(slots.len() + SPILLED);
-    longer[..slots.len()].copy_from_slice(slots);
-    longer
+fn grown(slots: &[u64]) -> WordTable {
+    let mut grown = WordTable::zeroed(slots.len() + OVERFLOW_SLOTS);
+    grown[..slots.len()].copy_from_slice(slots);
+    grown
 }
 
 #[cfg(test)]

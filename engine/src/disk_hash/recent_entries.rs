@@ -1,4 +1,4 @@
-//! Entries that a killed process has left beside the last segment (docs/format/disk-hash.md, section 6).
+//! Entries that a killed process has left in the ring (docs/format/disk-hash.md, section 6).
 
 use super::entry;
 use super::segment::{HEADER_LEN, Segment, read_error};
@@ -8,11 +8,11 @@ use crate::recent::{RecentWrites, has_recent};
 use std::path::Path;
 use todana_core::Result;
 
-/// No entry in the ring is longer: longer ones are written by themselves.
+/// The maximum length of an entry in the ring. Longer ones are written directly.
 const ENTRY_LEN_MAX: u64 = 256 << 10;
 
-/// Returns what the last segment, of `len` bytes, is to look like with the entries that are kept beside it, which go on where its complete
-/// entries end. `None` if there are none.
+/// Returns the patch that adds the entries in the ring to the last segment, which has `len` bytes.
+/// They continue where its complete entries end. `None` if there are none.
 pub(super) fn after_entries(
     disk: &dyn Disk,
     directory: &Path,
@@ -27,8 +27,8 @@ pub(super) fn after_entries(
     Ok(patch_of(&ring, segment, end, len))
 }
 
-/// The same of a segment that may be damaged before its end: the entries that are kept go on where the last entry in the file ends, or
-/// begins if the file has a part of it.
+/// Returns the same patch for a segment that may be damaged before its end: the entries in the ring
+/// continue where the last entry in the file ends, or where it begins if it is incomplete.
 pub(super) fn after_damage(
     disk: &dyn Disk,
     directory: &Path,
@@ -46,7 +46,7 @@ pub(super) fn after_damage(
         let kept = ring.get((offset - from) as usize..).unwrap_or_default();
         patch_of(kept, segment, offset, len)
     });
-    // Those that lie before the end of the file are in the file, too.
+    // Entries before the end of the file are in the file too.
     Ok(patches.into_iter().find(|patch| patch.len > len).or(after_entries))
 }
 
@@ -55,10 +55,11 @@ fn read(disk: &dyn Disk, directory: &Path, from: u64) -> Result<Vec<u8>> {
     Ok(ring.unwrap_or_default())
 }
 
-/// The complete entries that a ring begins with. Their checksums depend on the segment and the offset, so those of another are none.
+/// Returns a patch with the complete entries at the beginning of `ring`. Checksums depend on
+/// segment and offset, so entries of another place are not accepted.
 fn patch_of(ring: &[u8], segment: &Segment, offset: u64, file_len: u64) -> Option<FilePatch> {
     let mut len = 0;
-    while let Some((head, _)) = entry::whole(&ring[len..], segment.seed_at(offset + len as u64)) {
+    while let Some((head, _)) = entry::decode(&ring[len..], segment.seed_at(offset + len as u64)) {
         len += head.len;
     }
     let end = offset + len as u64;

@@ -1,26 +1,28 @@
-//! RefusedWrite changes: why the files did not take one, and how much room it takes to know that they do again.
+//! Refused writes: the reason, and the space that must be available before the files are known to
+//! accept writes again.
 
 use super::DiskHash;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana_core::{Error, ErrorKind, Result};
 
-/// Only one of so many tries writes a reserve: on a full disk each of them takes all the room that there is, for a moment.
+/// Only one attempt out of this number tries to recreate the reserve: on a full disk each try
+/// briefly takes all remaining space.
 const TRIES_APART: u64 = 8;
 
-/// The changes that have been refused since the files last took everything.
+/// The writes that were refused since the files last accepted all.
 #[derive(Default)]
 pub(crate) struct RefusedWrites {
     are_there: AtomicBool,
-    /// How often it was to be found out whether the reserve can be created again.
+    /// The number of attempts while the reserve is spent.
     tries: AtomicU64,
     first: Mutex<Option<RefusedWrite>>,
 }
 
 struct RefusedWrite {
-    /// Of the first of them.
+    /// The error of the first refused write.
     error: Error,
-    /// Of the longest.
+    /// The length of the longest refused write.
     len: u64,
 }
 
@@ -36,7 +38,8 @@ impl RefusedWrites {
 }
 
 impl DiskHash {
-    /// Fails, and notes a change of `len` bytes as refused, while the disk is full: only removals are taken then.
+    /// Fails while the disk is full, and notes a refused change of `len` bytes. Only removals are
+    /// accepted then.
     #[inline]
     pub(super) fn refuse_if_disk_full(&self, len: usize) -> Result<()> {
         if self.log.reserve.is_spent() {
@@ -56,7 +59,7 @@ impl DiskHash {
         Error::refused_write(ErrorKind::Full, message)
     }
 
-    /// Returns why the files do not take every change.
+    /// Returns the reason why the files do not accept every change.
     pub(super) fn refusal_reason(&self) -> Option<Error> {
         if self.log.reserve.is_spent() {
             return Some(self.spent());
@@ -68,7 +71,7 @@ impl DiskHash {
         refused_writes.first.lock().as_ref().map(|refused| refused.error.clone())
     }
 
-    /// Finds out whether the files take again what they have refused. Fails as they do if not.
+    /// Tries whether the files accept again what they have refused. Fails if they do not.
     pub(super) fn retry_refused(&self) -> Result<()> {
         let refused_writes = &self.log.refused_writes;
         if self.log.reserve.is_spent() {

@@ -1,16 +1,18 @@
-//! What is left of a damaged hash on disk, or of the damaged backup of one: each entry has a checksum of its own, so those that are
-//! whole can be told, and done again in another database.
+//! Salvage of a damaged hash on disk, or of a damaged backup of one: each entry has its own
+//! checksum, so intact entries are recognised and replayed into another engine.
 //!
 //! ```text
-//! newest segment_list --> which segments count --> their whole entries, oldest first --> another engine
+//! newest segment list --> live segments --> their intact entries, oldest first --> another engine
 //! ```
 //!
-//! Where an entry is damaged, those behind it are looked for at every multiple of 8. If one bit of it has changed, that is found by its
-//! checksum and mended. Else what it said is missing_segment_error, and where its beginning tells a key, and its end where the next one begins, the
-//! record of that key goes, too: an older value that had been replaced should not come back as if it had not. That key may be
-//! what is damaged, and often none can be told: then older values come back, and removed records.
+//! After a damaged entry, the next intact one is searched for at every multiple of 8. If a single
+//! bit has changed, the checksum identifies it and the entry is repaired. Otherwise its contents
+//! are lost. If its beginning still contains a key, and its length leads to the beginning of the
+//! next entry, the record of that key is removed, because an older value of the record should not
+//! come back. The key itself may be damaged, and often none is readable; older values and removed
+//! records may come back then.
 //!
-//! Nothing of what is read is changed.
+//! The files that are read are never changed.
 
 use super::changed_bit::changed_bit;
 use super::compression::{ThreadCached, ValueDecompressor};
@@ -29,63 +31,67 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Action, Engine, Error, ErrorKind, Record, Result, Visitor};
 
-/// So many damages are listed one by one; all are counted.
+/// The number of damages that are listed individually. All are counted.
 const LISTED_MAX: usize = 1000;
-/// So many keys of damaged entries are kept to report_damage which of them are missing_segment_error in the end.
+/// The number of keys of damaged entries that are kept, to decide at the end which records are
+/// lost.
 const KEYS_MAX: usize = 1 << 20;
-/// In one segment so many bytes are checked at most to find where entries go on.
+/// The number of bytes per segment whose checksums are computed to find where entries continue.
 const SEARCH_MAX: u64 = 4 << 30;
-/// So many entries are done again between two looks at what the engine has to do.
+/// The engine does its maintenance each time this number of entries has been replayed.
 const MAINTAINED_EVERY: u64 = 1 << 10;
-/// Looked through at once.
+/// The length that is searched at once.
 const WINDOW: usize = 256 << 10;
-/// In entries up to this length a bit that has changed is looked for.
+/// A changed bit is searched for in entries up to this length.
 const MENDED_MAX: u64 = 16 << 20;
-/// A header that is missing_segment_error is guessed from those beside it: so many numbers of openings are tried behind the one before it, and as many before the
-/// one behind it.
+/// A lost header is reconstructed from those of its neighbours: this many numbers of openings are
+/// tried after the previous one and before the next one.
 const OPENINGS_TRIED: u32 = 1 << 10;
 
-/// What was found in the files of a damaged hash on disk.
+/// The result of reading the files of a damaged hash on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashSalvage {
-    /// What is damaged or missing, oldest segment first; the first thousand.
+    /// The first thousand damages, ordered by file.
     pub damages: Vec<HashDamage>,
-    /// How many damages there are.
+    /// The number of damages.
     pub damaged: u64,
-    /// How many of them are mended: nothing is missing_segment_error by these.
+    /// The number of damages that were repaired without loss.
     pub mended: u64,
-    /// Bytes of files that are damaged or missing, and not mended.
+    /// The number of damaged or missing bytes that were not repaired.
     pub lost_bytes: u64,
-    /// Records that are missing_segment_error by what the damaged entries report_damage: the key of one seems to be readable, and nothing later tells of it.
+    /// The number of records lost in damaged entries: entries with an apparently readable key that
+    /// no later entry mentions.
     pub lost_records: u64,
-    /// Damaged places of which not even that can be told: whatever they said is missing_segment_error, and what they replaced or removed may be back.
+    /// The number of damaged places without a readable key. Records that their entries replaced or
+    /// removed may be back.
     pub unclear: u64,
-    /// What a crash has left at the end, if that may be: it is no damage.
+    /// The torn tail that a crash has left, if one is allowed; it is no damage.
     pub torn: Option<HashDamage>,
-    /// Whole entries.
+    /// The number of intact entries.
     pub entries: u64,
-    /// The highest count of openings that a header tells.
+    /// The highest number of openings in a header.
     pub openings: u32,
 }
 
-/// A place that is damaged, or a file that is.
+/// A damaged place, or a damaged file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashDamage {
     /// The file.
     pub path: PathBuf,
-    /// Where in it.
+    /// The offset in the file.
     pub offset: u64,
-    /// So many bytes cannot be used.
+    /// The number of unusable bytes.
     pub len: u64,
-    /// What is wrong with them, and what was in them as far as that can be told.
+    /// A description of the damage, and of the lost contents if they are known.
     pub what: String,
-    /// What they said is known all the same.
+    /// The damage was repaired without loss.
     pub is_mended: bool,
 }
 
-/// Reads the segments in a directory that nobody has open, and does again in an empty engine, `into`, what their whole entries say.
-/// `may_be_torn`: the last one may end as a crash leaves it. `progress` is told the bytes read. Fails with `Corrupt` where
-/// nothing can be told of any segment, and as the engine does.
+/// Reads the segments in a directory, which must not be open, and replays their intact entries into
+/// `into`, an empty engine. `may_be_torn` states that the last segment may end as after a crash.
+/// `progress` is called with the number of bytes read. Fails with `Corrupt` if no segment is
+/// readable, and with the errors of the engine.
 pub(super) fn salvage(
     disk: &dyn Disk,
     directory: &Path,
@@ -101,12 +107,12 @@ pub(super) fn salvage(
         .map(|&number| SegmentSource::open(disk, directory, number))
         .collect::<Result<Vec<SegmentSource>>>()?;
     let whole = sources.iter().rev().find_map(|source| source.header.as_ref().ok().map(|(header, _)| header));
-    let known = whole.or_else(|| sources.iter().rev().find_map(SegmentSource::told)).copied();
+    let known = whole.or_else(|| sources.iter().rev().find_map(SegmentSource::known_header)).copied();
     let Some(FileHeader { identity, .. }) = known else {
-        return Err(nothing_left(disk, directory, numbers.last().copied()));
+        return Err(unsalvageable(disk, directory, numbers.last().copied()));
     };
     let newest = sources.last().map_or(0, |source| source.number);
-    // The index that a closed hash has names all of its segments, and how far they were on disk.
+    // The index of a closed hash names all of its segments and the synced position.
     let (until, named) = match index_file::load(disk, directory, Some(identity), &|_| None) {
         Ok(Some(index)) => (index.until, index.segments.into_keys().collect()),
         _ => (LogPosition::default(), Vec::new()),
@@ -114,7 +120,7 @@ pub(super) fn salvage(
     let torn_from = may_be_torn.then_some(LogPosition { number: newest, offset: 0 }.max(until));
     let mut salvager = HashSalvager {
         into,
-        found: HashSalvage::default(),
+        report: HashSalvage::default(),
         doubtful: HashSet::new(),
         torn_from,
         dictionaries: Vec::new(),
@@ -122,10 +128,10 @@ pub(super) fn salvage(
     let dictionaries = names.iter().filter_map(|name| dictionary_number(name)).max().unwrap_or_default();
     salvager.load_dictionaries(disk, directory, identity, &sources, dictionaries)?;
     for at in 0..sources.len() {
-        let openings = openings_around(&sources, at);
+        let openings = candidate_openings(&sources, at);
         let source = &mut sources[at];
         if let Err(what) = &source.header {
-            let what = format!("{what}; what it said is told by the rest");
+            let what = format!("{what}; it is reconstructed from the rest of the segment");
             if source.mended.is_none() {
                 source.guess_header(identity, &openings, dictionaries as u32);
             }
@@ -154,20 +160,21 @@ pub(super) fn salvage(
         let what = "the segment is missing: the index names it";
         salvager.report_loss(&directory.join(file_name(number)), 0, 0, what.into());
     }
-    let mut found = salvager.found;
+    let mut found = salvager.report;
     found.lost_records = salvager.doubtful.len() as u64;
     found.damages.sort_by(|one, other| (&one.path, one.offset).cmp(&(&other.path, other.offset)));
     found.openings = sources
         .iter()
-        .filter_map(SegmentSource::told)
+        .filter_map(SegmentSource::known_header)
         .map(|header| header.openings)
         .max()
         .unwrap_or_default();
     Ok(found)
 }
 
-/// Why nothing can be salvaged. `newest`: the last of the segments that are there, none of which can be read.
-fn nothing_left(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
+/// Returns the error that explains why nothing can be salvaged. `newest` is the number of the last
+/// segment, if there are any; none of them is readable.
+fn unsalvageable(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
     let index = index_file::load(disk, directory, None, &|_| None).ok().flatten();
     let named = index.and_then(|index| Some((index.segments.len(), *index.segments.keys().max()?)));
     let what = match (newest, named) {
@@ -181,15 +188,15 @@ fn nothing_left(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error
     Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {what}", directory.display()))
 }
 
-/// A segment's file, whatever is left of it.
+/// The file of a segment, which may be damaged.
 struct SegmentSource {
     number: u64,
     path: PathBuf,
     len: u64,
     segment: Segment,
-    /// And the CRC of it; else what is wrong.
+    /// The header and its CRC, or a description of what is wrong.
     header: std::result::Result<(FileHeader, u32), String>,
-    /// What it was before it was damaged, if that can be told.
+    /// The header before it was damaged, if it could be reconstructed.
     mended: Option<(FileHeader, u32)>,
 }
 
@@ -212,9 +219,9 @@ impl SegmentSource {
         Ok(SegmentSource { number, path, len, segment, header, mended })
     }
 
-    /// The last segment with the entries that a killed process has left beside it.
+    /// Adds to the last segment the entries that a killed process has left in the ring.
     fn with_recent(mut self, disk: &dyn Disk, directory: &Path) -> Result<SegmentSource> {
-        if self.told().is_some()
+        if self.known_header().is_some()
             && let Some(patch) = recent_entries::after_damage(disk, directory, &self.segment, self.len)?
         {
             self.len = patch.len;
@@ -223,12 +230,13 @@ impl SegmentSource {
         Ok(self)
     }
 
-    /// What its header says, or said before it was damaged.
-    fn told(&self) -> Option<&FileHeader> {
+    /// Returns the header, or the reconstructed one.
+    fn known_header(&self) -> Option<&FileHeader> {
         self.header.as_ref().ok().or(self.mended.as_ref()).map(|(header, _)| header)
     }
 
-    /// A header is right if the segment_list behind it is, whose checksum goes on from the header's.
+    /// Tries possible headers. A header is correct if the segment list after it is intact, because
+    /// the checksum of the list starts from that of the header.
     fn guess_header(&mut self, identity: DatabaseIdentity, openings: &[u32], dictionaries: u32) {
         let mut bytes = vec![0; HEAD_MAX];
         let at = HEADER_LEN as u64;
@@ -253,10 +261,10 @@ impl SegmentSource {
         }
     }
 
-    /// What its first entry says, if that is whole: the older segments that count, and how long they are.
+    /// Returns the older live segments and their lengths from the segment list, if that is intact.
     fn segment_list(&self) -> Result<Option<HashMap<u64, u64>>> {
         let mut segment_list = None;
-        if self.told().is_some() {
+        if self.known_header().is_some() {
             walk(&self.segment, HEADER_LEN as u64, self.len, 4 << 10, &mut |_, head, bytes| {
                 if head.kind == SEGMENT_LIST && bytes.len() >= head.len {
                     let list = bytes[16..head.len].chunks_exact(16);
@@ -269,7 +277,7 @@ impl SegmentSource {
         Ok(segment_list)
     }
 
-    /// Whether a whole entry begins there.
+    /// Returns true if an intact entry begins at this offset.
     fn is_intact_at(&self, at: u64, limit: u64) -> Result<bool> {
         let mut is_intact = false;
         walk(&self.segment, at, limit, 4 << 10, &mut |_, _, _| {
@@ -279,7 +287,8 @@ impl SegmentSource {
         Ok(is_intact)
     }
 
-    /// What the beginning of an entry says, if all of that may be: it ends before the limit, and with zeros.
+    /// Decodes the beginning of an entry; `None` if it cannot be one because it exceeds the limit
+    /// or its padding is not zero.
     fn plausible(&self, at: u64, bytes: &[u8], limit: u64) -> Result<Option<EntryHead>> {
         let Some(head) = entry::parse(bytes).filter(|head| head.len as u64 <= limit - at) else {
             return Ok(None);
@@ -293,7 +302,7 @@ impl SegmentSource {
         Ok((got == head.len - content && padding == [0; entry::ALIGN]).then_some(head))
     }
 
-    /// The entry that was between these offsets before one of its bits changed, if that is all.
+    /// Returns the original entry between these offsets if only one bit of it has changed.
     fn mended_entry(&self, at: u64, end: u64) -> Result<Option<(EntryHead, Vec<u8>)>> {
         if end - at > MENDED_MAX || end - at < entry::ALIGN as u64 {
             return Ok(None);
@@ -310,32 +319,33 @@ impl SegmentSource {
         Ok(head.map(|head| (head, bytes)))
     }
 
-    /// Where entries go on behind a damaged one, and what that seems to say; the limit if they do not.
+    /// Finds the next intact entry after a damaged one. Returns its offset, or the limit if there
+    /// is none, and the decoded head of the damaged entry if that ends exactly there.
     fn resume(&self, damaged: u64, limit: u64) -> Result<(u64, Option<EntryHead>)> {
         let mut window = vec![0; WINDOW];
         let got = self.segment.read_at(damaged, &mut window[..HEAD_MAX])?;
-        let told = self.plausible(damaged, &window[..got], limit)?;
-        let told_end = told.map(|head| damaged + head.len as u64);
+        let guessed = self.plausible(damaged, &window[..got], limit)?;
+        let guessed_end = guessed.map(|head| damaged + head.len as u64);
         let (mut from, mut searched) = (damaged + entry::ALIGN as u64, 0);
         while from < limit {
             let got = self.segment.read_at(from, &mut window)?;
             let mut at = 0;
             while at < got && from + (at as u64) < limit {
                 let place = from + at as u64;
-                // The beginning of one may lie in the next window.
+                // The beginning of an entry may continue in the next window.
                 if got - at < HEAD_MAX && place + (HEAD_MAX as u64) <= limit && at > 0 {
                     break;
                 }
                 at += entry::ALIGN;
                 let bytes = &window[at - entry::ALIGN..got];
-                // What has never been written is no entry.
+                // Space that was never written contains no entry.
                 if bytes.iter().take(entry::ALIGN).all(|&byte| byte == 0) {
                     continue;
                 }
                 let Some(head) = self.plausible(place, bytes, limit)? else { continue };
                 let end = place + head.len as u64;
-                let is_told = told_end == Some(place);
-                if !is_told && end < limit {
+                let is_at_guessed_end = guessed_end == Some(place);
+                if !is_at_guessed_end && end < limit {
                     let mut bytes = [0; HEAD_MAX];
                     let got = self.segment.read_at(end, &mut bytes)?;
                     if self.plausible(end, &bytes[..got], limit)?.is_none() {
@@ -346,20 +356,20 @@ impl SegmentSource {
                 if searched > SEARCH_MAX {
                     return Ok((limit, None));
                 }
-                // One that is right by accident is hardly followed by another one.
+                // A wrong entry with a matching checksum is hardly ever followed by another one.
                 if self.is_intact_at(place, limit)?
-                    && (is_told || end == limit || self.is_intact_at(end, limit)?)
+                    && (is_at_guessed_end || end == limit || self.is_intact_at(end, limit)?)
                 {
-                    return Ok((place, told.filter(|_| is_told)));
+                    return Ok((place, guessed.filter(|_| is_at_guessed_end)));
                 }
             }
             from += at.max(entry::ALIGN) as u64;
         }
-        Ok((limit, told.filter(|_| told_end == Some(limit))))
+        Ok((limit, guessed.filter(|_| guessed_end == Some(limit))))
     }
 }
 
-/// The header that it was before one of its bits changed.
+/// Returns the original header if only one bit of it has changed.
 fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(FileHeader, u32)> {
     let changed = (0..HEADER_LEN * 8).filter_map(|bit| {
         let mut bytes = bytes;
@@ -369,10 +379,11 @@ fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(FileHeade
     changed.into_iter().find(|(header, _)| header.number == number)
 }
 
-/// Which counts of openings a segment's header may report_damage, by those of its neighbours. These may be millions apart: what has been restored goes on
-/// from a count that nothing before came near.
-fn openings_around(sources: &[SegmentSource], at: usize) -> Vec<u32> {
-    let openings = |source: &SegmentSource| source.told().map(|header| header.openings);
+/// Returns candidates for the number of openings in the header of a segment, from its neighbours.
+/// The neighbours may be millions apart, because a restored database continues from a much higher
+/// number.
+fn candidate_openings(sources: &[SegmentSource], at: usize) -> Vec<u32> {
+    let openings = |source: &SegmentSource| source.known_header().map(|header| header.openings);
     let before = sources[..at].iter().rev().find_map(openings);
     let behind = sources[at + 1..].iter().find_map(openings);
     openings_between(before.unwrap_or_default(), behind)
@@ -384,26 +395,26 @@ fn openings_between(before: u32, behind: Option<u32>) -> Vec<u32> {
     (before..=end).chain(far.into_iter().flatten()).collect()
 }
 
-/// Which segments count, as far as that is told.
+/// The live segments, as far as they are known.
 #[derive(Default)]
 struct CountedSegments {
-    /// By the newest segment_list that is whole, and how long they are.
+    /// The lengths of the segments in the newest intact segment list.
     lens: HashMap<u64, u64>,
-    /// The segment that tells so; all behind it count.
-    by: u64,
+    /// The segment with this list. All later ones are live.
+    listed_by: u64,
     dropped: HashSet<u64>,
 }
 
 impl CountedSegments {
     fn counts(&self, number: u64) -> bool {
-        (number >= self.by || self.lens.contains_key(&number)) && !self.dropped.contains(&number)
+        (number >= self.listed_by || self.lens.contains_key(&number)) && !self.dropped.contains(&number)
     }
 }
 
 fn newest_segment_list(sources: &[SegmentSource], identity: DatabaseIdentity) -> Result<CountedSegments> {
     let mut listed = CountedSegments::default();
     for source in sources.iter().rev() {
-        if source.told().is_none_or(|header| header.identity != identity) {
+        if source.known_header().is_none_or(|header| header.identity != identity) {
             continue;
         }
         let mut at = HEADER_LEN as u64;
@@ -419,27 +430,27 @@ fn newest_segment_list(sources: &[SegmentSource], identity: DatabaseIdentity) ->
             }
         }
         if let Some(lens) = source.segment_list()? {
-            (listed.lens, listed.by) = (lens, source.number);
+            (listed.lens, listed.listed_by) = (lens, source.number);
             break;
         }
     }
     Ok(listed)
 }
 
-/// Does again what whole entries say.
+/// Replays intact entries into an engine and collects a report.
 struct HashSalvager<'e> {
     into: Option<&'e dyn Engine>,
-    found: HashSalvage,
-    /// Keys of damaged entries of which nothing later is known.
+    report: HashSalvage,
+    /// Keys of damaged entries that no later entry mentions.
     doubtful: HashSet<Vec<u8>>,
-    /// What is not whole behind this, and has nothing whole behind it, is what a crash has left.
+    /// Damage after this position, without an intact entry after it, is the result of a crash.
     torn_from: Option<LogPosition>,
-    /// By number; `None` for one that is damaged or missing.
+    /// By number; `None` if the dictionary is damaged or missing.
     dictionaries: Vec<Option<ValueDictionary>>,
 }
 
 impl HashSalvager<'_> {
-    /// Those that the headers count, and that are whole.
+    /// Loads the intact dictionaries that the headers declare.
     fn load_dictionaries(
         &mut self,
         disk: &dyn Disk,
@@ -448,8 +459,9 @@ impl HashSalvager<'_> {
         sources: &[SegmentSource],
         there: usize,
     ) -> Result<()> {
-        let told = sources.iter().filter_map(SegmentSource::told).map(|header| header.extra as usize).max();
-        let count = told.unwrap_or_default().max(there).min(dictionary::DICTIONARIES_MAX);
+        let declared =
+            sources.iter().filter_map(SegmentSource::known_header).map(|header| header.extra as usize).max();
+        let count = declared.unwrap_or_default().max(there).min(dictionary::DICTIONARIES_MAX);
         for number in 1..=count {
             let path = directory.join(dictionary::dictionary_name(number));
             let read = dictionary::read(disk, &path, number);
@@ -460,8 +472,8 @@ impl HashSalvager<'_> {
                     None
                 }
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    // One that no header counts was never used.
-                    if told.is_some_and(|told| number <= told) {
+                    // A dictionary that no header declares was never used.
+                    if declared.is_some_and(|declared| number <= declared) {
                         self.report_loss(
                             &path,
                             0,
@@ -478,13 +490,13 @@ impl HashSalvager<'_> {
         Ok(())
     }
 
-    /// `len`: how long the next segments say that it is.
+    /// Replays a segment. `len` is its length according to later segments.
     fn read(&mut self, source: &SegmentSource, identity: DatabaseIdentity, len: Option<u64>) -> Result<()> {
         let len = len.unwrap_or(source.len).min(OFFSET_MAX + source.len);
-        let what = match (&source.header, source.told()) {
+        let what = match (&source.header, source.known_header()) {
             (_, Some(header)) if header.identity == identity => None,
             (Ok(_), _) => Some("it is another database's".into()),
-            (Err(what), _) => Some(format!("{what}, so nothing of it can be told")),
+            (Err(what), _) => Some(format!("{what}; nothing in the segment is readable")),
         };
         if let Some(what) = what {
             if source.header.is_ok() || !self.is_torn(source, 0, source.len) {
@@ -494,18 +506,18 @@ impl HashSalvager<'_> {
         }
         let limit = len.min(source.len);
         let mut at = HEADER_LEN as u64;
-        // The entry in which the file ends is damage enough.
-        let mut is_cut_told = false;
+        // An entry that is cut off by the end of the file is reported once.
+        let mut is_cut_reported = false;
         while at < limit {
             let mut is_unfinished = false;
             at = walk(&source.segment, at, limit, CHUNK, &mut |at, head, bytes| {
                 is_unfinished = head.kind == BATCH
                     && at + head.len as u64 + EntryHead::number(bytes).min(OFFSET_MAX) > limit;
                 if !is_unfinished {
-                    self.found.entries += 1;
+                    self.report.entries += 1;
                     self.apply(source, at, head, bytes)?;
                     if let Some(into) =
-                        self.into.filter(|_| self.found.entries.is_multiple_of(MAINTAINED_EVERY))
+                        self.into.filter(|_| self.report.entries.is_multiple_of(MAINTAINED_EVERY))
                     {
                         into.maintain();
                     }
@@ -521,24 +533,25 @@ impl HashSalvager<'_> {
                 }
                 let what = "a batch that does not end in the file: all of it is left out".into();
                 self.report_loss(&source.path, at, limit - at, what);
-                is_cut_told = true;
+                is_cut_reported = true;
                 break;
             }
-            let (next, told) = source.resume(at, limit)?;
+            let (next, guessed) = source.resume(at, limit)?;
             if source.mended_entry(at, next)?.is_none() && self.is_torn(source, at, next) {
                 return Ok(());
             }
-            self.skip_damage(source, at, next, told)?;
+            self.skip_damage(source, at, next, guessed)?;
             at = next;
-            is_cut_told = at == limit;
+            is_cut_reported = at == limit;
         }
-        if limit < len && !is_cut_told {
+        if limit < len && !is_cut_reported {
             self.report_loss(&source.path, limit, len - limit, "the file is cut off".into());
         }
         Ok(())
     }
 
-    /// Whether what lies between these offsets is what a crash has left.
+    /// Returns true, and notes it in the report, if the bytes between these offsets are the result
+    /// of a crash.
     fn is_torn(&mut self, source: &SegmentSource, at: u64, end: u64) -> bool {
         let place = LogPosition { number: source.number, offset: at };
         if end < source.len || self.torn_from.is_none_or(|from| place < from) {
@@ -546,7 +559,7 @@ impl HashSalvager<'_> {
         }
         let what = "a torn tail, as a crash leaves it".into();
         let (path, len) = (source.path.clone(), end - at);
-        self.found.torn = Some(HashDamage { path, offset: at, len, what, is_mended: false });
+        self.report.torn = Some(HashDamage { path, offset: at, len, what, is_mended: false });
         true
     }
 
@@ -596,7 +609,8 @@ impl HashSalvager<'_> {
         }
     }
 
-    /// A record whose key is known, and whose value cannot be had. Older values do not come back.
+    /// Reports a record whose value cannot be decompressed and removes the record, so that no older
+    /// value comes back.
     fn report_lost_value(
         &mut self,
         source: &SegmentSource,
@@ -619,13 +633,14 @@ impl HashSalvager<'_> {
         self.into.map_or(Ok(()), |into| into.visit(key, &mut ApplyAction(Action::Remove)))
     }
 
-    /// Passes over damage up to where entries go on. `told`: what the entry there seems to say.
+    /// Reports the damage from `at` to `next`, or repairs it. `guessed` is the decoded head of the
+    /// damaged entry.
     fn skip_damage(
         &mut self,
         source: &SegmentSource,
         at: u64,
         next: u64,
-        told: Option<EntryHead>,
+        guessed: Option<EntryHead>,
     ) -> Result<()> {
         let wrong = "the checksum of the entry differs";
         if let Some((head, entry)) = source.mended_entry(at, next)? {
@@ -636,18 +651,13 @@ impl HashSalvager<'_> {
                 format!("{wrong}: a bit has changed, which is mended"),
                 true,
             );
-            self.found.entries += 1;
+            self.report.entries += 1;
             return self.apply(source, at, &head, &entry);
         }
         let Some(head) =
-            told.filter(|head| matches!(head.kind, PUT | REMOVE) && self.doubtful.len() < KEYS_MAX)
+            guessed.filter(|head| matches!(head.kind, PUT | REMOVE) && self.doubtful.len() < KEYS_MAX)
         else {
-            self.report_loss(
-                &source.path,
-                at,
-                next - at,
-                format!("{wrong}, and what it said cannot be told"),
-            );
+            self.report_loss(&source.path, at, next - at, format!("{wrong}; its contents are lost"));
             return Ok(());
         };
         let mut bytes = vec![0; head.key_at + head.key_len];
@@ -669,23 +679,23 @@ impl HashSalvager<'_> {
         Ok(())
     }
 
-    /// What nothing can be told of.
+    /// Reports damage without a readable key.
     fn report_loss(&mut self, path: &Path, offset: u64, len: u64, what: String) {
-        self.found.unclear += 1;
+        self.report.unclear += 1;
         self.report_damage(path, offset, len, what, false);
     }
 
     fn report_damage(&mut self, path: &Path, offset: u64, len: u64, what: String, is_mended: bool) {
-        self.found.damaged += 1;
-        self.found.mended += u64::from(is_mended);
-        self.found.lost_bytes += if is_mended { 0 } else { len };
-        if self.found.damages.len() < LISTED_MAX {
-            self.found.damages.push(HashDamage { path: path.into(), offset, len, what, is_mended });
+        self.report.damaged += 1;
+        self.report.mended += u64::from(is_mended);
+        self.report.lost_bytes += if is_mended { 0 } else { len };
+        if self.report.damages.len() < LISTED_MAX {
+            self.report.damages.push(HashDamage { path: path.into(), offset, len, what, is_mended });
         }
     }
 }
 
-/// Does this, whatever is there.
+/// Returns a fixed action, whatever the old record is.
 struct ApplyAction<'a>(Action<'a>);
 
 impl Visitor for ApplyAction<'_> {
@@ -710,7 +720,7 @@ mod tests {
         assert_eq!(openings_between(5, Some(4)), [0; 0]);
         let close = openings_between(7, Some(7 + OPENINGS_TRIED + 2));
         assert!(close.iter().copied().eq(7..=7 + OPENINGS_TRIED + 2));
-        // The one behind was restored in the meantime.
+        // The next segment was written after a restore.
         let far = openings_between(7, Some(28_000_000));
         assert_eq!(far.len() as u32, 2 * (OPENINGS_TRIED + 1));
         assert!([7, 8, 27_999_999, 28_000_000].iter().all(|openings| far.contains(openings)));

@@ -1,4 +1,4 @@
-//! Going over all records, in the order of the hashes of their keys.
+//! Scans over all records, in the order of the hashes of their keys.
 
 use super::page::tag_of;
 use super::scratch::ThreadScratch;
@@ -8,11 +8,12 @@ use std::ops::ControlFlow;
 use todana_core::{ErrorKind, Place, Record, Result};
 
 impl DiskHash {
-    /// In the order of the hashes, a page of the index at a time, under its lock. `passes`: over what is damaged.
+    /// Scans one page of the index at a time under its lock. `skips_damage` makes it skip damaged
+    /// records.
     pub(super) fn scan_from(
         &self,
         from: Option<Place>,
-        passes: bool,
+        skips_damage: bool,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
         // A place is the first 33 bits of a hash.
@@ -29,7 +30,7 @@ impl DiskHash {
                 let at = slot.location();
                 let segment = shard.table.get(at.slot).ok_or_else(missing_segment_error)?;
                 match self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old) {
-                    Err(error) if passes && error.kind() == ErrorKind::Corrupt => {
+                    Err(error) if skips_damage && error.kind() == ErrorKind::Corrupt => {
                         self.note_skipped(page_index, slot);
                     }
                     fetched => {
@@ -41,17 +42,18 @@ impl DiskHash {
                             let shown = self
                                 .show(segment, at.unit, &head, entry, |record| see(head.key(entry), record));
                             match shown {
-                                Err(error) if passes && error.kind() == ErrorKind::Corrupt => {
+                                Err(error) if skips_damage && error.kind() == ErrorKind::Corrupt => {
                                     self.note_skipped(page_index, slot);
                                 }
                                 shown => flow = shown?,
                             }
-                        } else if !passes {
+                        } else if !skips_damage {
                             return Err(segment.corrupt(u64::from(at.unit) * 8, "the entry is another key's"));
                         }
                     }
                 }
-                // Records of one place go together, or the second would be missing_segment_error behind a break.
+                // Records with the same place are shown together, because a scan could not resume
+                // between them.
                 if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
                     let next = (page_index as u64) << 21 | u64::from(slot.tag());
                     return Ok(Some(Place::Number(next + 1)));

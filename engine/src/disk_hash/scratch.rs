@@ -1,33 +1,34 @@
-//! ScratchBuffers that a thread keeps for what it reads and writes, so that no operation asks for memory.
+//! Buffers that each thread keeps for entries, so that operations allocate no memory.
 
 use std::cell::Cell;
 
-/// More than this is given back at once.
-const KEPT_MAX: usize = 1 << 20;
+/// A longer buffer is freed after use.
+const RETAINED_MAX: usize = 1 << 20;
 
 #[derive(Default)]
 pub(crate) struct ScratchBuffers {
-    /// An entry as it was read.
+    /// An entry that was read.
     pub(crate) old: Vec<u8>,
     /// An entry to be written.
     pub(crate) new: Vec<u8>,
-    /// An entry that is only looked at.
+    /// An entry that is only viewed.
     pub(crate) read: Vec<u8>,
-    /// A value as it was given, where it is stored compressed.
-    pub(crate) other: Vec<u8>,
+    /// The plain value of a record that is stored compressed.
+    pub(crate) plain_value: Vec<u8>,
 }
 
 thread_local! {
     static SCRATCH: Cell<Option<Box<ScratchBuffers>>> = const { Cell::new(None) };
 }
 
-/// This thread's room; another one while that is lent (a visit within a visit of another engine).
+/// The buffers of this thread. New ones are created while they are in use (a visit within a visit
+/// of another engine).
 pub(crate) struct ThreadScratch(Option<Box<ScratchBuffers>>);
 
 impl ThreadScratch {
     #[inline]
     pub(crate) fn take() -> ThreadScratch {
-        // A thread that ends keeps nothing any more.
+        // A thread that is ending has no buffers any more.
         ThreadScratch(Some(SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }
@@ -50,9 +51,9 @@ impl Drop for ThreadScratch {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut room) = self.0.take() {
-            let ScratchBuffers { old, new, read, other } = &mut *room;
-            for part in [old, new, read, other] {
-                if part.capacity() > KEPT_MAX {
+            let ScratchBuffers { old, new, read, plain_value } = &mut *room;
+            for part in [old, new, read, plain_value] {
+                if part.capacity() > RETAINED_MAX {
                     *part = Vec::new();
                 }
             }

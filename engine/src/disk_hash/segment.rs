@@ -1,4 +1,4 @@
-//! A segment: its header, its file, what is known about it; and the table of those that count.
+//! A segment of the log: its header, its file and its statistics; and the table of live segments.
 
 use super::entry::{u32_at, u64_at};
 use super::page::{SLOT_BITS, class_bound};
@@ -11,40 +11,41 @@ use todana_core::{ContentsToken, Error, ErrorKind, Expiry, Result};
 
 pub(crate) const HEADER_LEN: usize = 64;
 pub(crate) const VERSION: u32 = 1;
-/// So many segments can count at a time.
+/// The maximum number of live segments.
 pub(crate) const SEGMENTS_MAX: usize = 1 << SLOT_BITS;
 /// Entries begin before this offset.
 pub(crate) const OFFSET_MAX: u64 = 8 << super::page::UNIT_BITS;
-/// What is cached of a segment at once.
+/// The unit in which segments are cached.
 pub(crate) const BLOCK_LEN: u64 = 8 << 10;
 
-/// A place in the log.
+/// A position in the log: the number of a segment and an offset in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LogPosition {
     pub(crate) number: u64,
     pub(crate) offset: u64,
 }
 
-/// Whose a file is.
+/// The database to which a file belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseIdentity {
     pub(crate) database_id: [u8; 16],
-    /// What keys are hashed by.
+    /// The seed of the hash of the keys.
     pub(crate) seed: u64,
 }
 
-/// An opening of a database. Its log is written once, byte behind byte, so it and a place in it name what the database holds there.
+/// One opening of a database. Each opening writes its log sequentially and never changes it, so an
+/// opening and a position together identify the contents of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseOpening {
     pub(crate) identity: DatabaseIdentity,
-    /// How many there were, this one included.
+    /// The number of openings up to and including this one.
     pub(crate) count: u32,
-    /// Random: copies of the same files may be opened equally often.
+    /// Random, because copies of the same files may be opened equally often.
     pub(crate) nonce: u32,
 }
 
 impl DatabaseOpening {
-    /// Names what the database holds at a position.
+    /// Returns the token of the contents at a position.
     pub(crate) fn contents_at(&self, end: LogPosition) -> ContentsToken {
         let mut token = [0; 40];
         token[..16].copy_from_slice(&self.identity.database_id);
@@ -56,13 +57,13 @@ impl DatabaseOpening {
     }
 }
 
-/// What a header says.
+/// The header of a segment, a dictionary or an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) identity: DatabaseIdentity,
     pub(crate) openings: u32,
     pub(crate) number: u64,
-    /// What stands at offset 56.
+    /// The field at offset 56, whose meaning depends on the kind of file.
     pub(crate) extra: u32,
 }
 
@@ -82,7 +83,7 @@ impl FileHeader {
         bytes
     }
 
-    /// The header, and its CRC; else what is wrong with it.
+    /// Decodes a header. Returns it with its CRC, or a description of what is wrong.
     pub(crate) fn decode(bytes: &[u8], magic: &[u8; 8]) -> std::result::Result<(FileHeader, u32), String> {
         if bytes.len() < HEADER_LEN {
             return Err("the header is cut off".into());
@@ -114,50 +115,51 @@ impl FileHeader {
 
 pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"TODANADH";
 
-/// The name of a segment's file.
+/// Returns the file name of a segment.
 pub(crate) fn file_name(number: u64) -> String {
     format!("{number:010}.segment")
 }
 
-/// The number in a segment's file name.
+/// Returns the number in the file name of a segment.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
     let number: u64 = name.strip_suffix(".segment")?.parse().ok()?;
     (number > 0 && file_name(number) == name).then_some(number)
 }
 
-/// A segment.
+/// A file of the log. Only its end changes.
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
     pub(crate) file: Box<dyn File>,
-    /// The file in memory, where that can be had.
+    /// The mapping of the file, if there is one.
     pub(crate) map: Option<MappedFile>,
-    /// The CRC of its header, from which those of its entries go on.
+    /// The CRC of the header, which starts the CRCs of the entries.
     pub(crate) seed: u32,
-    /// Its end, what is not written yet included.
+    /// The length, including bytes that are not written yet.
     pub(crate) len: AtomicU64,
-    /// Up to here it can be read from the file.
+    /// Bytes before this offset are readable from the file.
     pub(crate) flushed: AtomicU64,
-    /// It will not grow any more.
+    /// The segment will not grow any more.
     pub(crate) is_sealed: AtomicBool,
-    /// Bytes of remove entries, at least: replay overlaps the checkpoint, so opening takes the larger of the two counts. 0 only if
-    /// there are none that count.
+    /// A lower bound of the bytes of remove entries: replay overlaps the checkpoint, so opening
+    /// takes the larger of the two counts. 0 only if there are no such entries.
     pub(crate) remove_bytes: AtomicU64,
-    /// No record in it expires before this; `u64::MAX`: none does at all.
+    /// No record in it expires earlier; `u64::MAX` if none expires.
     pub(crate) earliest_expiry: AtomicU64,
-    /// An entry in it is damaged that may count, so it cannot be compacted.
+    /// It contains a damaged entry that may be live, so it cannot be compacted.
     pub(crate) has_damage: AtomicBool,
-    /// How long an entry was that counts no more has been told by its beginning lock_shard: what is counted of the others may be too little.
+    /// The length of some garbage was taken from an unchecked entry head, so the count of live
+    /// bytes may be too low.
     pub(crate) is_live_estimated: AtomicBool,
-    /// Its file has been removed.
+    /// The file has been removed.
     pub(crate) is_removed: AtomicBool,
-    /// Where its blocks are cached: the frame's index + 1.
+    /// For each block, the index of its last frame in the cache plus 1.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
 
 impl Segment {
-    /// `capacity`: how long it will get, by and large. `is_mapped`: it is to be read by way of a mapping, if it can be.
+    /// `capacity` is the expected length. `is_mapped` requests a mapping, which may fail.
     pub(crate) fn new(
         (number, slot): (u64, u32),
         path: PathBuf,
@@ -180,7 +182,7 @@ impl Segment {
             remove_bytes: AtomicU64::new(0),
             earliest_expiry: AtomicU64::new(u64::MAX),
             has_damage: AtomicBool::new(false),
-            // Of what was counted at another time it is not known.
+            // Counts of an earlier opening may be estimates.
             is_live_estimated: AtomicBool::new(true),
             is_removed: AtomicBool::new(false),
             blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
@@ -196,7 +198,7 @@ impl Segment {
         self.len.load(Ordering::Acquire)
     }
 
-    /// Notes that a record with this expiry is in it.
+    /// Notes that the segment contains a record with this expiry.
     #[inline]
     pub(crate) fn note_expiry(&self, expiry: Expiry) {
         if let Some(at) = expiry.at() {
@@ -208,7 +210,7 @@ impl Segment {
         corrupt(&self.path, offset, what)
     }
 
-    /// What is in the file from an offset on, as far as it is in memory.
+    /// Returns the mapped bytes from an offset on.
     #[inline]
     pub(crate) fn mapped(&self, offset: u64) -> Option<&[u8]> {
         let map = self.map.as_ref()?;
@@ -216,12 +218,13 @@ impl Segment {
         if offset < end { map.get(offset as usize..end as usize) } else { None }
     }
 
-    /// Whether it can be read in memory.
+    /// Returns true if the segment is mapped.
     pub(crate) fn is_mapped(&self) -> bool {
         self.map.is_some()
     }
 
-    /// Says that an entry of this size class will be read soon: all its lines are asked for at once, or of a long one the first.
+    /// Prefetches an entry of this size class: all of its cache lines, or the first ones of a long
+    /// entry.
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64, class: u32) {
         const LEN_MAX: usize = 768;
@@ -231,7 +234,8 @@ impl Segment {
         }
     }
 
-    /// The same up to `limit` and no further, all of it read from the disk by now; `None` if that cannot be said.
+    /// Returns the mapped bytes from `offset` to `limit`, after reading all of them from the disk;
+    /// `None` if that is not possible.
     pub(crate) fn populated(&self, offset: u64, limit: u64) -> Option<&[u8]> {
         let map = self.map.as_ref()?;
         let range = offset as usize..limit as usize;
@@ -241,7 +245,7 @@ impl Segment {
         map.get(range)
     }
 
-    /// Reads up to the buffer's length.
+    /// Reads up to the length of the buffer.
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         self.file.read_at(offset, into).map_err(|error| read_error(&self.path, &error))
     }
@@ -255,7 +259,8 @@ pub(crate) fn read_error(path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
 }
 
-/// Returns the error of a write that was refused: `Full` if there is no room, or no descriptor.
+/// Returns the error of a refused write. Its kind is `Full` if there is no disk space or no file
+/// descriptor.
 pub(crate) fn write_error(path: &Path, error: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = match error.kind() {
@@ -266,12 +271,13 @@ pub(crate) fn write_error(path: &Path, error: &std::io::Error) -> Error {
     Error::refused_write(kind, format!("cannot write {}: {error}", path.display()))
 }
 
-/// Returns true if no file could be opened because this process, or the system, has too many open.
+/// Returns true if a file could not be opened because this process or the system has too many open
+/// files.
 pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// The segments that count, by slot.
+/// The live segments, by slot.
 #[derive(Clone, Default)]
 pub(crate) struct SegmentTable {
     pub(crate) slots: Vec<Option<Arc<Segment>>>,
@@ -283,14 +289,14 @@ impl SegmentTable {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    /// All of them, oldest first.
+    /// Returns all live segments, oldest first.
     pub(crate) fn by_age(&self) -> Vec<Arc<Segment>> {
         let mut segments: Vec<Arc<Segment>> = self.slots.iter().flatten().map(Arc::clone).collect();
         segments.sort_unstable_by_key(|segment| segment.number);
         segments
     }
 
-    /// A slot that stands for no segment.
+    /// Returns a slot without a segment.
     pub(crate) fn free_slot(&self) -> Option<u32> {
         match self.slots.iter().position(Option::is_none) {
             Some(slot) => Some(slot as u32),

@@ -1,13 +1,13 @@
-//! A part of the index: 64 pages, and what its records take in each segment.
+//! A part of the index: 64 pages, and the live bytes of its records in each segment.
 
 use super::page::{EntryLocation, IndexPage, IndexSlot, tag_of};
 use super::segment::SegmentTable;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Parts of the index; the highest 6 bits of the hash.
+/// The number of parts; chosen by the highest 6 bits of the hash.
 pub(crate) const SHARDS: usize = 64;
-/// Pages of a part; the next 6 bits.
+/// The number of pages in a part; chosen by the next 6 bits.
 pub(crate) const PAGES: usize = 64;
 
 #[inline]
@@ -20,10 +20,10 @@ pub(crate) fn page_of(hash: u64) -> usize {
     (hash >> 52) as usize & (PAGES - 1)
 }
 
-/// A part of the index, and the segments that it leads to.
+/// A part of the index with the segments that it points to.
 pub(crate) struct IndexShard {
     pub(crate) part: IndexPart,
-    /// The segments, as of so many changes of their table.
+    /// The segments, as of `version` of their table.
     pub(crate) table: Arc<SegmentTable>,
     pub(crate) version: u64,
 }
@@ -44,10 +44,10 @@ impl DerefMut for IndexShard {
     }
 }
 
-/// Which records there are, and where.
+/// The records of a part and their locations.
 pub(crate) struct IndexPart {
     pub(crate) pages: Vec<IndexPage>,
-    /// Bytes of the entries that count, by the slot of their segment.
+    /// The live bytes in each segment, by slot of the segment.
     pub(crate) live: Vec<u64>,
     pub(crate) records: u64,
 }
@@ -64,7 +64,7 @@ impl IndexShard {
 }
 
 impl IndexPart {
-    /// Bytes of memory.
+    /// Returns the memory used.
     pub(crate) fn bytes(&self) -> u64 {
         let pages: usize = self.pages.iter().map(|page| page.bytes() + size_of::<IndexPage>()).sum();
         (pages + self.live.capacity() * 8) as u64
@@ -75,7 +75,7 @@ impl IndexPart {
     }
 
     #[inline]
-    pub(crate) fn gain(&mut self, slot: u32, len: usize) {
+    pub(crate) fn add_live(&mut self, slot: u32, len: usize) {
         let slot = slot as usize;
         if self.live.len() <= slot {
             self.live.resize(slot + 1, 0);
@@ -84,19 +84,19 @@ impl IndexPart {
     }
 
     #[inline]
-    pub(crate) fn lose(&mut self, slot: u32, len: usize) {
+    pub(crate) fn subtract_live(&mut self, slot: u32, len: usize) {
         if let Some(live) = self.live.get_mut(slot as usize) {
             *live = live.saturating_sub(len as u64);
         }
     }
 
-    /// Says that the slots of this hash will be read soon.
+    /// Prefetches the slots of this hash.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         self.pages[page_of(hash)].prefetch(tag_of(hash));
     }
 
-    /// The index of the slot that leads to this very place.
+    /// Returns the index of the slot that points to this location.
     pub(crate) fn slot_at(&self, hash: u64, at: EntryLocation) -> Option<usize> {
         let (page, tag) = (&self.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
@@ -109,7 +109,7 @@ impl IndexPart {
         None
     }
 
-    /// Enters a record, in the place of the one at `index` if there is one, whose entry was `old_len` long.
+    /// Enters a record. `old` is the index of the slot to replace and the length of its entry.
     #[inline]
     pub(crate) fn enter(&mut self, hash: u64, slot: IndexSlot, len: usize, old: Option<(usize, usize)>) {
         match old {
@@ -117,19 +117,19 @@ impl IndexPart {
                 let page = &mut self.pages[page_of(hash)];
                 let old_slot = page.get(index).location().slot;
                 page.replace(index, slot);
-                self.lose(old_slot, old_len);
+                self.subtract_live(old_slot, old_len);
             }
             None => {
                 self.pages[page_of(hash)].insert(slot);
                 self.records += 1;
             }
         }
-        self.gain(slot.location().slot, len);
+        self.add_live(slot.location().slot, len);
     }
 
-    /// Turns the slot at an index of a page to where the record is now; its entries were and are of these lengths.
+    /// Changes a slot to the new location of its record, whose entries have the given lengths.
     #[inline]
-    pub(crate) fn enter_at(
+    pub(crate) fn move_entry(
         &mut self,
         (page, index): (usize, usize),
         slot: IndexSlot,
@@ -139,17 +139,17 @@ impl IndexPart {
         let page = &mut self.pages[page];
         let old_slot = page.get(index).location().slot;
         page.replace(index, slot);
-        self.lose(old_slot, old_len);
-        self.gain(slot.location().slot, len);
+        self.subtract_live(old_slot, old_len);
+        self.add_live(slot.location().slot, len);
     }
 
-    /// Takes out the record at `index`, whose entry was `len` long.
-    pub(crate) fn leave(&mut self, hash: u64, index: usize, len: usize) {
+    /// Removes the slot at `index`. The entry of its record has `len` bytes.
+    pub(crate) fn remove_slot(&mut self, hash: u64, index: usize, len: usize) {
         let page = &mut self.pages[page_of(hash)];
         let slot = page.get(index).location().slot;
         page.remove(index);
         self.records -= 1;
-        self.lose(slot, len);
+        self.subtract_live(slot, len);
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,29 +1,32 @@
-//! Records without attributes, as most are, found and read with few instructions.
+//! Put entries without attributes, which are the most frequent, found and read with few
+//! instructions.
 //!
-//! A read at random waits for memory twice, for the slot and for the entry, and a processor goes on meanwhile as far as some hundred
-//! instructions: if they are not used up, it waits for the next record at the same time. So what is here takes the one shortest way, and
-//! leaves all else to the others: `None` says only that it is not that simple.
+//! A random read waits for memory twice: for the slot and for the entry. Meanwhile the processor
+//! executes up to a few hundred further instructions. If a lookup takes fewer, the waits of the
+//! next record overlap with these. This path therefore handles only the common layout. `None` means
+//! that the general path is needed.
 
 use super::entry::{PUT, is_intact, padded};
 use super::page::{IndexPage, IndexSlot, class_of};
 use super::segment::SegmentTable;
 use std::sync::atomic::Ordering;
 
-/// The class of entries up to a cache line; longer ones are asked for as a whole before their beginning is there.
+/// The size class of entries up to a cache line. Longer entries are prefetched before their
+/// beginning is read.
 const LINE_CLASS: u32 = 2;
 
-/// A put without attributes.
+/// A put entry without attributes.
 #[derive(Clone, Copy)]
 pub(crate) struct SimpleEntry<'b> {
     key: &'b [u8],
     pub(crate) value: &'b [u8],
-    /// Its entry, and what the CRC of that begins from.
+    /// The bytes of the entry, and the seed of its CRC.
     entry: &'b [u8],
     seed: u32,
 }
 
 impl SimpleEntry<'_> {
-    /// How long its entry is.
+    /// Returns the length of the entry.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.entry.len()
@@ -35,7 +38,7 @@ impl SimpleEntry<'_> {
     }
 }
 
-/// The put that these bytes begin with; whether it is whole has not been asked.
+/// Decodes the put entry at the beginning of `bytes` without checking its CRC.
 #[inline]
 fn read(bytes: &[u8], seed: u32) -> Option<SimpleEntry<'_>> {
     let first = bytes.first_chunk::<8>()?;
@@ -50,7 +53,8 @@ fn read(bytes: &[u8], seed: u32) -> Option<SimpleEntry<'_>> {
     Some(SimpleEntry { key: &entry[at..key_end], value: &entry[key_end..end], entry, seed })
 }
 
-/// Writes the entry of such a put but for its CRC; false if it is not one that can be read as such.
+/// Encodes a put entry without its CRC. Returns false if the key or the value is too long for this
+/// layout.
 #[inline]
 pub(crate) fn put(into: &mut Vec<u8>, key: &[u8], value: &[u8]) -> bool {
     if key.len() >= 0x80 || value.len() >= 0x4000 {
@@ -64,7 +68,7 @@ pub(crate) fn put(into: &mut Vec<u8>, key: &[u8], value: &[u8]) -> bool {
     let end = at + key.len() + value.len();
     into.clear();
     into.reserve(end + 16);
-    // Eight bytes and some of them taken back: copies of a length that is known need no call.
+    // Appends eight bytes and truncates: copies of a constant length need no function call.
     into.extend_from_slice(&head);
     into.truncate(at);
     into.extend_from_slice(key);
@@ -74,13 +78,13 @@ pub(crate) fn put(into: &mut Vec<u8>, key: &[u8], value: &[u8]) -> bool {
     true
 }
 
-/// Where the value of such an entry begins.
+/// Returns the offset of the value in the entry.
 #[inline]
 pub(crate) fn value_at(key_len: usize, value_len: usize) -> usize {
     key_len + if value_len < 0x80 { 7 } else { 8 }
 }
 
-/// Whether two keys are the same, without a call for short ones.
+/// Returns true if two keys are equal. Short keys are compared without a function call.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
@@ -96,8 +100,9 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Of a long entry it is enough else that its key
-/// and its size class are as they should be, for which no more than its first line is read, unless there is damage in its segment.
+/// Returns the entry that a slot points to if it belongs to the key. `checks` requests a check of
+/// its CRC. Without it, a long entry only needs the right key and size class, for which its first
+/// cache line suffices, unless its segment contains damage.
 #[inline]
 fn find_in_slot<'t>(
     table: &'t SegmentTable,
@@ -109,7 +114,8 @@ fn find_in_slot<'t>(
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
     let is_long = slot.class() > LINE_CLASS;
-    // What compaction has met there is looked for: it waits for that to be overwritten.
+    // Compaction has met damage in this segment and waits until the damaged record is overwritten,
+    // so look for it.
     let checks = checks || !is_long || segment.has_damage.load(Ordering::Relaxed);
     if checks && is_long {
         segment.prefetch(offset, slot.class());
@@ -126,7 +132,8 @@ fn find_in_slot<'t>(
     (is_right && is_same(simple_entry.key, key)).then_some(simple_entry)
 }
 
-/// What a page has of a key: `Some(None)` if nothing, and where it is in the page.
+/// Finds a key in a page. Returns its index and its entry, or `Some(None)` if the page does not
+/// contain the key.
 #[inline]
 pub(crate) fn find_in_page<'t>(
     page: &IndexPage,
@@ -142,7 +149,7 @@ pub(crate) fn find_in_page<'t>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk_hash::entry::{put_head, seal, whole};
+    use crate::disk_hash::entry::{decode, put_head, seal};
     use todana_core::Attributes;
 
     #[test]
@@ -161,7 +168,7 @@ mod tests {
                 let simple_entry = read(&bytes, 77);
                 assert_eq!(simple_entry.is_some(), is_bare, "{key_len}, {value_len}");
                 if let Some(simple_entry) = simple_entry {
-                    let (head, entry) = whole(&bytes, 77).unwrap();
+                    let (head, entry) = decode(&bytes, 77).unwrap();
                     assert_eq!((simple_entry.key, simple_entry.value), (head.key(entry), head.value(entry)));
                     assert_eq!((simple_entry.len(), head.len), (len, len));
                     assert!(simple_entry.is_intact());

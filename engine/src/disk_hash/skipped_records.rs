@@ -1,9 +1,11 @@
-//! Records that are damaged, and that go because somebody keeps to a limit.
+//! Damaged records, which are removed when a limit on the database requires space.
 //!
-//! Their keys can mostly be told: one that is read in spite of the damage, and whose hash is the one that the index knows, is the
-//! right one. Then the log is told that the record is removed, as of any other. Else only the index forgets it. That lasts: the index is written down,
-//! and where it is missing_segment_error, or not copied, the log cannot be read over the damage but by a salvage. So the damaged entry is kept for as long as a
-//! remove entry would be: until no older segment can hold a value of its key.
+//! The key of a damaged record is usually readable. It is correct if its hash matches the bits in
+//! the index; then a remove entry is appended, as for any record. Otherwise only the slot is
+//! removed. That is permanent: the checkpoint of the index contains the change, and if the index is
+//! lost, or was not copied, only a salvage can read the log beyond the damage. The damaged entry is
+//! therefore kept as long as a remove entry would be: until no older segment can contain a value of
+//! its key.
 
 use super::DiskHash;
 use super::entry::{self, HEAD_MAX};
@@ -13,10 +15,10 @@ use super::shard::{PAGES, page_of, shard_of};
 use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, Result};
 
-/// So many are kept in mind.
+/// The number of skipped records that are remembered.
 const SKIPPED_MAX: usize = 64;
 
-/// Where a damaged record is: the page, counted over all shards, and the slot in it.
+/// A damaged record: the number of its page, counted over all shards, and its slot.
 pub(super) struct SkippedRecord {
     page: usize,
     slot: IndexSlot,
@@ -30,9 +32,10 @@ impl DiskHash {
         }
     }
 
-    /// Removes at most so many of those that were skipped over and are damaged still; returns how many went.
+    /// Removes up to `count_max` skipped records that are still damaged. Returns the number
+    /// removed.
     pub(super) fn remove_skipped(&self, count_max: u64) -> Result<u64> {
-        // Hardly ever are there any.
+        // There are almost never any.
         if self.skipped.lock().is_empty() {
             return Ok(0);
         }
@@ -48,7 +51,7 @@ impl DiskHash {
         let SkippedRecord { page, slot } = *skipped;
         let mut shard = self.lock_shard(page / PAGES);
         let (tag, at) = (slot.tag(), slot.location());
-        // As much of the hash as the index knows.
+        // The part of the hash that the index knows.
         let hash = (page as u64) << 52 | u64::from(tag) << 31;
         let Some(index) =
             shard.slot_at(hash, at).filter(|&index| shard.pages[page % PAGES].get(index) == slot)
@@ -64,7 +67,7 @@ impl DiskHash {
         match self.key_at(&segment, u64::from(at.unit) * 8, page, tag)? {
             Some(key) => self.remove(&mut shard, hash, &key, (index, len))?,
             None => {
-                shard.leave(hash, index, len);
+                shard.remove_slot(hash, index, len);
                 segment.remove_bytes.fetch_add(len as u64, Ordering::Relaxed);
             }
         }
@@ -73,7 +76,7 @@ impl DiskHash {
         Ok(true)
     }
 
-    /// The key of a damaged entry, if it can be told.
+    /// Returns the key of a damaged entry if it is readable and matches the index.
     fn key_at(&self, segment: &Segment, offset: u64, page: usize, tag: u32) -> Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; HEAD_MAX];
         let got = segment.read_at(offset, &mut bytes)?;

@@ -1,4 +1,5 @@
-//! Going over the records for those that have expired: by segment, and only those segments in which one may have.
+//! Sweeps for expired records: segment by segment, skipping segments in which no record can have
+//! expired.
 
 use super::DiskHash;
 use super::entry::PUT;
@@ -10,17 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept, UnixSeconds};
 
-/// Shorter segments are read in any case.
+/// Shorter segments are always read.
 const SKIPPED_LEN_MIN: u64 = 512 << 10;
 
-/// A place: the segment's number in the upper 32 bits, the offset / 8 in the lower.
+/// Returns a place: the number of the segment in the upper 32 bits, the offset / 8 in the lower
+/// ones.
 fn place(number: u64, offset: u64) -> Option<Place> {
     Some(Place::Number((number << 32) | (offset / 8)))
 }
 
 impl Perishable for DiskHash {
-    /// Of a segment in which none expires as early as `is_over` wants, only the earliest expiry is shown: it costs nothing,
-    /// and its records are not counted as skipped. One that is read costs some tens of nanoseconds for each entry in it.
+    /// If no record of a segment can satisfy `is_over`, only its earliest expiry is shown; that
+    /// costs nothing, and its records are not counted as seen. Reading a segment costs tens of
+    /// nanoseconds per entry.
     fn sweep(
         &self,
         from: Option<Place>,
@@ -67,7 +70,7 @@ impl DiskHash {
         is_over: &mut dyn FnMut(Expiry) -> bool,
         swept: &mut Swept,
     ) -> Result<u64> {
-        // Removed from the index meanwhile are those of this segment only, so what is left over can be told.
+        // The earliest expiry of the records that remain in the segment.
         let mut earliest_expiry = u64::MAX;
         let start = from.max(HEADER_LEN as u64);
         let mut stopped = false;
@@ -85,7 +88,7 @@ impl DiskHash {
             let hash = self.hash(key);
             let mut shard = self.lock_shard(shard_of(hash));
             let here = EntryLocation { slot: segment.slot, unit: (at / 8) as u32 };
-            // Compaction may have dropped the segment since, and its slot may be another's now.
+            // Compaction may have dropped the segment meanwhile and reused its slot.
             if shard.table.get(segment.slot).is_none_or(|now| now.number != segment.number) {
                 return Ok(true);
             }
@@ -99,10 +102,11 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < limit && !stopped {
-            // The rest of it cannot be told; the others can.
+            // The remainder is unreadable; continue with the other segments.
             return Ok(limit);
         }
-        // Known for the whole of a segment only if it was skipped in one go, and does not grow.
+        // The earliest expiry is exact only if the complete segment was read in one call and does
+        // not grow.
         if end == limit && start == HEADER_LEN as u64 && segment.is_sealed.load(Ordering::Acquire) {
             segment.earliest_expiry.store(earliest_expiry, Ordering::Relaxed);
         }
@@ -124,7 +128,7 @@ mod tests {
         }
     }
 
-    /// A database of one record, and its segment.
+    /// Returns a database with one record, and its segment.
     fn hash(folder: &std::path::Path, expiry: Expiry) -> (DiskHash, Arc<Segment>) {
         let hash =
             DiskHash::open(folder, DiskHashOptions { seed: Some(7), ..DiskHashOptions::default() }).unwrap();
@@ -157,7 +161,7 @@ mod tests {
         new.sweep_segment(&Arc::new(dropped), 0, limit, 100, &mut |_| true, &mut swept).unwrap();
         assert_eq!((swept.seen, swept.removed), (1, 0));
         assert!(new.view(b"crane", &mut |_| ()).unwrap());
-        // The same entry in the segment that counts does.
+        // The same entry, in the live segment, is removed.
         old.sweep_segment(&segment, 0, limit, 100, &mut |_| true, &mut swept).unwrap();
         assert_eq!(swept.removed, 1);
     }

@@ -1,13 +1,15 @@
-//! When a dictionary is trained, and from what.
+//! Training of dictionaries.
 //!
 //! ```text
-//! entries of the log, here and there -> values -> seven of u64_at: zstd's trainer -> dictionary
-//!                                              -> the eighth: is it better than what there is?
+//! entries at random places of the log -> values -> seven of eight: zstd's trainer -> dictionary
+//!                                               -> the eighth: is it better than the current one?
 //! ```
 //!
-//! It runs within [`Engine::maintain`](todana_core::Engine::maintain) and holds no lock on records meanwhile, but takes its caller's time: some 0.1 s for a sample
-//! of 1 MiB [Nov 2026, virtual machine]. It is done a few times in a database's life: when there is enough to learn from, when there is sixteen times as much as
-//! then, and when what is written has become unlike what the dictionary was made from.
+//! Training runs within [`Engine::maintain`](todana_core::Engine::maintain) without locks on
+//! records, but blocks the caller for about 0.1 s with a sample of 1 MiB (Nov 2026, virtual
+//! machine). It happens a few times in the life of a database: when there is enough data, when
+//! there is sixteen times as much, and when new values compress worse than those from which the
+//! dictionary was trained.
 
 use super::DiskHash;
 use super::compression::{ThreadCached, ValueCompressor, ValueDecompressor};
@@ -19,33 +21,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Error, Result};
 use zstd::zstd_safe::train_from_buffer;
 
-/// More bytes of values do not make a better dictionary, but a slower trainer.
+/// More data makes training slower but the dictionary no better.
 const SAMPLE_MAX: usize = 1 << 20;
-/// Of a long value the beginning is learnt from.
+/// The number of bytes at the beginning of a value that are used.
 const VALUE_MAX: usize = 4 << 10;
-/// So much of the log is read at a place that was chosen at random.
+/// The length of the log that is read at each random place.
 const STRETCH_LEN: u64 = 16 << 10;
-/// Places looked at.
+/// The maximum number of places.
 const STRETCHES_MAX: usize = 256;
-/// With fewer values there is nothing to learn.
+/// The minimum number of values in a sample.
 const VALUES_MIN: usize = 32;
-/// One of so many values is kept from the trainer, to judge by.
-const JUDGED: usize = 8;
+/// One value out of this number is excluded from training and used to measure the result.
+const JUDGED_ONE_IN: usize = 8;
 const LEN_MIN: usize = 256;
 const LEN_MAX: usize = 32 << 10;
-/// What zstd calls a dictionary's id.
+/// The ID of a dictionary in zstd's format.
 const ID: std::ops::Range<usize> = 4..8;
-/// A dictionary is taken if with it what is stored is at most this share of what it is without.
-const GAIN: f64 = 0.95;
-/// Another one is tried when what is stored has become so many times as long for what was given.
-const WORSE: f64 = 1.1;
-/// And when there is so many times as much to learn from.
+/// A new dictionary is accepted if it reduces the stored size to this fraction or less.
+const COST_RATIO_MAX: f64 = 0.95;
+/// Training is repeated when the ratio of stored to plain size has grown by this factor.
+const DRIFT: f64 = 1.1;
+/// Training is repeated when the log has grown by this factor.
 const GROWTH: u64 = 16;
 
 /// How values of a [`DiskHash`] are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueCompression {
-    /// A dictionary is made as soon as the log has so many bytes, from half as many of them (1 MiB at most).
+    /// The first dictionary is trained when the log has this length. The sample has half this size,
+    /// but at most 1 MiB.
     pub trained_at_bytes: u64,
 }
 
@@ -55,12 +58,12 @@ impl Default for ValueCompression {
     }
 }
 
-/// What is known about how well values are compressed.
+/// The state of training, and statistics on compression.
 pub(super) struct DictionaryTraining {
     options: ValueCompression,
-    /// Nothing is to be done before so many bytes have been appended.
+    /// Nothing is done before this number of bytes has been appended.
     due_at: AtomicU64,
-    /// Of values that were compressed, or looked at to that end, since it was last judged: before, and as they are stored.
+    /// The plain and the stored size of values, since the last check of their ratio.
     plain: AtomicU64,
     stored: AtomicU64,
     state: Mutex<TrainingState>,
@@ -69,18 +72,18 @@ pub(super) struct DictionaryTraining {
 
 #[derive(Default)]
 struct TrainingState {
-    /// What stored values are of the given ones, with the dictionary that there is.
+    /// The ratio of stored to plain size with the current dictionary.
     share: Option<f64>,
-    /// Tried again when the log has so many bytes.
+    /// The length of the log at which training is repeated.
     grown_at: u64,
 }
 
-/// Values to learn from, one behind the other, and to judge by.
+/// Values to train from, in sequence, and values to measure the result with.
 #[derive(Default)]
 struct ValueSample {
-    learnt: Vec<u8>,
+    training: Vec<u8>,
     lens: Vec<usize>,
-    judged: Vec<Vec<u8>>,
+    held_out: Vec<Vec<u8>>,
     count: usize,
 }
 
@@ -88,20 +91,21 @@ impl ValueSample {
     fn add(&mut self, value: &[u8]) {
         let value = &value[..value.len().min(VALUE_MAX)];
         self.count += 1;
-        if self.count.is_multiple_of(JUDGED) {
-            self.judged.push(value.to_vec());
+        if self.count.is_multiple_of(JUDGED_ONE_IN) {
+            self.held_out.push(value.to_vec());
         } else {
-            self.learnt.extend_from_slice(value);
+            self.training.extend_from_slice(value);
             self.lens.push(value.len());
         }
     }
 
-    /// What the values to judge by take, stored with this dictionary, or without one.
+    /// Returns the stored size of the values held out, compressed with this dictionary or without
+    /// one.
     fn cost(&self, dictionary: Option<&ValueDictionary>) -> usize {
         let mut compressor = ThreadCached::<ValueCompressor>::take();
         let cost =
             |value: &Vec<u8>| compressor.compress_with(value, dictionary).map_or(value.len(), <[u8]>::len);
-        self.judged.iter().map(cost).sum()
+        self.held_out.iter().map(cost).sum()
     }
 }
 
@@ -119,7 +123,8 @@ impl DictionaryTraining {
         }
     }
 
-    /// Takes note of a value that was to be compressed. For long ones a dictionary does little.
+    /// Counts a value that was compressed, or tried to be. Long values are ignored because a
+    /// dictionary hardly affects them.
     #[inline]
     pub(super) fn note(&self, plain: usize, stored: usize) {
         if plain > VALUE_MAX {
@@ -133,7 +138,7 @@ impl DictionaryTraining {
         self.trouble.lock().clone()
     }
 
-    /// Whether a dictionary should be looked for.
+    /// Returns true if a new dictionary should be trained.
     fn is_wanted(&self, state: &mut TrainingState, has_dictionary: bool, log_bytes: u64) -> bool {
         if log_bytes >= state.grown_at {
             return true;
@@ -146,8 +151,8 @@ impl DictionaryTraining {
         self.plain.store(0, Ordering::Relaxed);
         self.stored.store(0, Ordering::Relaxed);
         let before = *state.share.get_or_insert(share);
-        if share > before * WORSE {
-            // If nothing better is found, this is how it is from now on.
+        if share > before * DRIFT {
+            // If training finds nothing better, this ratio is the new reference.
             state.share = Some(share);
             return true;
         }
@@ -156,7 +161,7 @@ impl DictionaryTraining {
 }
 
 impl DiskHash {
-    /// Makes a dictionary if one is wanted.
+    /// Trains a dictionary if one is due.
     pub(super) fn train_if_due(&self) {
         let Some(training) = &self.training else { return };
         let appended = self.log.appended();
@@ -172,14 +177,14 @@ impl DiskHash {
     fn train(&self, training: &DictionaryTraining, state: &mut TrainingState) -> Result<()> {
         let count = self.dictionaries.count();
         if count > self.log.dictionaries() {
-            // It could not be brought into use last time.
-            return self.use_last();
+            // A dictionary was stored but not brought into use; the last attempt failed.
+            return self.use_newest_dictionary();
         }
         let log_bytes = self.log.bytes();
         if count == DICTIONARIES_MAX || !training.is_wanted(state, count > 0, log_bytes) {
             return Ok(());
         }
-        // Where nothing comes of it, twice as much may be worth it.
+        // If training fails, it may succeed with twice as much data.
         state.grown_at = log_bytes.saturating_mul(if count > 0 { GROWTH } else { 2 });
         let sample = self.sample((training.options.trained_at_bytes / 2).min(SAMPLE_MAX as u64) as usize)?;
         let path = self.log.directory.join(dictionary::dictionary_name(count + 1));
@@ -188,14 +193,14 @@ impl DiskHash {
         let (_, current) = self.dictionaries.current();
         let with = sample.cost(Some(&found));
         let without = sample.cost(current).min(sample.cost(None));
-        if with as f64 > without as f64 * GAIN {
+        if with as f64 > without as f64 * COST_RATIO_MAX {
             return Ok(());
         }
         let whose = (self.log.opening.identity, self.log.opening.count);
         dictionary::store(&*self.log.disk, &self.log.directory, whose, count + 1, &content)?;
         self.dictionaries.add(found);
-        self.use_last()?;
-        let plain: usize = sample.judged.iter().map(Vec::len).sum();
+        self.use_newest_dictionary()?;
+        let plain: usize = sample.held_out.iter().map(Vec::len).sum();
         state.share = Some(with as f64 / plain.max(1) as f64);
         state.grown_at = log_bytes.saturating_mul(GROWTH);
         training.plain.store(0, Ordering::Relaxed);
@@ -203,30 +208,30 @@ impl DiskHash {
         Ok(())
     }
 
-    /// Begins a segment that counts the last dictionary; only then it is compressed with.
-    fn use_last(&self) -> Result<()> {
+    /// Begins a segment that declares the newest dictionary, and then uses the dictionary.
+    fn use_newest_dictionary(&self) -> Result<()> {
         self.log.lock().begin_segment(self.dictionaries.count())?;
         self.dictionaries.use_newest();
         Ok(())
     }
 
-    /// Values of the log from places all over the index. Some may have been replaced or removed since.
+    /// Collects values at random places of the log. Some of them may be garbage.
     fn sample(&self, bytes_max: usize) -> Result<ValueSample> {
         let mut sample = ValueSample::default();
         let mut decompressor = ThreadCached::<ValueDecompressor>::take();
         let mut bytes = vec![0; STRETCH_LEN as usize];
-        // What was learnt from must not be what is judged by.
+        // Values used for training must not be used to measure the result.
         let mut taken: Vec<(u64, std::ops::Range<u64>)> = Vec::new();
-        // Not at random, but unlike each other, and the same wherever the same was done.
+        // A pseudo-random sequence that is the same for the same history.
         let mut dice = self.log.appended() | 1;
         for _ in 0..STRETCHES_MAX {
-            if sample.learnt.len() >= bytes_max {
+            if sample.training.len() >= bytes_max {
                 break;
             }
             dice ^= dice << 13;
             dice ^= dice >> 7;
             dice ^= dice << 17;
-            let Some((segment, from)) = self.place_near(dice) else { continue };
+            let Some((segment, from)) = self.location_of_some_record(dice) else { continue };
             let flushed = segment.flushed.load(Ordering::Acquire);
             let mut end = flushed.min(from + STRETCH_LEN);
             for (_, range) in taken.iter().filter(|(number, _)| *number == segment.number) {
@@ -242,7 +247,8 @@ impl DiskHash {
             let there = segment.read_at(from, &mut bytes[..(end - from) as usize])?;
             taken.push((segment.number, from..end));
             let mut at = 0;
-            while let Some((head, entry)) = entry::whole(&bytes[at..there], segment.seed_at(from + at as u64))
+            while let Some((head, entry)) =
+                entry::decode(&bytes[at..there], segment.seed_at(from + at as u64))
             {
                 at += head.len;
                 if head.kind != PUT {
@@ -251,7 +257,7 @@ impl DiskHash {
                 let stored = head.value(entry);
                 match head.encoding {
                     None => sample.add(stored),
-                    // One that is damaged is told when it is read.
+                    // Damage is reported when the record is read.
                     Some(encoding) => {
                         if let Ok(plain) = decompressor.decompress(
                             stored,
@@ -267,8 +273,8 @@ impl DiskHash {
         Ok(sample)
     }
 
-    /// Where some record is.
-    fn place_near(&self, dice: u64) -> Option<(std::sync::Arc<super::segment::Segment>, u64)> {
+    /// Returns the location of a record near a random place.
+    fn location_of_some_record(&self, dice: u64) -> Option<(std::sync::Arc<super::segment::Segment>, u64)> {
         let first = (dice >> 32) as usize % (SHARDS * PAGES);
         let pages = (first..SHARDS * PAGES).chain(0..first);
         for page in pages {
@@ -283,15 +289,15 @@ impl DiskHash {
     }
 }
 
-/// A dictionary made of a sample; `None` if there is nothing to learn from it.
+/// Trains a dictionary; `None` if the sample is too small or too diverse.
 fn learn(sample: &ValueSample) -> Option<Vec<u8>> {
     if sample.lens.len() < VALUES_MIN {
         return None;
     }
-    let len = (sample.learnt.len() / 16).clamp(LEN_MIN, LEN_MAX);
+    let len = (sample.training.len() / 16).clamp(LEN_MIN, LEN_MAX);
     let mut content = Vec::with_capacity(len);
-    train_from_buffer(&mut content, &sample.learnt, &sample.lens).ok()?;
-    // So that frames do not carry it: the entry says which dictionary it is.
+    train_from_buffer(&mut content, &sample.training, &sample.lens).ok()?;
+    // Clear the ID so that frames do not contain it; the entry names the dictionary.
     content.get_mut(ID)?.fill(0);
     Some(content)
 }

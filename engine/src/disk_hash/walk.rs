@@ -1,21 +1,22 @@
-//! Going through the entries of a segment, from its file.
+//! Reading the entries of a segment in sequence from its file.
 
 use super::entry::{self, EntryHead, HEAD_MAX};
 use super::segment::{LogPosition, Segment};
 use crate::disk::File;
 use todana_core::Result;
 
-/// Read at once where all of a segment is wanted.
+/// The read size when the complete segment is needed.
 pub(crate) const CHUNK: usize = 512 << 10;
-/// Longer entries are not in memory as a whole: whoever is shown one has its beginning.
-pub(crate) const WHOLE_MAX: usize = 1 << 20;
+/// Longer entries are not read into memory completely.
+pub(crate) const IN_MEMORY_MAX: usize = 1 << 20;
 
-/// What is shown each entry: its offset, what its beginning says, its bytes; false ends the walk before it.
+/// Called with each entry: its offset, its decoded head, and its bytes. Returning false ends the
+/// walk before the entry.
 pub(crate) type EntryCallback<'s> = dyn FnMut(u64, &EntryHead, &[u8]) -> Result<bool> + 's;
 
-/// Shows the whole entries from an offset up to `limit`; returns where the first one is that is not whole, or the limit.
-/// `chunk_len`: so much is read at once, which should be what is wanted of it.
-/// What is shown is the entry, or of a long one its beginning, up to the end of its key at least.
+/// Calls `see` with the intact entries from an offset to `limit`. Returns the offset of the first
+/// entry that is not intact, or the limit. `chunk_len` is the read size, which should match the
+/// amount of data needed. A long entry is passed incomplete, but at least up to the end of its key.
 pub(crate) fn walk(
     segment: &Segment,
     from: u64,
@@ -24,7 +25,7 @@ pub(crate) fn walk(
     see: &mut EntryCallback<'_>,
 ) -> Result<u64> {
     let mut chunk = Vec::new();
-    // What is in the chunk: from `base` on, `there` bytes.
+    // The chunk contains `there` bytes from offset `base` on.
     let (mut base, mut there) = (from, 0);
     let mut at = from;
     loop {
@@ -34,10 +35,11 @@ pub(crate) fn walk(
         }
         let mut bytes = &chunk[(at - base) as usize..there];
         let mut head = entry::parse(bytes);
-        // What is not there yet: the entry's beginning, or the rest of it if it is short enough.
+        // Returns true if the head of the entry is missing, or its remainder although the entry is
+        // short enough.
         let lacks = |head: &Option<EntryHead>, there: usize| match head {
             None => there < HEAD_MAX,
-            Some(head) => head.len > there && head.len <= WHOLE_MAX && head.len as u64 <= left,
+            Some(head) => head.len > there && head.len <= IN_MEMORY_MAX && head.len as u64 <= left,
         };
         while lacks(&head, bytes.len()) && (bytes.len() as u64) < left {
             let before = bytes.len();
@@ -60,7 +62,7 @@ pub(crate) fn walk(
         let seed = segment.seed_at(at);
         let shown = match bytes.get(..head.len) {
             Some(entry) if entry::is_intact(entry, seed) => entry,
-            None if head.len > WHOLE_MAX && is_long_entry_intact(segment, at, head.len, seed)? => bytes,
+            None if head.len > IN_MEMORY_MAX && is_long_entry_intact(segment, at, head.len, seed)? => bytes,
             _ => return Ok(at),
         };
         let mut long_key = Vec::new();
@@ -101,8 +103,8 @@ fn is_long_entry_intact(segment: &Segment, at: u64, len: usize, seed: u32) -> Re
     Ok(crc == stored)
 }
 
-/// The furthest position that a mark at or behind an offset of a file tells to be on disk, wherever at a multiple of 8 it
-/// stands. `seed`: the CRC of the segment's header.
+/// Returns the furthest position in the marks after an offset of a file, searching at every
+/// multiple of 8. `seed` is the CRC of the segment's header.
 pub(crate) fn furthest_mark(file: &dyn File, from: u64, seed: u32) -> std::io::Result<LogPosition> {
     const MARK_LEN: usize = 24;
     let len = file.len()?;
