@@ -140,18 +140,34 @@ impl Database {
             return self.visit_read_only(space, key, now, visitor);
         }
         if worth == Worth::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
-            let mut removals = OnlyRemovals { inner: visitor, refused: false };
-            let met = self.visit_any(space, worth, lane, key, now, &mut removals)?;
-            if !removals.refused {
-                return Ok(met);
-            }
-            let error = unwritable();
-            lane.count_refusal(&error);
-            return Err(error);
+            return self.visit_only_removing(space, lane, key, now, visitor);
         }
         self.visit_any(space, worth, lane, key, now, visitor)
     }
 
+    /// Runs a visitor that may only remove the record, because the disk has no room for more.
+    #[cold]
+    fn visit_only_removing(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        let mut removals = OnlyRemovals { inner: visitor, refused: false };
+        let met = self.visit_any(space, Worth::Change, lane, key, now, &mut removals)?;
+        if !removals.refused {
+            return Ok(met);
+        }
+        let error = unwritable();
+        lane.count_refusal(&error);
+        Err(error)
+    }
+
+    /// Runs a visitor that may make any change. Inlined by force: as a call, its eleven words of arguments
+    /// cost 50 instructions per write, 1.8 % of a set in process (2026-11-23).
+    #[inline(always)]
     fn visit_any(
         &self,
         space: Space<'_>,
