@@ -1,9 +1,12 @@
 //! The commands for data directories do no harm: not to each other, not where a link leads, not before they are told to, and not to the
 //! terminal of whoever looks.
 
+#[path = "../../tests/directory_contents/mod.rs"]
+mod directory_contents;
 mod running;
 
-use running::{contents, expect, refused, text, todana};
+use directory_contents::contents;
+use running::{expect, refused, text, todana};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -1,9 +1,12 @@
 //! A database was made at `TARGET.partial`, whose contents were removed first, without a look at what they were: `salvage
 //! x.hash.partial/x.hash x.hash`, of what a killed copy had left, erased all records and told of success.
 
+#[path = "../../tests/directory_contents/mod.rs"]
+mod directory_contents;
 mod running;
 
-use running::{Folder, contents, text, todana};
+use directory_contents::contents;
+use running::{Folder, text, todana};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,29 +1,15 @@
 //! Salvaging changes nothing of what it reads, whatever is wrong with that.
 
+#[path = "../../tests/directory_contents/mod.rs"]
+mod directory_contents;
 mod folder;
 
+use directory_contents::contents;
 use folder::{disk, drain, folder, open, receive, salvage};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use todana::DataDirectory;
 use todana_core::ErrorKind;
-
-/// All that is below a directory: files with their bytes, directories with none.
-fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(tree(&path));
-            found.insert(path, None);
-        } else {
-            let bytes = fs::read(&path).unwrap();
-            found.insert(path, Some(bytes));
-        }
-    }
-    found
-}
 
 fn flip(path: &Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
@@ -75,12 +61,12 @@ fn damaged_directory_stays_as_it_is() {
         }
         drop(kept);
         spoil(&data);
-        let before = tree(folder.path());
+        let before = contents(folder.path());
         let target = folder.path().join("target");
         let salvaged = salvage(&data, &target).unwrap();
         assert_eq!(salvaged.damages.len(), damages, "{story}: {salvaged:?}");
         fs::remove_dir_all(&target).unwrap();
-        assert!(tree(folder.path()) == before, "{story}");
+        assert!(contents(folder.path()) == before, "{story}");
     }
 }
 
@@ -98,10 +84,10 @@ fn open_directory_without_identity_is_not_salvaged() {
         },
     ] {
         spoil(&data);
-        let before = tree(folder.path());
+        let before = contents(folder.path());
         let error = salvage(&data, &folder.path().join("target")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(tree(folder.path()) == before);
+        assert!(contents(folder.path()) == before);
     }
 }
 
@@ -120,11 +106,11 @@ fn damaged_backup_is_salvaged_and_stays_as_it_is() {
     ];
     for spoil in spoils {
         spoil(&backup);
-        let before = tree(&backup);
+        let before = contents(&backup);
         let target = folder.path().join("target");
         assert_eq!(salvage(&backup, &target).unwrap().restored.records, 1);
         fs::remove_dir_all(target).unwrap();
-        assert!(tree(&backup) == before);
+        assert!(contents(&backup) == before);
     }
     assert_eq!(
         DataDirectory::open(disk(), &backup).err().map(|error| error.kind()),
@@ -143,13 +129,13 @@ fn a_segment_from_elsewhere_is_not_reached_by_filling_the_disk() {
         kept.settle();
         drop(kept);
         fs::write(data.join("log").join(far), "somebody's").unwrap();
-        let before = tree(folder.path());
+        let before = contents(folder.path());
         let target = folder.path().join("target");
         let error = salvage(&data, &target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("one of both does not belong here"), "{error}");
         assert!(error.to_string().contains(data.to_str().unwrap()), "{error}");
-        assert!(tree(folder.path()) == before);
+        assert!(contents(folder.path()) == before);
         fs::remove_file(data.join("log").join(far)).unwrap();
         assert_eq!(salvage(&data, &target).unwrap().damages, vec![]);
     }

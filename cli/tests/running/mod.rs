@@ -3,10 +3,9 @@
 // Each test file takes what it needs.
 #![allow(dead_code)]
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -144,6 +143,25 @@ impl Server {
         BufReader::new(stream)
     }
 
+    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as for `-m`:
+    /// an unoptimised build has several times as much.
+    pub(crate) fn anonymous_mib(&self) -> u64 {
+        self.status_kib("RssAnon") >> 10
+    }
+
+    /// Returns the most anonymous memory that the process has had, in MiB. Linux records only the peak of
+    /// all resident memory, so the files that are mapped now are subtracted from it.
+    pub(crate) fn anonymous_peak_mib(&self) -> u64 {
+        self.status_kib("VmHWM").saturating_sub(self.status_kib("RssFile")) >> 10
+    }
+
+    /// Returns a line of the process's status.
+    fn status_kib(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
@@ -254,22 +272,6 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         has_run("umount", &["-l", self.folder.path().to_str().unwrap()]);
     }
-}
-
-/// All that is below a directory: files with their bytes, directories with none.
-pub(crate) fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(contents(&path));
-            found.insert(path, None);
-        } else {
-            let bytes = std::fs::read(&path).unwrap();
-            found.insert(path, Some(bytes));
-        }
-    }
-    found
 }
 
 /// Runs a program of the system; returns whether it went well.
