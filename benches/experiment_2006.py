@@ -135,8 +135,7 @@ class Server:
 
     def resident_mb(self):
         with open(f"/proc/{self.process.pid}/status") as status:
-            return {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in status
-                    if line.startswith(("VmRSS", "VmHWM"))}
+            return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("RssAnon"))
 
     def stop(self):
         self.socket.close()
@@ -189,9 +188,8 @@ def run(name, server, plan, limit_bytes, has_clock):
     settle()
     print(f"{name}: {refused} of {plan.sets} sets refused for want of memory, {unavoidable} of them while the live bytes "
           f"exceeded the limit; {missed} reads missed a live value")
-    resident = server.resident_mb()
-    print(f"{name}: {server.statistic(b'curr_items')} records at the end, VmRSS {resident['VmRSS']:.1f} MB, at most "
-          f"{resident['VmHWM']:.1f} MB; {time.time() - began:.0f} s", flush=True)
+    print(f"{name}: {server.statistic(b'curr_items')} records at the end, RssAnon {server.resident_mb():.1f} MB; "
+          f"{time.time() - began:.0f} s", flush=True)
     return refused, missed
 
 

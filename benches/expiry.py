@@ -1,7 +1,7 @@
 """Does a mass expiry go unnoticed?
 
 1 M records that expire in the same second among 1 M that do not, on a live server, while a client reads the others at a
-steady rate. Printed: how soon after that second the records are gone and VmRSS has come down to its level, the p99 of the
+steady rate. Printed: how soon after that second the records are gone and RssAnon has come down to its level, the p99 of the
 gets before and during, and what share of a core the server takes when there is nothing left to expire, and with 1 M
 records that still have an expiry. Usage: expiry.py PORT PID [RECORDS]
 """
@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def resident_mb():
     with open(f"/proc/{PID}/status") as status:
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("RssAnon"))
 
 
 def processor_s():
@@ -99,7 +99,7 @@ def main():
     load_s = RECORDS / 100_000 + 8
     at = int(time.time() + load_s)
     load(b"e", at)
-    print(f"{RECORDS} records stay: VmRSS {staying_mb:.1f} MB; as many more that expire: {resident_mb():.1f} MB")
+    print(f"{RECORDS} records stay: RssAnon {staying_mb:.1f} MB; as many more that expire: {resident_mb():.1f} MB")
     share = idle_share(max(1.0, at - time.time() - 6))
     print(f"server while {RECORDS} records wait for their expiry: {share:.2f} % of a core")
 
@@ -126,8 +126,8 @@ def main():
     before = [took for start, took in reader.times if start < expiry - 0.5 and start > began + 0.2]
     during = [took for start, took in reader.times if expiry <= start <= ended]
     show = lambda seconds: "NOT within 10 s" if seconds is None else f"{seconds:.2f} s"
-    print(f"records gone after {show(gone)}, VmRSS at {level_mb:.1f} MB or less after {show(back)} (bar: 5 s)")
-    print(f"VmRSS two seconds later: {resident_mb():.1f} MB; the server took {processor:.2f} s of processor time meanwhile")
+    print(f"records gone after {show(gone)}, RssAnon at {level_mb:.1f} MB or less after {show(back)} (bar: 5 s)")
+    print(f"RssAnon two seconds later: {resident_mb():.1f} MB; the server took {processor:.2f} s of processor time meanwhile")
     for name, times in [("before", before), ("during", during)]:
         print(f"gets {name}: {len(times)}, p50 {percentile(times, 0.5):.0f} us, p99 {percentile(times, 0.99):.0f} us, "
               f"p99.9 {percentile(times, 0.999):.0f} us")

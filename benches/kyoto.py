@@ -2,10 +2,10 @@
 
 speed   Processor time of the server for each operation, ours against ktserver's, in alternating runs: sets and gets by RPC, and
         binary bulk requests of 1,000 records, new and known ones; two clients, two threads each. Bar: 0.6.
-memory  VmRSS of ours with ten million records of 8 + 8 digits, loaded in the order of their keys by binary bulk requests; for the
+memory  RssAnon of ours with ten million records of 8 + 8 digits, loaded in the order of their keys by binary bulk requests; for the
         default database, and for the ordered one without expiry, plain and compressed. Bars: 135, 180, 71 MB with values
         that are their keys; any values besides, for comparison.
-waits   A thousand connections wait for a signal at once: latency of another's gets before and meanwhile, VmRSS, and whether one
+waits   A thousand connections wait for a signal at once: latency of another's gets before and meanwhile, RssAnon, and whether one
         signal reaches all of them. Bar: 10 MB.
 
 Usage: kyoto.py TODANA KTSERVER [speed] [memory] [waits] [--records N] [--rounds N] [--memory-records N] [--waits N] [--rival-memory]
@@ -80,7 +80,7 @@ class Server:
 
     def resident_mb(self):
         with open(f"/proc/{self.process.pid}/status") as status:
-            return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS"))
+            return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("RssAnon"))
 
     def stop(self):
         self.process.terminate()
@@ -215,7 +215,7 @@ def load(server, records, value_of=lambda number: number):
 
 def memory(options):
     records = options.memory_records // BULK * BULK
-    print(f"{records} records of 8 + 8 digits by binary bulk requests, in the order of their keys, VmRSS in MB three seconds later")
+    print(f"{records} records of 8 + 8 digits by binary bulk requests, in the order of their keys, RssAnon in MB three seconds later")
     print(f"{'':<10}{'database':<20}{'value = key':>12}{'any value':>12}   bar for ten million")
     for name, bar in BARS_MB.items():
         for who, command in [("ours", ours(options.todana)), ("ktserver", [options.ktserver])]:
@@ -292,7 +292,7 @@ def waits(options):
     finally:
         server.stop()
     at = lambda times, share: times[int(len(times) * share)]
-    print(f"{options.waits} connections wait for a signal: VmRSS {before_mb:.1f} MB before, {during_mb:.1f} meanwhile, {gone_mb:.1f} "
+    print(f"{options.waits} connections wait for a signal: RssAnon {before_mb:.1f} MB before, {during_mb:.1f} meanwhile, {gone_mb:.1f} "
           f"behind it (bar: 10 MB more); the server idles with {idle_cpu:.2f} % of a core")
     for name, times in [("before", before_us), ("meanwhile", during_us)]:
         print(f"gets by RPC {name}: {len(times)}, p50 {at(times, 0.5):.0f} us, p99 {at(times, 0.99):.0f} us, "

@@ -2,9 +2,9 @@
 """Of the same requests, in the same memory: how many miss, here and in memcached?
 
 For each trace: memcached gets as many MiB (-m) as hold about a tenth of the trace's keys, at 40-byte keys and 100-byte
-values; the trace is replayed on it (`todana bench replay`: a get for each request, and on a miss a set), and its VmRSS is
-read. Then Todana gets that VmRSS, rounded down to whole MiB, as -m, and the same requests. Its VmRSS at the end, and its
-peak, must not be more than memcached's, or it is tried again with less. Bar: 0.80 of memcached's misses.
+values; the trace is replayed on it (`todana bench replay`: a get for each request, and on a miss a set), and its anonymous
+memory (RssAnon) is read. Then Todana gets as much, rounded down to MiB, as -m, and the same requests. If its RssAnon at the
+end is more than memcached's, it is tried again with less. Bar: 0.80 of memcached's misses.
 
 A trace of few keys measures the programs, not what they store: a tenth of 13,756 keys is 0.2 MB in a process of 5 MB, and
 memcached has at least a page of 1 MiB for a class of items. So each trace is also replayed in copies, each with keys of
@@ -39,8 +39,7 @@ def free_port():
 
 def resident(pid):
     with open(f"/proc/{pid}/status") as status:
-        lines = dict(line.split(":", 1) for line in status)
-    return {name: int(lines[name].split()[0]) * 1024 for name in ["VmRSS", "VmHWM"]}
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
 class Server:
@@ -81,13 +80,13 @@ def measure(options, trace, command):
     server = Server(command)
     try:
         figures = replay(options, trace, [f"127.0.0.1:{server.port}"])
-        return figures | resident(server.process.pid)
+        return figures | {"resident": resident(server.process.pid)}
     finally:
         server.stop()
 
 
 def show(name, figures, limit):
-    print(f"  {name:10} -m {limit:<4} VmRSS {figures['VmRSS'] / 1e6:7.2f} MB (peak {figures['VmHWM'] / 1e6:.2f}), "
+    print(f"  {name:10} -m {limit:<4} RssAnon {figures['resident'] / 1e6:7.2f} MB, "
           f"{figures['curr_items']} records = {figures['curr_items'] / figures['keys']:.3f} of the keys, "
           f"{figures['misses']} misses = {figures['miss_ratio'] * 100:.2f} %, {figures['refused']} sets refused, "
           f"{figures['seconds']:.0f} s", flush=True)
@@ -104,15 +103,15 @@ def contest(options, trace):
     theirs_command = [options.memcached, "-u", "root", "-U", "0", *common, *options.option]
     theirs = measure(options, trace, theirs_command + ["-m", str(limit)])
     show("memcached", theirs, limit)
-    for limit in range(theirs["VmRSS"] // PAGE, 0, -1):
+    for limit in range(theirs["resident"] // PAGE, 0, -1):
         ours = measure(options, trace, [options.server or options.todana, "serve", *common, "-m", str(limit)])
         show("todana", ours, limit)
-        if ours["VmRSS"] <= theirs["VmRSS"]:
+        if ours["resident"] <= theirs["resident"]:
             break
     ratio = ours["misses"] / theirs["misses"]
     held = ours["curr_items"] / theirs["curr_items"]
     print(f"  misses {ratio:.3f} of memcached's (bar {BAR:.2f}: {'met' if ratio <= BAR else 'MISSED'}), at {held:.2f} times "
-          f"the records in {ours['VmRSS'] / theirs['VmRSS']:.3f} of the memory", flush=True)
+          f"the records in {ours['resident'] / theirs['resident']:.3f} of the memory", flush=True)
     return ratio
 
 

@@ -73,7 +73,7 @@ Examples:
 
 A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of such a name). The server
 should be empty. Keys and values are letters, so that nothing is gained by packing them. To compare servers, give
-them the same memory, VmRSS of the process: -m does not mean the same everywhere.
+them the same memory, RssAnon of the process: -m does not mean the same everywhere.
 
 Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or answers what it should
 not. A set that is refused for want of memory is counted.";

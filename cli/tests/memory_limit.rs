@@ -43,13 +43,6 @@ fn body(talk: &mut BufReader<TcpStream>) -> Vec<u8> {
     body
 }
 
-/// A line of the process's status, in MiB.
-fn memory_mib(server: &Server, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
-}
-
 fn stat(server: &Server, name: &str) -> u64 {
     Client::connect(server).stat(name).parse().unwrap()
 }
@@ -58,7 +51,7 @@ fn stat(server: &Server, name: &str) -> u64 {
 fn large_answers_stay_within_the_limit_and_come_whole() {
     let server = Server::start(&["-m", "64", "--admin-port", "0"]);
     fill(&server);
-    let before = memory_mib(&server, "VmRSS:");
+    let before = server.anonymous_mib();
     let request: &[u8] = b"GET /rpc/match_prefix?prefix=k HTTP/1.1\r\n\r\nGET /rpc/get?key=key:00000000000000000000000007 HTTP/1.1\r\n\r\n";
     // Some who never read.
     let silent: Vec<_> = (0..20)
@@ -84,11 +77,11 @@ fn large_answers_stay_within_the_limit_and_come_whole() {
         // Those who are silent let go after a while, as such clients do.
         scope.spawn(|| drop(silent));
     });
-    let (peak, items) = (memory_mib(&server, "VmHWM:"), stat(&server, "curr_items"));
+    let (peak, items) = (server.anonymous_peak_mib(), stat(&server, "curr_items"));
     println!("before {before} MiB, at most {peak} MiB");
     assert_eq!((items, stat(&server, "evictions")), (RECORDS as u64, 0));
-    assert!(peak < 88, "{peak} MiB");
-    eventually("the memory of answers goes back", || memory_mib(&server, "VmRSS:") <= before + 8);
+    assert!(peak < 80, "{peak} MiB");
+    eventually("the memory of answers goes back", || server.anonymous_mib() <= before + 8);
 }
 
 #[test]
@@ -113,9 +106,9 @@ fn memory_limit_is_kept_without_proc() {
         talk.read_line(&mut line).unwrap();
         assert_eq!(line, "STORED\r\n");
     }
-    let peak = memory_mib(&server, "VmHWM:");
+    let peak = server.anonymous_peak_mib();
     assert!(stat(&server, "evictions") > 100);
-    assert!(peak < 88, "{peak} MiB");
+    assert!(peak < 80, "{peak} MiB");
 }
 
 /// The general allocator kept 14 to 25 MB of what appends to a database with an update log had needed, and 6 MB of what values of
@@ -126,19 +119,18 @@ fn appends_and_large_values_leave_no_heap() {
     let server = Server::start(&["-m", "64", "--admin-port", "0", "--data-dir", &folder.path("data")]);
     let mut client = Client::connect(&server);
     assert_eq!(client.ask("mn\r\n"), "MN\r\n");
-    let before = memory_mib(&server, "VmRSS:");
+    let before = server.anonymous_mib();
     for verb in ["set", "append", "append"] {
         let requests = (0..20_000).map(|key| format!("{verb} a{key} 0 0 300 noreply\r\n{:300}\r\n", "v"));
         client.send(requests.collect::<String>().as_bytes());
         assert_eq!(client.ask("mn\r\n"), "MN\r\n");
     }
     assert_eq!(client.ask("flush_all\r\n"), "OK\r\n");
-    eventually("the memory of appends goes back", || memory_mib(&server, "VmRSS:") <= before + 8);
+    eventually("the memory of appends goes back", || server.anonymous_mib() <= before + 8);
     let value = vec![b'v'; 1_000_000];
     for number in 0..200 {
         assert_eq!(client.set(&format!("v{}", number % 90), &value), "STORED\r\n");
     }
-    let peak = memory_mib(&server, "VmHWM:");
-    // 8 MiB of it are of the program's file.
-    assert!(peak <= 74, "{peak} MiB");
+    let peak = server.anonymous_peak_mib();
+    assert!(peak <= 66, "{peak} MiB");
 }

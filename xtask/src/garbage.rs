@@ -95,9 +95,9 @@ pub(crate) fn session(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-fn resident_kb(pid: u32) -> Option<u64> {
+fn anonymous_kb(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn run(sessions: u32) -> Outcome {
 fn throw(sessions: u32) -> Result<(), String> {
     let mut server = Server::start(&[])?;
     version(&server.address)?;
-    let before = resident_kb(server.pid()).ok_or("cannot read the server's memory")?;
+    let before = anonymous_kb(server.pid()).ok_or("cannot read the server's memory")?;
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     let mut answers = 0u64;
     for number in 0..sessions {
@@ -158,8 +158,8 @@ fn throw(sessions: u32) -> Result<(), String> {
     if !server.is_alive() {
         return Err("the server has fallen".into());
     }
-    let after = resident_kb(server.pid()).ok_or("cannot read the server's memory")?;
-    println!("{sessions} sessions, {answers} bytes of answers; VmRSS {before} kB before, {after} kB after");
+    let after = anonymous_kb(server.pid()).ok_or("cannot read the server's memory")?;
+    println!("{sessions} sessions, {answers} bytes of answers; RssAnon {before} kB before, {after} kB after");
     if after > before + GROWTH_MAX_KB {
         return Err(format!("the server grew by {} kB", after - before));
     }
