@@ -294,15 +294,6 @@ impl Dialect {
         }
     }
 
-    /// Whether a request has begun and is not whole; such are bounded in time, a connection between requests is not.
-    pub fn is_within_request(&self, unread: &[u8]) -> bool {
-        match self.mode {
-            Mode::Start => !unread.is_empty(),
-            Mode::Replica | Mode::Closed => false,
-            _ => true,
-        }
-    }
-
     /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and whatever has
     /// arrived since. After [`Step::Close`] there is nothing to call it for again.
     #[inline]

@@ -71,13 +71,6 @@ pub fn file_name(database: u32) -> String {
     format!("{database:08}.ktss")
 }
 
-/// The number of a database by the name of its file.
-pub fn file_database(name: &str) -> Option<u32> {
-    let digits = name.strip_suffix(".ktss")?;
-    let is_number = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if is_number { digits.parse().ok() } else { None }
-}
-
 /// Writes a record, into the file or into what becomes a chunk.
 pub fn put_record(key: &[u8], stored: &Stored<'_>, out: &mut impl Sink) {
     framed::put(RECORD, key, stored, out);

@@ -1,9 +1,7 @@
 use crate::pieces::{Read, hex, read_in_any_pieces, text};
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
-use todana_protocol::kyoto::snapshot::{
-    self, SnapshotHead, SnapshotReader, SnapshotStep, file_database, file_name,
-};
+use todana_protocol::kyoto::snapshot::{self, SnapshotHead, SnapshotReader, SnapshotStep, file_name};
 use todana_protocol::kyoto::{Stored, expiry};
 
 /// japan=tokyo for ever, k2=v until 2000000000.
@@ -143,9 +141,4 @@ fn a_cut_or_damaged_dump_is_told() {
 #[test]
 fn snapshots_are_named_by_the_number_of_their_database() {
     assert_eq!(file_name(3), "00000003.ktss");
-    for (name, database) in
-        [("00000003.ktss", Some(3)), ("3.ktss", None), ("00000003.ktss.tmp", None), ("0000000x.ktss", None)]
-    {
-        assert_eq!(file_database(name), database, "{name}");
-    }
 }

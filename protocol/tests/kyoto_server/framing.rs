@@ -265,7 +265,6 @@ fn what_a_cut_request_is_answered_hangs_on_where_it_was_cut() {
             unread = &unread[consumed..];
         }
         assert_eq!(dialect.interrupted(), refusal, "{}", input.escape_ascii());
-        assert_eq!(dialect.is_within_request(unread), !input.is_empty());
     }
 }
 

@@ -73,11 +73,6 @@ impl<'o, 'v> Meta<'o, 'v> {
         Meta::new(out, b"me ", key, None)
     }
 
-    /// Writes `mn`, which is answered by `MN` when all before it is done.
-    pub fn put_noop(out: &mut Vec<u8>) {
-        out.extend_from_slice(b"mn\r\n");
-    }
-
     fn new(out: &'o mut Vec<u8>, verb: &[u8], key: &[u8], value: Option<&'v [u8]>) -> Result<Self, Invalid> {
         let is_word = check_key(key).is_ok();
         // The limit is that of the word as it stands on the line.
@@ -159,11 +154,6 @@ impl<'o, 'v> Meta<'o, 'v> {
     /// `N`: a record that is missing is made, with this exptime.
     pub fn vivify(self, exptime: i32) -> Self {
         self.number(b'N', exptime)
-    }
-
-    /// `R`: recompute if fewer seconds than this are left; one client is told `W`.
-    pub fn recache_below(self, seconds: i32) -> Self {
-        self.number(b'R', seconds)
     }
 
     /// `C`: only if the version is this.
@@ -265,9 +255,8 @@ mod tests {
         Meta::arithmetic(out, b"k")?.direction(Direction::Decrement).delta(2).vivify(60).initial(5).end()?;
         Meta::set(out, b"k", b"")?.sliding(300).end()?;
         Meta::inspect(out, b"k")?.end()?;
-        Meta::put_noop(out);
         let expected = "mg k\r\nmg YSBi b k v O7 q\r\nms k 2 T-1 F4294967295 ME\r\nxy\r\nms Cg== 0 b C9 I\r\n\r\n\
-                        md k x E3\r\nma k MD D2 N60 J5\r\nms k 0 A300\r\n\r\nme k\r\nmn\r\n";
+                        md k x E3\r\nma k MD D2 N60 J5\r\nms k 0 A300\r\n\r\nme k\r\n";
         assert_eq!(String::from_utf8_lossy(out), expected);
         Ok(())
     }
