@@ -17,7 +17,7 @@ use std::sync::Arc;
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
 use todana::moment;
-use todana::update_log::Tail;
+use todana::update_log::LogTail;
 use todana::{DataDirectory, Db, Name, refuse_overlap};
 use todana_client::{Destination, Frame};
 use todana_core::ErrorKind;
@@ -138,7 +138,7 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
             "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
         );
     }
-    if let Tail::Torn { path, offset, len } = backup.tail() {
+    if let LogTail::Torn { path, offset, len } = backup.tail() {
         eprintln!(
             "todana: {} at offset {offset}: {len} bytes of writes that were not finished are left out",
             path.display()
@@ -181,14 +181,14 @@ fn take(target: &Path, next: &mut NextPiece<'_>) -> Result<(), CommandFailure> {
 }
 
 fn report(backed_up: &BackedUp, target: &Path) -> Result<(), CommandFailure> {
-    let BackedUp { start, end, made_ms, records, len, is_hash, .. } = backed_up;
+    let BackedUp { start, end, created_ms, records, len, is_hash, .. } = backed_up;
     if *is_hash {
         writeln!(
             std::io::stdout(),
             "{}: a hash on disk of {}, {len} bytes, as of {}",
             target.display(),
             amount(*records, "record"),
-            moment::text(*made_ms),
+            moment::text(*created_ms),
         )?;
         return Ok(());
     }
@@ -200,7 +200,7 @@ fn report(backed_up: &BackedUp, target: &Path) -> Result<(), CommandFailure> {
         0 => format!("{changes} from the beginning"),
         _ => format!("a checkpoint of {}, and {changes} after it", amount(*records, "record")),
     };
-    let (target, made) = (target.display(), moment::text(*made_ms));
+    let (target, made) = (target.display(), moment::text(*created_ms));
     writeln!(std::io::stdout(), "{target}: {what}; {len} bytes, as of {made}")?;
     Ok(())
 }

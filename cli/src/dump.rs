@@ -18,7 +18,7 @@ use todana_client::{Connection, Error, Found};
 const KEYS_AT_ONCE: usize = 64;
 
 /// A key and when its record dies.
-type ListedKey = (Vec<u8>, tsv::Expiry);
+type ListedKey = (Vec<u8>, tsv::TsvExpiry);
 
 pub(crate) fn dump(
     server: &ServerTarget<'_>,
@@ -44,7 +44,7 @@ pub(crate) struct RecordSelection<'w> {
 
 /// What is shown each record of a server: key, value, flags, expiry.
 pub(crate) type RecordSink<'s> =
-    dyn FnMut(&[u8], &[u8], u32, tsv::Expiry) -> Result<ControlFlow<()>, CommandFailure> + 's;
+    dyn FnMut(&[u8], &[u8], u32, tsv::TsvExpiry) -> Result<ControlFlow<()>, CommandFailure> + 's;
 
 /// What could not be read.
 #[derive(Default)]
@@ -191,7 +191,7 @@ fn read_listed(line: &str) -> Option<ListedKey> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
     let span_s = field("sliding=").and_then(|text| text.parse().ok()).unwrap_or(0);
-    Some((decode_uri(field("key=")?)?, tsv::Expiry { at, span_s }))
+    Some((decode_uri(field("key=")?)?, tsv::TsvExpiry { at, span_s }))
 }
 
 fn decode_uri(text: &str) -> Option<Vec<u8>> {

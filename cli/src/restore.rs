@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::moment;
-use todana::update_log::Tail;
+use todana::update_log::LogTail;
 use todana::{
     Clock, Database, EngineOptions, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock,
     refuse_overlap, seed_of,
@@ -181,7 +181,7 @@ fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFail
             "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
         );
     }
-    if let Tail::Torn { path, offset, len } = &restored.tail {
+    if let LogTail::Torn { path, offset, len } = &restored.tail {
         eprintln!(
             "todana: {} at offset {offset}: {len} bytes of writes that were not finished are left out",
             path.display()

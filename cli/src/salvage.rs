@@ -5,7 +5,7 @@ use crate::restore::{RestoreRequest, make};
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::update_log::Finding;
+use todana::update_log::LogDamage;
 use todana::{ErrorKind, Salvaged, salvage, verify};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -52,7 +52,7 @@ fn tell(salvaged: &Salvaged, damages: &[String]) {
 }
 
 /// What is damaged, with its place.
-fn finding(finding: &Finding) -> String {
+fn finding(finding: &LogDamage) -> String {
     let place = finding.path.display().to_string();
     // Some say it themselves, with a better offset.
     match finding.what.starts_with(&place) {

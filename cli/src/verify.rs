@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::update_log::Tail;
+use todana::update_log::LogTail;
 use todana::{Newest, Verified, holds_hash, moment, verify};
 use todana_core::{Error, ErrorKind};
 
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
 fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(backup) = &verified.backup {
-        writeln!(out, "a backup as of {}", moment::text(backup.made_ms))?;
+        writeln!(out, "a backup as of {}", moment::text(backup.created_ms))?;
     }
     if verified.backup.as_ref().is_some_and(|backup| backup.is_hash) {
         for damage in &verified.damages {
@@ -108,11 +108,11 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     let Verified { checkpoint_bytes, log_bytes, .. } = verified;
-    let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
+    let torn = if let LogTail::Torn { len, .. } = verified.tail { len } else { 0 };
     write!(out, "checkpoints: {} whole, {checkpoint_bytes} bytes", verified.checkpoints)?;
-    if let Some(Newest { records, made_ms, .. }) = &verified.newest {
+    if let Some(Newest { records, created_ms, .. }) = &verified.newest {
         let (which, made) =
-            (if verified.checkpoints > 1 { "the newest" } else { "it" }, moment::text(*made_ms));
+            (if verified.checkpoints > 1 { "the newest" } else { "it" }, moment::text(*created_ms));
         write!(out, "; {which} has {}, as of {made}", amount(*records, "record"))?;
     }
     let (from, to) = verified.log;
@@ -128,7 +128,7 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     if verified.lost > 0 {
         writeln!(out, "{} bytes of changes are lost, as a repair has marked", verified.lost)?;
     }
-    if let Tail::Torn { path, offset, len } = &verified.tail {
+    if let LogTail::Torn { path, offset, len } = &verified.tail {
         let why = match verified.backup {
             Some(_) => "",
             None => {

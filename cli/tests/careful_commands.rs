@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
@@ -24,7 +24,7 @@ fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock));
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
-    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
     for (key, value) in records {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana::update_log::{Change, Entries, Position};
+use todana::update_log::{EntryDecoder, LogChange, LogPosition};
 use todana_client::{Connection, Error, Frame, LogFrom, Timeouts};
 
 fn start(folder: &Path, options: &[&str]) -> Server {
@@ -269,7 +269,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
         Raw::connect(&server).set("before", b"1");
         let mut follower = connect(&server);
         let head = follower.begin_log(0, LogFrom::End, true).unwrap();
-        let mut entries = Entries::new(head.database_id, Position(head.position));
+        let mut entries = EntryDecoder::new(head.database_id, LogPosition(head.position));
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let server = &server;
@@ -295,27 +295,27 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
                     Frame::Wait => Vec::new(),
                     Frame::End => panic!("a log that is followed has no end"),
                 });
-                entries.take(&data.unwrap());
+                entries.push(&data.unwrap());
                 while let Some((_, entry)) = entries.next_entry().unwrap() {
                     match entry.change {
-                        Change::Put { key: b"shared", record } => {
+                        LogChange::Put { key: b"shared", record } => {
                             let value = String::from_utf8(record.value.to_vec()).unwrap();
                             let (writer, number) = value.split_once(' ').unwrap();
                             let expected = shared.entry(writer.to_string()).or_insert(0u64);
                             assert_eq!(number.parse::<u64>().unwrap(), *expected);
                             *expected += 1;
                         }
-                        Change::Put { key, record } => {
+                        LogChange::Put { key, record } => {
                             let expected = next.entry(key.to_vec()).or_insert(0u64);
                             let number: u64 = std::str::from_utf8(record.value).unwrap().parse().unwrap();
                             assert_eq!(number, *expected);
                             *expected += 1;
                         }
-                        Change::Remove { key } => {
+                        LogChange::Remove { key } => {
                             assert_eq!(next[key] % 10, 0, "behind the tenth");
                             removed += 1;
                         }
-                        Change::Mark { .. } => {}
+                        LogChange::Mark { .. } => {}
                         other => panic!("{other:?}"),
                     }
                 }
@@ -326,7 +326,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
         drop(follower);
         let mut again = connect(&server);
         assert_eq!(again.begin_log(0, LogFrom::At(head.position), false).unwrap(), head);
-        let mut whole = Entries::new(head.database_id, Position(head.position));
+        let mut whole = EntryDecoder::new(head.database_id, LogPosition(head.position));
         let mut count = 0;
         while let Some(data) = again
             .next_frame(|frame| match frame {
@@ -336,9 +336,9 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
             })
             .unwrap()
         {
-            whole.take(&data);
+            whole.push(&data);
             while let Some((_, entry)) = whole.next_entry().unwrap() {
-                count += u64::from(matches!(entry.change, Change::Put { .. } | Change::Remove { .. }));
+                count += u64::from(matches!(entry.change, LogChange::Put { .. } | LogChange::Remove { .. }));
             }
         }
         assert!(whole.is_empty());

@@ -8,7 +8,7 @@ use crate::visitor::Visitor;
 use crate::words::regex;
 use crate::world::World;
 use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
-use todana::{Iter, Records, Symbols};
+use todana::{KeySymbols, RecordIter, Records};
 
 /// So many keys are looked at between two looks at the clock.
 const KEYS_AT_ONCE: usize = 1000;
@@ -36,7 +36,7 @@ fn together<T>(
 /// The keys that are found, at most `max`. They may not be longer, together, than what a machine may take.
 fn find(
     world: &World,
-    all: Iter<Reach>,
+    all: RecordIter<Reach>,
     max: Most,
     matches: impl Fn(&[u8]) -> bool,
 ) -> mlua::Result<Done<Vec<Vec<u8>>>> {
@@ -151,7 +151,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     });
     methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, Most)| {
         let found = this.attempt_calling(|reach| {
-            let all = Iter::with_prefix(reach.clone(), &prefix.as_bytes());
+            let all = RecordIter::with_prefix(reach.clone(), &prefix.as_bytes());
             find(&this.world, all, max, |_| true)
         });
         array(lua, found?)
@@ -161,14 +161,14 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
             let Some(regex) = regex(&pattern.as_bytes()) else {
                 return Ok(Err(Trouble::COMPILATION));
             };
-            find(&this.world, Iter::new(reach.clone()), max, |key| regex.is_match(key))
+            find(&this.world, RecordIter::new(reach.clone()), max, |key| regex.is_match(key))
         });
         array(lua, found?)
     });
     type Similar = (LuaString, Most, Option<bool>, Most);
     methods.add_method("match_similar", |lua, this, (origin, range, utf, max): Similar| {
         let found = this.attempt(|reach| {
-            let symbols = if utf.unwrap_or(false) { Symbols::Characters } else { Symbols::Bytes };
+            let symbols = if utf.unwrap_or(false) { KeySymbols::Characters } else { KeySymbols::Bytes };
             Ok(Ok(reach.match_similar(&origin.as_bytes(), range.0, symbols, max.0)?))
         });
         array(lua, found.map(|found| found.into_iter().map(|(key, _)| key).collect()))

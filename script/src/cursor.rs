@@ -15,7 +15,7 @@ use mlua::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 use todana::Records;
-use todana::kyoto::{Entry, KyotoCursor};
+use todana::kyoto::{CursorEntry, KyotoCursor};
 
 pub(crate) struct CursorObject {
     world: Arc<World>,
@@ -81,12 +81,12 @@ impl CursorObject {
     }
 
     /// Reads the record where it stands.
-    fn look(&self, steps: bool) -> Option<Entry> {
+    fn look(&self, steps: bool) -> Option<CursorEntry> {
         self.attempt(|cursor| Ok(cursor.read(steps)?.ok_or(Trouble::NO_RECORD)))
     }
 
     /// Removes the record where it stands, and moves on.
-    fn take(&self) -> Option<Entry> {
+    fn take(&self) -> Option<CursorEntry> {
         self.attempt(|cursor| Ok(cursor.take()?.ok_or(Trouble::NO_RECORD)))
     }
 
@@ -116,7 +116,7 @@ fn string(lua: &Lua, bytes: Option<Vec<u8>>) -> mlua::Result<Option<LuaString>> 
 }
 
 /// Key, value and time; one `nil` for no record.
-fn trio(lua: &Lua, found: Option<Entry>) -> mlua::Result<MultiValue> {
+fn trio(lua: &Lua, found: Option<CursorEntry>) -> mlua::Result<MultiValue> {
     let Some(entry) = found else { return Value::Nil.into_lua_multi(lua) };
     let time = entry.time_number();
     let mut all = pair(lua, Some((entry.value, time)))?;

@@ -10,7 +10,7 @@ use crate::{bulk, files, map_reduce, whole};
 use mlua::{AnyUserData, IntoLua, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
 use std::sync::Arc;
 use todana::Records;
-use todana::kyoto::{NEVER, Origin};
+use todana::kyoto::{IncrementOrigin, NEVER};
 
 const CONSTANTS: [(&str, u32); 15] = [
     ("OREADER", 1),
@@ -77,7 +77,7 @@ impl UserData for DatabaseObject {
         methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
             let sum = this.attempt(|reach| {
                 // The infinities become the borders, which stand for the words as well.
-                let origin = Origin::from(from.0.unwrap_or_default() as i64);
+                let origin = IncrementOrigin::from(from.0.unwrap_or_default() as i64);
                 let delta = delta.0.unwrap_or_default() as i64;
                 let sum =
                     reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said.0))?;
@@ -88,7 +88,7 @@ impl UserData for DatabaseObject {
         methods.add_method("increment_double", |_, this, (key, delta, from, said): Sum| {
             Ok(this.attempt(|reach| {
                 let (delta, time) = (delta.0.unwrap_or_default(), this.time(reach, said.0));
-                let origin = Origin::from(from.0.unwrap_or_default());
+                let origin = IncrementOrigin::from(from.0.unwrap_or_default());
                 let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin, time)?;
                 Ok(sum.ok_or(Trouble::ILLOGICAL))
             }))
@@ -144,7 +144,7 @@ impl UserData for DatabaseObject {
             let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
             visitor.tell(&this.world, "visit_before")?;
             let done = this.attempt_calling(|reach| {
-                for record in todana::Iter::new(reach.clone()).records() {
+                for record in todana::RecordIter::new(reach.clone()).records() {
                     let (key, record) = match record {
                         Ok(record) => record,
                         Err(error) => return Ok(Err(Trouble::of(&error))),

@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use tempfile::NamedTempFile;
 use todana::kyoto::{DumpFailure, DumpWriter, NEVER, read_dump, time_of};
-use todana::{Db, Iter, Name};
+use todana::{Db, Name, RecordIter};
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::dump;
 
@@ -74,7 +74,7 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     let _pause = world.deadline.pause();
     let is_persistent = reach.source().name().tuning.persistent;
     let mut writer = DumpWriter::begin(draft.as_file());
-    for item in Iter::new(reach.clone()).records() {
+    for item in RecordIter::new(reach.clone()).records() {
         let (key, record) = match item {
             Ok(item) => item,
             Err(error) => return Ok(Err(Trouble::of(&error))),
@@ -148,7 +148,7 @@ fn copy(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
         Err(error) => return Ok(Err(Trouble::of(&error))),
     };
     let fill = || {
-        for item in Iter::new(reach.clone()).records() {
+        for item in RecordIter::new(reach.clone()).records() {
             let brought = item.and_then(|(key, record)| whole::bring(&db, &key, &record, whole::MERGE_SET));
             if let Err(error) = brought {
                 return Ok(Err(Trouble::of(&error)));

@@ -9,7 +9,7 @@ use mlua::{Function, Lua, MultiValue, UserDataMethods, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use todana::Iter;
+use todana::RecordIter;
 
 /// What a pair costs besides its bytes.
 const OVERHEAD: usize = 64;
@@ -63,7 +63,7 @@ impl Work {
         if !(self.tell("mapping")? && self.intervene(Some(&emit))?) {
             return Ok(Err(Trouble::CHECKER));
         }
-        for record in Iter::new(reach.clone()) {
+        for record in RecordIter::new(reach.clone()) {
             let (key, value) = match record {
                 Ok(record) => record,
                 Err(error) => return Ok(Err(Trouble::of(&error))),

@@ -6,7 +6,7 @@ use crate::world::{Abort, World};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use todana::kyoto::Kyoto;
+use todana::kyoto::KyotoRecords;
 use todana::{Database, Db, Name, Records, RecordsHandle, Transaction};
 use todana_core::Result;
 
@@ -102,8 +102,8 @@ impl Reach {
     }
 
     /// Its records as Kyoto Tycoon's users mean them.
-    pub(crate) fn kyoto(&self) -> Kyoto<Reach> {
-        Kyoto::new(self.clone(), self.source().name().tuning.persistent)
+    pub(crate) fn kyoto(&self) -> KyotoRecords<Reach> {
+        KyotoRecords::new(self.clone(), self.source().name().tuning.persistent)
     }
 
     /// What it is called.

@@ -7,7 +7,7 @@ use crate::trouble::{Done, Trouble};
 use crate::world::World;
 use mlua::{Function, Lua, Table, UserDataMethods, Value};
 use std::ops::ControlFlow;
-use todana::{Iter, OwnedRecord, Records, Update};
+use todana::{OwnedRecord, RecordIter, Records, UpdateAction};
 
 pub(crate) const MERGE_SET: u32 = 0;
 pub(crate) const MERGE_ADD: u32 = 1;
@@ -55,9 +55,9 @@ fn clear(reach: &Reach) -> todana::Result<Done<()>> {
 /// Brings a record of another database in.
 pub(crate) fn bring(reach: &Reach, key: &[u8], record: &OwnedRecord, mode: u32) -> todana::Result<()> {
     reach.update(key, &mut |old| match (old, mode) {
-        (Some(_), MERGE_ADD) | (None, MERGE_REPLACE) => Update::Keep,
-        (Some(old), MERGE_APPEND) => Update::Value([old.value, &record.value].concat()),
-        _ => Update::Record(record.clone()),
+        (Some(_), MERGE_ADD) | (None, MERGE_REPLACE) => UpdateAction::Keep,
+        (Some(old), MERGE_APPEND) => UpdateAction::Value([old.value, &record.value].concat()),
+        _ => UpdateAction::Record(record.clone()),
     })
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
                     Ok(other) => other,
                     Err(trouble) => return Ok(Err(trouble)),
                 };
-                for record in Iter::new(other).records() {
+                for record in RecordIter::new(other).records() {
                     let brought = record
                         .and_then(|(key, record)| bring(reach, &key, &record, mode.unwrap_or(MERGE_SET)));
                     if let Err(error) = brought {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use todana::kyoto::Kyoto;
+use todana::kyoto::KyotoRecords;
 use todana::{Db, Records};
 use todana_script::{Interpreter, Options, Outcome, Program};
 
@@ -62,7 +62,7 @@ fn a_snapshot_keeps_times_unless_the_database_has_none() {
         end",
     );
     let mut time = None;
-    assert!(Kyoto::new(&mortal, false).view(b"k", &mut |_, at| time = at).unwrap());
+    assert!(KyotoRecords::new(&mortal, false).view(b"k", &mut |_, at| time = at).unwrap());
     assert_eq!(time, Some(2_000_000_000));
     assert_eq!(std::fs::read(folder.path().join("2")).unwrap(), b"KCSS\n\0\0\x01\x01kv\xFF");
     assert_eq!(persistent.get(b"k").unwrap().unwrap(), b"v");

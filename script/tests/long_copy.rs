@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use todana::{Database, Db, Heading, Name, Records, Transaction};
+use todana::{Database, Db, Name, Records, ScanDirection, Transaction};
 use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
 use todana_script::{Interpreter, Options, Outcome, Program, Source};
 
@@ -53,7 +53,7 @@ impl Records for Stalling {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{
     AdminOptions, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, ListenOptions, MasterAddress,
-    MemoryOptions, Name, ObservationOptions, Options, ProtocolOptions, Replication, Sync,
+    MemoryOptions, Name, ObservationOptions, Options, ProtocolOptions, Replication, SyncPolicy,
 };
 
 fn pages() -> Option<AdminOptions> {
@@ -269,7 +269,7 @@ fn flushes_and_evictions_are_counted() {
 #[test]
 fn docs_list_exactly_the_names_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
+    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
     let name = Name::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
     let further = vec![Further { name, data: None }];
     // One that follows another server, and is followed.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana_server::{
     AdminOptions, DataPlace, DatabaseOptions, Further, Kind, LimitOptions, ListenOptions, MemoryOptions,
-    Name, ObservationOptions, Options, ProtocolOptions, Server, Sync,
+    Name, ObservationOptions, Options, ProtocolOptions, Server, SyncPolicy,
 };
 
 /// What becomes of syncs and, on a full disk, of writes; all else goes well.
@@ -87,14 +87,14 @@ impl Sway for MoodyDisk {
     }
 }
 
-fn further(text: &str, sync: Sync) -> Further {
+fn further(text: &str, sync: SyncPolicy) -> Further {
     let name = Name::parse(text).unwrap();
     let path = name.path.clone().filter(|_| name.kind == Kind::DiskTree);
     Further { data: path.map(|path| DataPlace::new(path, sync)), name }
 }
 
 /// The options for these databases.
-fn serving(names: &[&str], sync: Sync) -> Options {
+fn serving(names: &[&str], sync: SyncPolicy) -> Options {
     let mut all: Vec<Further> = names.iter().map(|name| further(name, sync)).collect();
     let first = all.remove(0);
     Options {
@@ -145,7 +145,7 @@ fn converse(client: &mut Client) {
 #[test]
 fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
     let folder = tempfile::tempdir().unwrap();
-    for sync in [Sync::Always, Sync::Never] {
+    for sync in [SyncPolicy::Always, SyncPolicy::Never] {
         for name in every_kind(folder.path()) {
             let server = Running::start(serving(&[&name], sync));
             let mut client = server.connect();
@@ -175,7 +175,7 @@ fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
 fn planned_flush_is_refused_where_a_restart_would_forget_it() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()) {
-        let server = Running::start(serving(&[&name], Sync::Never));
+        let server = Running::start(serving(&[&name], SyncPolicy::Never));
         let mut client = server.connect();
         client.set(b"a", b"1");
         client.send(b"flush_all 100\r\n");
@@ -195,7 +195,7 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
     let folder = tempfile::tempdir().unwrap();
     let value: Vec<u8> = (0..900_000u32).map(|number| ((number * 7) >> 3) as u8).collect();
     for (number, name) in every_kind(folder.path()).into_iter().enumerate() {
-        let server = Running::start(serving(&[&name], Sync::Never));
+        let server = Running::start(serving(&[&name], SyncPolicy::Never));
         let mut client = server.connect();
         client.set(b"long", &value);
         client.send(b"append long 0 0 3\r\nend\r\n");
@@ -220,9 +220,9 @@ fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_go
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("x.hash").display().to_string();
     let options = Options {
-        memory: MemoryOptions { limit_mib: 64, ..serving(&[&name], Sync::Never).memory },
-        limits: LimitOptions { item_size_max: 32 << 20, ..serving(&[&name], Sync::Never).limits },
-        ..serving(&[&name], Sync::Never)
+        memory: MemoryOptions { limit_mib: 64, ..serving(&[&name], SyncPolicy::Never).memory },
+        limits: LimitOptions { item_size_max: 32 << 20, ..serving(&[&name], SyncPolicy::Never).limits },
+        ..serving(&[&name], SyncPolicy::Never)
     };
     let server = Running::start(options);
     let mut client = server.connect();
@@ -242,7 +242,7 @@ fn what_a_stopped_server_had_is_there_again_on_every_kind_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()).split_off(2) {
         for round in 0..3 {
-            let mut server = Running::start(serving(&[&name], Sync::Never));
+            let mut server = Running::start(serving(&[&name], SyncPolicy::Never));
             let mut client = server.connect();
             for earlier in 0..round {
                 client.expect_value(format!("k{earlier}").as_bytes(), b"value");
@@ -281,12 +281,12 @@ impl Drop for Moody {
 }
 
 /// A server of one worker with a hash on a disk of moods.
-fn moody(sync: Sync) -> Moody {
+fn moody(sync: SyncPolicy) -> Moody {
     moody_of("x.hash", sync)
 }
 
 /// The same with any kind of database on disk.
-fn moody_of(name: &str, sync: Sync) -> Moody {
+fn moody_of(name: &str, sync: SyncPolicy) -> Moody {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
     let name = folder.path().join(name).display().to_string();
@@ -303,7 +303,7 @@ fn moody_of(name: &str, sync: Sync) -> Moody {
 
 #[test]
 fn a_write_that_is_to_be_on_disk_is_answered_when_it_is_and_holds_up_nobody_else() {
-    let moody = moody(Sync::Always);
+    let moody = moody(SyncPolicy::Always);
     let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
     client.set(b"a", b"1");
     moody.disk.set(Syncs::Hang);
@@ -322,7 +322,7 @@ fn a_write_that_is_to_be_on_disk_is_answered_when_it_is_and_holds_up_nobody_else
 
 #[test]
 fn with_an_interval_nobody_waits_for_the_disk() {
-    let moody = moody(Sync::Every(std::time::Duration::from_millis(1)));
+    let moody = moody(SyncPolicy::Every(std::time::Duration::from_millis(1)));
     let mut client = moody.server.connect();
     moody.disk.set(Syncs::Hang);
     let begun = moody.disk.begun();
@@ -336,7 +336,7 @@ fn with_an_interval_nobody_waits_for_the_disk() {
 
 #[test]
 fn a_full_disk_holds_up_writes_until_it_has_room_again() {
-    for sync in [Sync::Always, Sync::Every(std::time::Duration::from_millis(1))] {
+    for sync in [SyncPolicy::Always, SyncPolicy::Every(std::time::Duration::from_millis(1))] {
         let moody = moody(sync);
         let mut client = moody.server.connect();
         client.set(b"a", b"1");
@@ -355,7 +355,7 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
         client.set(b"a", b"3");
         client.expect_value(b"a", b"3");
         // It was taken and waited for the disk. Otherwise the disk may have been found full before it came.
-        if sync == Sync::Always {
+        if sync == SyncPolicy::Always {
             client.expect_value(b"b", b"2");
         }
     }
@@ -364,7 +364,9 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
 #[test]
 fn a_stop_ends_although_the_disk_of_a_database_hangs() {
     for name in ["x.hash", "x.tree"] {
-        for sync in [Sync::Always, Sync::Every(std::time::Duration::from_millis(1)), Sync::Never] {
+        for sync in
+            [SyncPolicy::Always, SyncPolicy::Every(std::time::Duration::from_millis(1)), SyncPolicy::Never]
+        {
             let mut moody = moody_of(name, sync);
             let mut client = moody.server.connect();
             client.set(b"a", b"1");
@@ -386,7 +388,7 @@ fn a_stop_ends_although_the_disk_of_a_database_hangs() {
 
 #[test]
 fn a_stop_told_twice_waits_for_a_disk_that_is_slow_but_answers() {
-    let mut moody = moody_of("x.hash", Sync::Never);
+    let mut moody = moody_of("x.hash", SyncPolicy::Never);
     let mut client = moody.server.connect();
     client.set(b"a", b"1");
     moody.disk.set(Syncs::Slow);
@@ -408,14 +410,14 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
         let udp_port = over_udp.then_some(0);
         let options = Options {
-            listen: ListenOptions { port: 0, udp_port, ..serving(&[&name], Sync::Never).listen },
-            observation: ObservationOptions { admin, ..serving(&[&name], Sync::Never).observation },
+            listen: ListenOptions { port: 0, udp_port, ..serving(&[&name], SyncPolicy::Never).listen },
+            observation: ObservationOptions { admin, ..serving(&[&name], SyncPolicy::Never).observation },
             limits: LimitOptions {
                 threads: 1,
                 item_size_max: 8 << 20,
-                ..serving(&[&name], Sync::Never).limits
+                ..serving(&[&name], SyncPolicy::Never).limits
             },
-            ..serving(&[&name], Sync::Never)
+            ..serving(&[&name], SyncPolicy::Never)
         };
         let server = Server::bind_on(options, None, Arc::new(Swayed(disk.clone()))).unwrap();
         let udp_address = server.udp_addresses().first().copied();
@@ -460,7 +462,7 @@ fn page(server: &Running, path: &str) -> String {
 
 #[test]
 fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
-    let moody = moody(Sync::Always);
+    let moody = moody(SyncPolicy::Always);
     let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
     client.set(b"a", b"1");
     assert!(page(&moody.server, "/readyz").contains("ready\n"));
@@ -485,7 +487,7 @@ fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
 
 #[test]
 fn with_an_interval_too_a_sync_that_fails_ends_writing() {
-    let moody = moody(Sync::Every(std::time::Duration::from_millis(1)));
+    let moody = moody(SyncPolicy::Every(std::time::Duration::from_millis(1)));
     let mut client = moody.server.connect();
     moody.disk.set(Syncs::Fail);
     eventually("a refusal", || {
@@ -503,8 +505,8 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
     for _ in 0..2 {
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
         let mut server = Running::start(Options {
-            observation: ObservationOptions { admin, ..serving(&names, Sync::Never).observation },
-            ..serving(&names, Sync::Never)
+            observation: ObservationOptions { admin, ..serving(&names, SyncPolicy::Never).observation },
+            ..serving(&names, SyncPolicy::Never)
         });
         let mut client = server.connect();
         client.set(b"a", b"1");
@@ -532,7 +534,7 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
 fn the_background_cares_for_every_database_and_not_the_first_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let sync = Sync::Always;
+    let sync = SyncPolicy::Always;
     let kept = |name: &str, directory: &Path| Further {
         name: Name::parse(name).unwrap(),
         data: Some(DataPlace::new(directory.into(), sync)),
@@ -614,10 +616,10 @@ fn a_database_that_another_server_has_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
-        let _server = Running::start(serving(&[&name], Sync::Never));
+        let _server = Running::start(serving(&[&name], SyncPolicy::Never));
         let again = Server::bind(Options {
-            listen: ListenOptions { port: 0, ..serving(&["mem:hash", &name], Sync::Never).listen },
-            ..serving(&["mem:hash", &name], Sync::Never)
+            listen: ListenOptions { port: 0, ..serving(&["mem:hash", &name], SyncPolicy::Never).listen },
+            ..serving(&["mem:hash", &name], SyncPolicy::Never)
         });
         let error = again.err().expect("it is in use").to_string();
         assert!(error.contains(&name), "{error}");
@@ -626,7 +628,7 @@ fn a_database_that_another_server_has_is_refused_by_name() {
 
 #[test]
 fn databases_that_cannot_be_told_apart_are_refused_by_name() {
-    let error = serving(&["a.hash", "x=a.hash"], Sync::Never).validate().unwrap_err().to_string();
+    let error = serving(&["a.hash", "x=a.hash"], SyncPolicy::Never).validate().unwrap_err().to_string();
     assert!(error.contains("told apart") && error.contains("a.hash"), "{error}");
 }
 
@@ -635,7 +637,7 @@ fn the_number_of_records_is_limited_on_every_kind_of_database() {
     let folder = tempfile::tempdir().unwrap();
     for name in every_kind(folder.path()) {
         let limited = format!("{name}#capcnt=2000");
-        let server = Running::start(serving(&[&limited], Sync::Never));
+        let server = Running::start(serving(&[&limited], SyncPolicy::Never));
         let mut client = server.connect();
         for number in 0..6000 {
             client.set(format!("k{number}").as_bytes(), b"1");
@@ -645,8 +647,11 @@ fn the_number_of_records_is_limited_on_every_kind_of_database() {
         assert!((1000..=2000).contains(&records), "{name}: {records}");
     }
     let options = Options {
-        memory: MemoryOptions { refuse_when_full: true, ..serving(&["x.hash#capcnt=5"], Sync::Never).memory },
-        ..serving(&["x.hash#capcnt=5"], Sync::Never)
+        memory: MemoryOptions {
+            refuse_when_full: true,
+            ..serving(&["x.hash#capcnt=5"], SyncPolicy::Never).memory
+        },
+        ..serving(&["x.hash#capcnt=5"], SyncPolicy::Never)
     };
     assert!(options.validate().unwrap_err().to_string().contains("-M"));
 }
@@ -656,7 +661,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
     let folder = tempfile::tempdir().unwrap();
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
-        let mut server = Running::start(serving(&[&name], Sync::Never));
+        let mut server = Running::start(serving(&[&name], SyncPolicy::Never));
         let mut client = server.connect();
         for number in 0..3000 {
             client.set(format!("k{number}").as_bytes(), &[b'x'; 1000]);
@@ -667,7 +672,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         drop(server);
         // As the second one nobody writes to it.
         let limited = format!("{name}#capsiz=1m");
-        let mut server = Running::start(serving(&["mem:hash", &limited], Sync::Never));
+        let mut server = Running::start(serving(&["mem:hash", &limited], SyncPolicy::Never));
         let mut client = server.connect();
         let bytes = |client: &mut Client| -> u64 {
             let told = client.stats(" databases");
@@ -680,7 +685,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         server.join();
         // What reads its files again keeps it, too.
         drop(server);
-        let server = Running::start(serving(&[&limited], Sync::Never));
+        let server = Running::start(serving(&[&limited], SyncPolicy::Never));
         let mut client = server.connect();
         for number in 0..3000 {
             client.set(format!("n{number}").as_bytes(), &[b'x'; 1000]);
@@ -695,9 +700,9 @@ fn statistics_that_walk_stay_with_the_first_database() {
     let server = Running::start(Options {
         observation: ObservationOptions {
             track_sizes: true,
-            ..serving(&["mem:hash", "mem:hash"], Sync::Never).observation
+            ..serving(&["mem:hash", "mem:hash"], SyncPolicy::Never).observation
         },
-        ..serving(&["mem:hash", "mem:hash"], Sync::Never)
+        ..serving(&["mem:hash", "mem:hash"], SyncPolicy::Never)
     });
     let mut client = server.connect();
     client.set(b"in-the-first", b"value");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use swayed_disk::{Sway, Swayed};
 use todana_server::{
     AdminOptions, DataPlace, DatabaseOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions,
-    Options, ProtocolOptions, Server, Sync,
+    Options, ProtocolOptions, Server, SyncPolicy,
 };
 
 /// What becomes of the files of the update log.
@@ -94,11 +94,11 @@ impl Drop for Kept {
     }
 }
 
-fn start(sync: Sync) -> Kept {
+fn start(sync: SyncPolicy) -> Kept {
     start_with(sync, options())
 }
 
-fn start_with(sync: Sync, options: Options) -> Kept {
+fn start_with(sync: SyncPolicy, options: Options) -> Kept {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
     let data = Some(DataPlace::new(folder.path().into(), sync));
@@ -139,7 +139,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 fn what_acknowledges_quiet_writes_waits_for_all_of_them() {
     const SETQ: u8 = 0x11;
     const NOOP: u8 = 0x0a;
-    let kept = start(Sync::Always);
+    let kept = start(SyncPolicy::Always);
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
     // As many as one turn takes, so that what acknowledges them comes in the next one.
@@ -185,7 +185,7 @@ fn settled_backlog(client: &mut Client, least: u64) -> u64 {
 #[test]
 fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_much_memory() {
     const MIB: u64 = 1 << 20;
-    for sync in [Sync::Always, Sync::Every(Duration::from_secs(1)), Sync::Never] {
+    for sync in [SyncPolicy::Always, SyncPolicy::Every(Duration::from_secs(1)), SyncPolicy::Never] {
         let kept = start(sync);
         let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
         kept.disk.set(Mood::Hangs);
@@ -203,7 +203,7 @@ fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_
 #[test]
 fn what_only_reads_waits_for_no_disk() {
     let kept = start_with(
-        Sync::Always,
+        SyncPolicy::Always,
         Options {
             protocols: ProtocolOptions { negative_is_sliding: true, ..options().protocols },
             ..options()
@@ -254,7 +254,7 @@ fn what_only_reads_waits_for_no_disk() {
 /// The line would be taken for a part of the list.
 #[test]
 fn no_refusal_is_written_into_a_list_that_has_begun() {
-    let kept = start(Sync::Always);
+    let kept = start(SyncPolicy::Always);
     let mut client = kept.server.connect();
     let value = vec![b'v'; 30_000];
     for key in ["first", "second", "third", "fourth", "fifth"] {
@@ -274,7 +274,7 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
 #[test]
 fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
     let mut kept = start_with(
-        Sync::Always,
+        SyncPolicy::Always,
         Options { listen: ListenOptions { udp_port: Some(0), ..options().listen }, ..options() },
     );
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
@@ -304,7 +304,7 @@ fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
 #[test]
 fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
+    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
     let options = || Options {
         listen: ListenOptions { port: 0, ..options().listen },
         databases: DatabaseOptions { data: data.clone(), ..options().databases },
@@ -365,7 +365,7 @@ fn metric(pages: SocketAddr, name: &str) -> String {
 fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
-        Sync::Always,
+        SyncPolicy::Always,
         Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
     );
     let pages = kept.server.admin_addresses[0];
@@ -405,7 +405,7 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
+    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
     let mut server = Server::bind(Options {
         listen: ListenOptions { port: 0, ..options().listen },
         databases: DatabaseOptions { data, ..options().databases },
@@ -425,11 +425,11 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
 fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
     const MIB: u64 = 1 << 20;
     let kept = start_with(
-        Sync::Never,
+        SyncPolicy::Never,
         Options { memory: MemoryOptions { limit_mib: 1024, ..options().memory }, ..options() },
     );
     let small = start_with(
-        Sync::Never,
+        SyncPolicy::Never,
         Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() },
     );
     for (kept, least, most) in [(kept, 32 * MIB, 34 * MIB), (small, 4 * MIB, 6 * MIB)] {
@@ -447,7 +447,7 @@ fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
 fn checkpoints_and_files_are_told_as_they_are() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
-        Sync::Always,
+        SyncPolicy::Always,
         Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
     );
     let pages = kept.server.admin_addresses[0];

@@ -524,7 +524,7 @@ fn command_copies_a_backup_of_a_database_on_disk() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     for kind in ["kch", "kct"] {
         let path = folder.path().join(format!("casket.{kind}"));
-        let sync = todana_server::Sync::Every(Duration::from_secs(1));
+        let sync = todana_server::SyncPolicy::Every(Duration::from_secs(1));
         let data = (kind == "kct").then(|| todana_server::DataPlace::new(path.clone(), sync));
         let database = named(path.to_str().unwrap());
         let server = Running::start(Options {
@@ -559,7 +559,7 @@ fn command_copies_a_backup_of_a_database_on_disk() {
 #[test]
 fn database_that_stores_nothing_logs_everything() {
     let folder = tempfile::tempdir().unwrap();
-    let sync = todana_server::Sync::Every(Duration::from_millis(10));
+    let sync = todana_server::SyncPolicy::Every(Duration::from_millis(10));
     let data = Some(todana_server::DataPlace::new(folder.path().join("log"), sync));
     let options = |stores_nothing| Options {
         databases: DatabaseOptions {

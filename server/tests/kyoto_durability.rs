@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana::Name;
-use todana_server::{DataPlace, DatabaseOptions, Further, Options, Sync};
+use todana_server::{DataPlace, DatabaseOptions, Further, Options, SyncPolicy};
 
 /// A disk that can be held up.
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ impl Sway for Gate {
 fn logged(folder: &Path) -> Options {
     let further = |name: &str, directory: Option<&str>| Further {
         name: Name::parse(name).unwrap(),
-        data: directory.map(|directory| DataPlace::new(folder.join(directory), Sync::Always)),
+        data: directory.map(|directory| DataPlace::new(folder.join(directory), SyncPolicy::Always)),
     };
     let further = vec![further("%", Some("one")), further(":", Some("two")), further(":#ktopts=p", None)];
     Options { databases: DatabaseOptions { database: named(":"), further, ..kyoto().databases }, ..kyoto() }

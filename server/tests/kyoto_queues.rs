@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use todana_server::{
     CompatiblePort, DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions,
-    MemoryOptions, Options, ProtocolOptions, Sync,
+    MemoryOptions, Options, ProtocolOptions, SyncPolicy,
 };
 
 /// Longer than any test takes: whoever waits so long has not been called.
@@ -269,7 +269,7 @@ fn a_stop_ends_waits_and_puts_back_what_was_taken() {
     let folder = tempfile::tempdir().unwrap();
     let kept = |folder: &Path| Options {
         databases: DatabaseOptions {
-            data: Some(DataPlace::new(folder.join("data"), Sync::Always)),
+            data: Some(DataPlace::new(folder.join("data"), SyncPolicy::Always)),
             ..queues(FOR_EVER).databases
         },
         ..queues(FOR_EVER)

@@ -7,7 +7,7 @@ use kyoto_replica::{Follower, call, done, following, forget_log, kept, told, val
 use running::{Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
 use todana_server::{
@@ -84,7 +84,7 @@ fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
 #[test]
 fn several_databases_come_in_one_stream_by_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| Some(DataPlace::new(folder.path().join(name), Sync::Always));
+    let place = |name: &str| Some(DataPlace::new(folder.path().join(name), SyncPolicy::Always));
     let further = vec![
         Further { name: Name::parse("mem:tree").unwrap(), data: place("b") },
         // One that keeps no log is not among them.

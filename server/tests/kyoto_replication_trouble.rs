@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
 use todana_server::{
@@ -40,7 +40,7 @@ fn hello(listener: &TcpListener) -> (TcpStream, u64) {
 
 /// A master that syncs its log once in an hour, or where a replica needs it.
 fn lazy(directory: &Path) -> Options {
-    let data = Some(DataPlace::new(directory.into(), Sync::Every(Duration::from_secs(3600))));
+    let data = Some(DataPlace::new(directory.into(), SyncPolicy::Every(Duration::from_secs(3600))));
     Options { databases: DatabaseOptions { data, ..kept(directory, 17).databases }, ..kept(directory, 17) }
 }
 
@@ -283,7 +283,8 @@ fn kept_long(directory: &Path) -> Options {
         log_kept_age: Duration::MAX,
         ..CheckpointOptions::default()
     };
-    let data = DataPlace { segment_len: 4096, checkpoints, ..DataPlace::new(directory.into(), Sync::Always) };
+    let data =
+        DataPlace { segment_len: 4096, checkpoints, ..DataPlace::new(directory.into(), SyncPolicy::Always) };
     let replication = Replication { server_id: 17, ..Replication::default() };
     Options {
         protocols: ProtocolOptions {

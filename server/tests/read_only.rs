@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use todana::{Db, DbOptions, Name, Records};
 use todana_server::{
-    DataPlace, DatabaseOptions, KyotoOptions, ListenOptions, Options, ProtocolOptions, Server, Sync,
+    DataPlace, DatabaseOptions, KyotoOptions, ListenOptions, Options, ProtocolOptions, Server, SyncPolicy,
 };
 
 const KINDS: [&str; 3] = ["mem:tree", "carts.hash", "carts.tree"];
@@ -44,7 +44,7 @@ fn serving(kind: &str, folder: &Path, words: &str) -> Options {
         },
         databases: DatabaseOptions {
             database: Some(Name::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
-            data: data_dir(kind, folder).map(|directory| DataPlace::new(directory, Sync::Never)),
+            data: data_dir(kind, folder).map(|directory| DataPlace::new(directory, SyncPolicy::Never)),
             ..kyoto().databases
         },
         ..kyoto()

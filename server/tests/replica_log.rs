@@ -15,21 +15,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::{Disk, SystemDisk};
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 use todana::{Db, Records};
 use todana_server::{DataPlace, DatabaseOptions, ListenOptions, Name, Options, Server};
 
 fn options(folder: &Path) -> Options {
     let database = Some(Name::parse(folder.join("casket.kch").to_str().unwrap()).unwrap());
     // Nothing is synced but what replicas need.
-    let data = DataPlace::new(folder.join("ulog"), Sync::Every(Duration::from_secs(3600)));
+    let data = DataPlace::new(folder.join("ulog"), SyncPolicy::Every(Duration::from_secs(3600)));
     let data = Some(DataPlace { is_for_replicas: true, ..data });
     Options {
         listen: ListenOptions { port: 0, ..kept(folder, 17).listen },
         databases: DatabaseOptions {
             database,
             data,
-            sync: Sync::Every(Duration::from_secs(3600)),
+            sync: SyncPolicy::Every(Duration::from_secs(3600)),
             ..kept(folder, 17).databases
         },
         ..kept(folder, 17)

@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
-use todana::{Clock, Database, Lane, ManualClock};
+use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
@@ -262,7 +262,7 @@ struct InProcess {
     dialect: Dialect,
     limits: Limits,
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     unread: Vec<u8>,
     output: Vec<u8>,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use todana::{Clock, Database, Lane, ManualClock};
+use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
@@ -482,7 +482,7 @@ struct Session {
     dialect: Dialect,
     limits: Limits,
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     unread: Vec<u8>,
 }

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana::checkpoint::{CheckpointOptions, Compression};
+use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock, seed_of, verify};
 use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
@@ -71,7 +71,11 @@ impl Values {
     }
 }
 
-fn open(path: &Path, compression: Compression, rests: u32) -> (DataDirectory, Database, todana::Opened) {
+fn open(
+    path: &Path,
+    compression: CheckpointCompression,
+    rests: u32,
+) -> (DataDirectory, Database, todana::Opened) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let seed = seed_of(Arc::new(SystemDisk), path);
     let engine =
@@ -79,19 +83,19 @@ fn open(path: &Path, compression: Compression, rests: u32) -> (DataDirectory, Da
     let database = Database::new(Box::new(engine), Arc::clone(&clock));
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).expect("a directory");
     let options = DataOptions {
-        log: LogOptions { sync: Sync::Every(Duration::from_secs(1)), ..LogOptions::default() },
+        log: LogOptions { sync: SyncPolicy::Every(Duration::from_secs(1)), ..LogOptions::default() },
         checkpoints: CheckpointOptions { compression, rests, ..CheckpointOptions::default() },
     };
     let opened = directory.restore(&database, clock, &options, &mut |_| ()).expect("a sound directory");
     (directory, database, opened)
 }
 
-fn set(database: &Database, lane: &todana::Lane, key: &[u8], value: &[u8]) {
+fn set(database: &Database, lane: &todana::WorkerCounters, key: &[u8], value: &[u8]) {
     let command = Operation::Store(Store { key, value, ..Store::default() });
     let end = database.execute(lane, &command, &mut |_| ()).into();
     // As the server does: nobody runs ahead of the log.
     if let Some(log) = database.log()
-        && !log.is_settled(end)
+        && !log.is_durable(end)
     {
         log.wait(end).expect("a log");
     }
@@ -109,9 +113,12 @@ fn fill(database: &Database, records: u64, values: Values) {
 fn size(records: u64, folder: &Path) {
     println!("# size: a checkpoint of {records} records (MB = 10^6 bytes)");
     for (name, values) in [("value = key", Values::Keys), ("any 8 digits", Values::Arbitrary)] {
-        for compression in
-            [Compression::None, Compression::Zstd(-3), Compression::Zstd(1), Compression::Zstd(3)]
-        {
+        for compression in [
+            CheckpointCompression::None,
+            CheckpointCompression::Zstd(-3),
+            CheckpointCompression::Zstd(1),
+            CheckpointCompression::Zstd(3),
+        ] {
             let folder = tempfile::tempdir_in(folder).expect("a folder");
             let (directory, database, _) = open(folder.path(), compression, 0);
             fill(&database, records, values);
@@ -132,7 +139,7 @@ fn size(records: u64, folder: &Path) {
 
 fn load(records: u64, folder: &Path) {
     println!("# load: {records} records and {} entries", records / 10);
-    for compression in [Compression::None, Compression::Zstd(1)] {
+    for compression in [CheckpointCompression::None, CheckpointCompression::Zstd(1)] {
         let folder = tempfile::tempdir_in(folder).expect("a folder");
         let (directory, database, _) = open(folder.path(), compression, 0);
         let before = processor_s();
@@ -191,10 +198,10 @@ impl Latencies {
 fn work(records: u64, folder: &Path) {
     println!("# work: {records} records, one writer, before and during checkpoints");
     for (compression, rests) in [
-        (Compression::None, 1),
-        (Compression::Zstd(1), 0),
-        (Compression::Zstd(1), 1),
-        (Compression::Zstd(1), 3),
+        (CheckpointCompression::None, 1),
+        (CheckpointCompression::Zstd(1), 0),
+        (CheckpointCompression::Zstd(1), 1),
+        (CheckpointCompression::Zstd(1), 3),
     ] {
         let folder = tempfile::tempdir_in(folder).expect("a folder");
         let (directory, database, _) = open(folder.path(), compression, rests);

@@ -1,5 +1,5 @@
 //! Question: how many writes a second are on disk one by one, by so many threads, for each kind of database that keeps its data
-//! there, and how many times as many as by one thread is that? A write returns once it is on disk (`Sync::Always`), and writes of several threads share a
+//! there, and how many times as many as by one thread is that? A write returns once it is on disk (`SyncPolicy::Always`), and writes of several threads share a
 //! sync; so it is for transactions of ten records each.
 //!
 //! Medians of five rounds, all kinds in turn. Run: `cargo bench -p todana --bench commits -- [DIRECTORY [SECONDS]]`; the directory is to be
@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, Db, DbOptions, Records, Result};
 
 const ROUNDS: usize = 5;
@@ -16,7 +16,7 @@ const THREADS: [u64; 4] = [1, 2, 8, 32];
 const KINDS: [&str; 4] = ["mem:hash", "mem:tree", "x.hash", "x.tree"];
 
 fn open(name: &str, folder: &Path) -> Db {
-    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
     let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
     let opened = match name.starts_with("mem:") {
         true => options.data_dir(folder.join(name.replace(':', "-"))).open(name),

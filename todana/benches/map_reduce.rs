@@ -9,7 +9,7 @@
 
 use std::fmt::Write;
 use std::time::Instant;
-use todana::{Db, Emitter, MapReduce, Record, Records, Result};
+use todana::{Db, MapReduce, PairEmitter, Record, Records, Result};
 
 const WORDS: u64 = 200_000;
 const WORDS_PER_LINE: usize = 100;
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     let sum = |_: &[u8], values: &mut dyn Iterator<Item = &[u8]>, sum: &mut Vec<u8>| {
         sum.extend_from_slice(&values.map(number).sum::<u64>().to_le_bytes());
     };
-    let map = |_: &[u8], record: Record<'_>, emit: &mut Emitter<'_>| {
+    let map = |_: &[u8], record: Record<'_>, emit: &mut PairEmitter<'_>| {
         for word in record.value.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
             emit.emit(word, &1u64.to_le_bytes());
         }

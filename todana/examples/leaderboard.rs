@@ -4,7 +4,7 @@
 //! cargo run -p todana --example leaderboard
 //! ```
 
-use todana::{Db, Records, Result, Update};
+use todana::{Db, Records, Result, UpdateAction};
 
 /// `player:NAME` holds the score, `score:SCORE:NAME` nothing: the order is in the key. Both change together.
 fn score(db: &Db, name: &str, points: u64) -> Result<u64> {
@@ -15,7 +15,7 @@ fn score(db: &Db, name: &str, points: u64) -> Result<u64> {
     transaction.update(&player, &mut |old| {
         before = old.and_then(|old| std::str::from_utf8(old.value).ok()?.parse::<u64>().ok());
         after = before.unwrap_or(0) + points;
-        Update::Value(after.to_string().into_bytes())
+        UpdateAction::Value(after.to_string().into_bytes())
     })?;
     if let Some(before) = before {
         transaction.remove(&entry(before, name))?;

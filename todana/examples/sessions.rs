@@ -4,7 +4,7 @@
 //! cargo run -p todana --example sessions
 //! ```
 
-use todana::{Db, DbOptions, Records, Result, Ttl, Update};
+use todana::{Db, DbOptions, Records, Result, Ttl, UpdateAction};
 
 /// Each access begins the time anew.
 const IDLE: Ttl = Ttl::Sliding(15 * 60);
@@ -28,8 +28,8 @@ impl Sessions {
 
     fn add_to_cart(&self, id: &str, item: &str) -> Result<()> {
         self.0.update(&key(id), &mut |session| match session {
-            Some(session) => Update::Value([session.value, b" item=", item.as_bytes()].concat()),
-            None => Update::Keep,
+            Some(session) => UpdateAction::Value([session.value, b" item=", item.as_bytes()].concat()),
+            None => UpdateAction::Keep,
         })
     }
 

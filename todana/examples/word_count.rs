@@ -4,7 +4,7 @@
 //! cargo run -p todana --example word_count [FILE]
 //! ```
 
-use todana::{Db, Emitter, Error, ErrorKind, MapReduce, Record, Records, Result};
+use todana::{Db, Error, ErrorKind, MapReduce, PairEmitter, Record, Records, Result};
 
 const TEXT: &str = "It was the best of times, it was the worst of times,\nit was the age of wisdom";
 
@@ -30,7 +30,7 @@ pub(crate) fn main() -> Result<()> {
 }
 
 fn count(db: &Db) -> Result<Vec<(String, u64)>> {
-    let map = |_: &[u8], line: Record<'_>, emit: &mut Emitter<'_>| {
+    let map = |_: &[u8], line: Record<'_>, emit: &mut PairEmitter<'_>| {
         let line = String::from_utf8_lossy(line.value).to_lowercase();
         for word in line.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()) {
             emit.emit(word.as_bytes(), &1u64.to_le_bytes());

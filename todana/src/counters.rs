@@ -118,12 +118,12 @@ counters! {
 /// The counters of one worker: no other thread adds to them at the same time, so adding costs no contention. Where two do, counts are lost.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Lane {
+pub struct WorkerCounters {
     pub(crate) counts: Counts,
     classes: Box<[ClassCounts]>,
 }
 
-impl Lane {
+impl WorkerCounters {
     /// What this worker alone has counted since the start, resets not heeded.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
@@ -173,7 +173,7 @@ pub(crate) struct Lanes {
 
 #[derive(Debug, Default)]
 struct State {
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Arc<WorkerCounters>>,
     at_reset: Sums,
 }
 
@@ -188,9 +188,9 @@ impl Lanes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn open(&self, classes: &ClassBounds) -> Arc<Lane> {
+    pub(crate) fn open(&self, classes: &ClassBounds) -> Arc<WorkerCounters> {
         let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
-        let lane = Arc::new(Lane { counts: Counts::default(), classes });
+        let lane = Arc::new(WorkerCounters { counts: Counts::default(), classes });
         self.state().lanes.push(Arc::clone(&lane));
         lane
     }

@@ -3,7 +3,7 @@
 
 use crate::classes::plain_size;
 use crate::transaction::Space;
-use crate::update_log::{Change, Position};
+use crate::update_log::{LogChange, LogPosition};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
 /// When a record with this time to live dies.
@@ -42,7 +42,7 @@ pub(crate) struct Living<'v> {
     /// What the log is told if the visit goes through.
     tells: Tells,
     /// Behind what the log was told.
-    pub(crate) logged: Option<Position>,
+    pub(crate) logged: Option<LogPosition>,
     /// Something was changed, whether or not there is a log.
     pub(crate) has_changed: bool,
     puts: bool,
@@ -110,7 +110,8 @@ impl Visitor for Living<'_> {
                 // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
                 // the log is told too; here, while the record's lock is held, as nothing will be applied.
                 if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
-                    self.logged = Some(log.append_from(self.space.origin, &Change::Remove { key: self.key }));
+                    self.logged =
+                        Some(log.append_from(self.space.origin, &LogChange::Remove { key: self.key }));
                 }
                 self.tells = match action {
                     Action::Put(_) => Tells::Put,
@@ -152,9 +153,9 @@ impl Visitor for Living<'_> {
         if let Some(log) = self.space.log {
             let key = self.key;
             let change = match (self.tells, now) {
-                (Tells::Put, Some(record)) => Some(Change::Put { key, record }),
-                (Tells::Retag, Some(record)) => Some(Change::Retag { key, attributes: record.attributes }),
-                (Tells::Remove, None) => Some(Change::Remove { key }),
+                (Tells::Put, Some(record)) => Some(LogChange::Put { key, record }),
+                (Tells::Retag, Some(record)) => Some(LogChange::Retag { key, attributes: record.attributes }),
+                (Tells::Remove, None) => Some(LogChange::Remove { key }),
                 _ => None,
             };
             if let Some(change) = change {

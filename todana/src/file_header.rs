@@ -5,7 +5,7 @@
 //! ```
 
 use crate::disk::Disk;
-use crate::update_log::Identity;
+use crate::update_log::DatabaseIdentity;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub(crate) struct Format<const LEN: usize> {
 
 impl<const LEN: usize> Format<LEN> {
     /// A header that begins so; the rest of it is zero.
-    pub(crate) fn begin(&self, identity: &Identity) -> [u8; LEN] {
+    pub(crate) fn begin(&self, identity: &DatabaseIdentity) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&self.magic);
         bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
@@ -49,7 +49,7 @@ impl<const LEN: usize> Format<LEN> {
 
     /// Whose the header is, if it is whole and begins so; what is wrong with it otherwise. `zeros`: where four bytes without a
     /// meaning stand.
-    pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<Identity, String> {
+    pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<DatabaseIdentity, String> {
         let Format { magic, what, .. } = self;
         if bytes[..8] != *magic {
             return Err(format!("this is no {what}"));
@@ -87,9 +87,9 @@ pub(crate) fn sealed<const LEN: usize>(mut bytes: [u8; LEN]) -> [u8; LEN] {
 }
 
 /// Whose a header of at least 36 bytes is.
-pub(crate) fn identity(bytes: &[u8]) -> Identity {
+pub(crate) fn identity(bytes: &[u8]) -> DatabaseIdentity {
     let database_id = bytes[16..32].try_into().expect("sixteen bytes");
-    Identity { server_id: four(bytes, 32), database_id }
+    DatabaseIdentity { server_id: four(bytes, 32), database_id }
 }
 
 /// The number in four bytes.

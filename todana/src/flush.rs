@@ -1,6 +1,6 @@
 //! The one pending flush: a point in time, replaced by any later flush.
 
-use crate::update_log::Change;
+use crate::update_log::LogChange;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Engine, Result, Ttl, UnixSeconds};
@@ -52,7 +52,7 @@ impl Flush {
         at: Ttl,
         now: UnixSeconds,
         engine: &dyn Engine,
-        log: &dyn Fn(Change<'_>),
+        log: &dyn Fn(LogChange<'_>),
     ) -> Result<()> {
         let at = due(at, now);
         self.last.store(at.0.max(now.0), Ordering::Relaxed);
@@ -60,12 +60,12 @@ impl Flush {
             // A clear that is carried out meanwhile tells that nothing is planned; this must come behind it.
             let _clearing = self.clearing.lock();
             self.at.store(at.0, Ordering::Release);
-            log(Change::PlanClear { at: Some(at) });
+            log(LogChange::PlanClear { at: Some(at) });
             return Ok(());
         }
         let _clearing = self.clearing.lock();
         self.at.store(NONE, Ordering::Release);
-        engine.clear(&mut || log(Change::Clear))
+        engine.clear(&mut || log(LogChange::Clear))
     }
 
     /// What a log tells.
@@ -95,14 +95,19 @@ impl Flush {
 
     /// Carries out a flush whose time has come, before anything else is answered.
     #[inline]
-    pub(crate) fn carry_out_if_due(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(Change<'_>)) {
+    pub(crate) fn carry_out_if_due(
+        &self,
+        now: UnixSeconds,
+        engine: &dyn Engine,
+        log: &dyn Fn(LogChange<'_>),
+    ) {
         if self.is_due(now) {
             self.carry_out(now, engine, log);
         }
     }
 
     #[cold]
-    fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(Change<'_>)) {
+    fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
         let _clearing = self.clearing.lock();
         let due = self.at.load(Ordering::Acquire);
         // An engine that cannot clear now will be asked again by the next request.
@@ -110,7 +115,7 @@ impl Flush {
             // As soon as everything is gone: nobody else shall wait until the memory is given back.
             let _ = engine.clear(&mut || {
                 self.at.store(NONE, Ordering::Release);
-                log(Change::Clear);
+                log(LogChange::Clear);
             });
         }
     }
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn each_planned_flush_is_carried_out_once_and_told_in_order() {
         let (flush, engine, told) = (Flush::new(), Clears::default(), Mutex::new(Vec::new()));
-        let log = |change: Change<'_>| told.lock().push(format!("{change:?}"));
+        let log = |change: LogChange<'_>| told.lock().push(format!("{change:?}"));
         let at = UnixSeconds;
         flush.plan(Ttl::At(1_000), at(999), &engine, &log).unwrap();
         assert_eq!(flush.hold_still(|planned| planned), Some(at(1_000)));
@@ -174,8 +179,8 @@ mod tests {
         flush.plan(Ttl::Seconds(60), at(1_061), &engine, &log).unwrap();
         flush.plan(Ttl::Expired, at(1_062), &engine, &log).unwrap();
         assert_eq!([clears_at(1_062), clears_at(2_000)], [3, 3]);
-        let plan = |at| format!("{:?}", Change::PlanClear { at: Some(UnixSeconds(at)) });
-        let clear = || format!("{:?}", Change::Clear);
+        let plan = |at| format!("{:?}", LogChange::PlanClear { at: Some(UnixSeconds(at)) });
+        let clear = || format!("{:?}", LogChange::Clear);
         assert_eq!(*told.lock(), [plan(1_000), clear(), plan(1_060), clear(), plan(1_121), clear()]);
     }
 }

@@ -71,28 +71,29 @@ mod versions;
 pub use todana_engine::{ExaminedTree, disk};
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
-pub use counters::{ClassCounters, Counters, Lane};
+pub use counters::{ClassCounters, Counters, WorkerCounters};
 pub use data_directory::{
     DataDirectory, DataOptions, Newest, Opened, Progress, Verified, refuse_overlap, seed_of, verify,
 };
 pub use database::{Database, Overwrite};
 pub use db::{
-    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Loaded, Merge, Snapshot, Symbols,
+    Db, DbOptions, DumpedValues, IterKeys, IterRecords, KeySymbols, LoadSummary, MergePolicy, RecordCursor,
+    RecordIter, Snapshot,
 };
-pub use durability::{CommitPoint, Durability, EngineDurability, Health, LatestCommit, SyncThread};
+pub use durability::{CommitPoint, Durability, DurabilityHealth, EngineDurability, LatestCommit, SyncThread};
 pub use key_order::KeyOrder;
-pub use kyoto::Origin;
-pub use map_reduce::{Emitter, MapReduce, Values};
+pub use kyoto::IncrementOrigin;
+pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use open::contents::{begins_at, holds_hash};
 pub use open::{EngineOptions, Kind, Name, Storage, Tuning};
-pub use records::{Compared, Heading, OwnedRecord, Records, RecordsHandle, Update};
+pub use records::{CompareOutcome, OwnedRecord, Records, RecordsHandle, ScanDirection, UpdateAction};
 pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
 pub use salvage::{Damage, Salvaged, salvage};
 pub use sweep::{Round, Sweeps};
 pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
 };
-pub use transaction::{Holder, Transaction};
+pub use transaction::{Transaction, TransactionHolder};
 pub use upkeep::{TICK, Upkeep};
 
 /// The guide's programs are tests.

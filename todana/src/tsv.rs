@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// One record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct TsvLine {
     /// The key.
     pub key: Vec<u8>,
     /// The value.
@@ -12,12 +12,12 @@ pub struct Line {
     /// The client's flags.
     pub flags: u32,
     /// When it dies.
-    pub expiry: Expiry,
+    pub expiry: TsvExpiry,
 }
 
 /// When a record dies, as a file says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Expiry {
+pub struct TsvExpiry {
     /// Unix time, 0 for never.
     pub at: u64,
     /// It dies so many seconds after its last access, and `at` was the time for that; 0 if it dies at `at`.
@@ -25,7 +25,7 @@ pub struct Expiry {
 }
 
 /// Reads one line, without its end. The error says what is wrong with it.
-pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
+pub fn parse(line: &[u8]) -> Result<TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unescape(columns.next().unwrap_or_default())?;
     let value = unescape(columns.next().ok_or("there is no tab between key and value")?)?;
@@ -35,7 +35,7 @@ pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
     if columns.next().is_some() {
         return Err("there are more than four columns");
     }
-    Ok(Line { key, value, flags, expiry })
+    Ok(TsvLine { key, value, flags, expiry })
 }
 
 /// A number; nothing is 0.
@@ -43,20 +43,20 @@ fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() { Some(0) } else { std::str::from_utf8(text).ok()?.parse().ok() }
 }
 
-fn expiry(text: &[u8]) -> Result<Expiry, &'static str> {
+fn expiry(text: &[u8]) -> Result<TsvExpiry, &'static str> {
     let mut parts = text.splitn(2, |&byte| byte == b'~');
     let at = number(parts.next().unwrap_or_default()).ok_or("the expiry is not a Unix time")?;
-    let Some(span) = parts.next() else { return Ok(Expiry { at, span_s: 0 }) };
+    let Some(span) = parts.next() else { return Ok(TsvExpiry { at, span_s: 0 }) };
     // What a server takes for a span.
     let span_s = number(span).and_then(|span| u32::try_from(span).ok());
     let span_s = span_s.filter(|span| (1..=SPAN_S_MAX).contains(span) && at != 0);
-    Ok(Expiry { at, span_s: span_s.ok_or("the expiry is not a Unix time with the seconds of its span")? })
+    Ok(TsvExpiry { at, span_s: span_s.ok_or("the expiry is not a Unix time with the seconds of its span")? })
 }
 
 const SPAN_S_MAX: u32 = i32::MAX as u32;
 
 /// Writes one line, with its end.
-pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: Expiry) -> io::Result<()> {
+pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: TsvExpiry) -> io::Result<()> {
     escape(out, key)?;
     out.write_all(b"\t")?;
     escape(out, value)?;
@@ -140,8 +140,9 @@ mod tests {
         for (flags, at, span_s) in
             [(0, 0, 0), (7, 0, 0), (0, long, 0), (u32::MAX, u64::MAX, 0), (0, long, short)]
         {
-            let expiry = Expiry { at, span_s };
-            let line = Line { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expiry };
+            let expiry = TsvExpiry { at, span_s };
+            let line =
+                TsvLine { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expiry };
             let mut text = Vec::new();
             put(&mut text, &line.key, &line.value, flags, expiry).unwrap();
             assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 1);
@@ -204,7 +205,7 @@ mod tests {
             let hex = |cell: &str| -> Vec<u8> {
                 cell.split_whitespace().map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
             };
-            let line = Line {
+            let line = TsvLine {
                 key: hex(cells[1]),
                 value: hex(cells[2]),
                 flags: cells[3].trim().parse().unwrap(),

@@ -3,9 +3,9 @@
 //! A server ticks all its databases in one thread; a database of a program's own has an [`UpkeepThread`].
 
 use crate::checkpoint::CheckpointKeeper;
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::data_directory::DataDirectory;
-use crate::update_log::Sync;
+use crate::update_log::SyncPolicy;
 use crate::{CachedClock, Database};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const WORK: Duration = Duration::from_millis(25);
 /// The upkeep of one database, by one thread at a time.
 pub struct Upkeep {
     database: Arc<Database>,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
 }
 
 impl Upkeep {
@@ -64,7 +64,7 @@ impl UpkeepThread {
                 clock.tick();
                 let began = Instant::now();
                 upkeep.tick(began);
-                if let (Some(durable), Some(Sync::Every(interval))) =
+                if let (Some(durable), Some(SyncPolicy::Every(interval))) =
                     (upkeep.database.engine().durable(), upkeep.database.engine_sync())
                     && synced.elapsed() + TICK > interval
                 {

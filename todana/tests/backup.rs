@@ -48,7 +48,7 @@ fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
     kept.set("too late", "1");
     let target = folder.path().join("backup");
     let backed_up = receive(&stream, &target).unwrap();
-    assert_eq!((backed_up.records, backed_up.made_ms), (4, NOW * 1000));
+    assert_eq!((backed_up.records, backed_up.created_ms), (4, NOW * 1000));
     assert!(backed_up.start < backed_up.end);
     assert!(!folder.path().join("backup.partial").exists());
     let verified = verify(disk(), &target, &mut |_| ()).unwrap();
@@ -92,7 +92,7 @@ fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
         let target = folder.path().join(format!("backup {round}"));
         let backed_up = receive(&drain(backup), &target).unwrap();
         assert_eq!(backed_up.records > 0, has_checkpoint);
-        assert_eq!(backed_up.made_ms, NOW * 1000);
+        assert_eq!(backed_up.created_ms, NOW * 1000);
         let copy = folder.path().join(format!("copy {round}"));
         as_data_directory(&target, &copy);
         assert_eq!(open(&copy, 1 << 20).records(), had);

@@ -12,13 +12,13 @@ use kept::{DATA, Kept, Records, open, open_with, options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::backup::{Backup, Receiver};
-use todana::checkpoint::{CheckpointOptions, Compression};
-use todana::update_log::{Sync, Tail};
+use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
+use todana::update_log::{LogTail, SyncPolicy};
 use todana::{DataDirectory, DataOptions, verify};
 use todana_core::{Delete, Error, ErrorKind, Needs, Operation, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
-const WAYS: [Compression; 2] = [Compression::None, Compression::Zstd(1)];
+const WAYS: [CheckpointCompression; 2] = [CheckpointCompression::None, CheckpointCompression::Zstd(1)];
 
 struct Set {
     state: State,
@@ -26,9 +26,9 @@ struct Set {
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
-fn data(compression: Compression) -> DataOptions {
+fn data(compression: CheckpointCompression) -> DataOptions {
     DataOptions {
-        log: options(Sync::Never),
+        log: options(SyncPolicy::Never),
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
     }
 }
@@ -43,7 +43,7 @@ impl Set {
     }
 
     /// Two checkpoints with records of each kind, and a log behind either, ended in good order.
-    fn small(compression: Compression) -> Set {
+    fn small(compression: CheckpointCompression) -> Set {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
         let store = Store { key: b"gone", value: b"soon", ..Store::default() };
@@ -56,7 +56,7 @@ impl Set {
         kept.run(Operation::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
         kept.run(Operation::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
         // Long enough for a block of its own, and small where it is compressed.
-        if compression != Compression::None {
+        if compression != CheckpointCompression::None {
             kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
         }
         kept.directory.checkpoint(&kept.database).unwrap();
@@ -64,7 +64,7 @@ impl Set {
         Set::of(&disk, kept)
     }
 
-    fn large(compression: Compression) -> Set {
+    fn large(compression: CheckpointCompression) -> Set {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
         let mut dice = Dice::new(5);
@@ -83,7 +83,7 @@ impl Set {
     /// Opens what is damaged there. It may be refused, or served as it should be, with the damage told.
     fn judge(&self, state: State, path: &Path, story: &str) {
         let name = path.display().to_string();
-        match open(&CrashDisk::with(state), NOW, options(Sync::Never)) {
+        match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
                 let message = error.to_string();
@@ -111,10 +111,10 @@ fn damages(disk: &CrashDisk) -> Vec<String> {
 }
 
 /// A torn tail is told too. What may look like one here is the mark that stands behind all changes.
-fn told(tail: &Tail) -> Option<String> {
+fn told(tail: &LogTail) -> Option<String> {
     match tail {
-        Tail::Clean => None,
-        Tail::Torn { path, offset, .. } => Some(format!("{} at offset {offset}: torn", path.display())),
+        LogTail::Clean => None,
+        LogTail::Torn { path, offset, .. } => Some(format!("{} at offset {offset}: torn", path.display())),
     }
 }
 
@@ -145,7 +145,7 @@ fn no_flipped_bit_of_a_small_set_goes_unseen() {
                 let newest: u64 = newer.file_stem().unwrap().to_str().unwrap().parse().unwrap();
                 let is_before = !is_checkpoint(path) && start.is_some_and(|start| start < newest);
                 if path == older || is_before {
-                    let kept = open(&CrashDisk::with(state), NOW, options(Sync::Never)).unwrap();
+                    let kept = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)).unwrap();
                     assert_eq!(kept.records(), set.records, "{story}");
                     kept.kill();
                 } else {
@@ -188,7 +188,7 @@ fn a_checkpoint_cut_off_anywhere_is_passed_over() {
 
 #[test]
 fn both_checkpoints_damaged_is_an_error_that_names_them_and_not_an_empty_database() {
-    let set = Set::small(Compression::None);
+    let set = Set::small(CheckpointCompression::None);
     let mut state = set.state.clone();
     let paths: Vec<&PathBuf> =
         set.files.iter().map(|(path, _)| path).filter(|path| is_checkpoint(path)).collect();
@@ -199,7 +199,7 @@ fn both_checkpoints_damaged_is_an_error_that_names_them_and_not_an_empty_databas
     let first =
         set.files.iter().map(|(path, _)| path).find(|path| path.parent().unwrap().ends_with("log")).unwrap();
     assert_ne!(first.file_name().unwrap(), "00000000000000000000.log");
-    let error = open(&CrashDisk::with(state), NOW, options(Sync::Never)).err().unwrap();
+    let error = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     for path in paths {
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
@@ -250,7 +250,7 @@ fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
 fn no_flipped_bit_of_a_large_backup_goes_unseen() {
     let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
     let flips = if is_full { 10_000u32 } else { 300 };
-    let set = Set::large(Compression::Zstd(1));
+    let set = Set::large(CheckpointCompression::Zstd(1));
     let mut stream = Vec::new();
     {
         let disk = CrashDisk::with(set.state.clone());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use todana::{Error, ErrorKind, Records, Update};
+use todana::{Error, ErrorKind, Records, UpdateAction};
 
 fn number(value: &[u8]) -> u64 {
     std::str::from_utf8(value).unwrap().parse().unwrap()
@@ -32,10 +32,10 @@ fn several_records_are_changed_at_once_and_nobody_sees_half_of_it() {
         };
         for _ in 0..200 {
             db.visit_many(&[b"left", b"right", b"absent"], &mut |key, record| match record {
-                Some(record) => Update::Value((number(record.value) + 1).to_string().into_bytes()),
+                Some(record) => UpdateAction::Value((number(record.value) + 1).to_string().into_bytes()),
                 None => {
                     assert_eq!(key, b"absent");
-                    Update::Keep
+                    UpdateAction::Keep
                 }
             })
             .unwrap();
@@ -46,7 +46,7 @@ fn several_records_are_changed_at_once_and_nobody_sees_half_of_it() {
         assert_eq!(db.get(b"right").unwrap(), Some(b"200".to_vec()));
         // The same record twice.
         let mut grow = |_: &[u8], record: Option<todana::Record<'_>>| {
-            Update::Value([record.map_or(&b""[..], |record| record.value), b"x"].concat())
+            UpdateAction::Value([record.map_or(&b""[..], |record| record.value), b"x"].concat())
         };
         db.visit_many(&[b"twice", b"twice"], &mut grow).unwrap();
         assert_eq!(db.get(b"twice").unwrap(), Some(b"xx".to_vec()));
@@ -60,9 +60,9 @@ fn a_walk_with_updates_meets_every_record() {
             db.set(number.to_string().as_bytes(), b"0").unwrap();
         }
         let changed = db.update_each(&mut |key, _| match number(key) % 3 {
-            0 => Update::Remove,
-            1 => Update::Value(key.to_vec()),
-            _ => Update::Keep,
+            0 => UpdateAction::Remove,
+            1 => UpdateAction::Value(key.to_vec()),
+            _ => UpdateAction::Keep,
         });
         assert_eq!(changed.unwrap(), 2000);
         assert_eq!(db.count(), 2000);
@@ -119,8 +119,8 @@ fn visit_of_many_that_panics_changes_nothing() {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             db.visit_many(&[b"a", b"new", b"b"], &mut |key, record| match (key, record) {
                 (b"b", _) => panic!("on purpose"),
-                (_, Some(_)) => Update::Remove,
-                (_, None) => Update::Value(b"made".to_vec()),
+                (_, Some(_)) => UpdateAction::Remove,
+                (_, None) => UpdateAction::Value(b"made".to_vec()),
             })
         }));
         assert!(outcome.is_err());

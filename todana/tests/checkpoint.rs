@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use todana::checkpoint::{CheckpointKeeper, CheckpointOptions, Compression};
+use todana::checkpoint::{CheckpointCompression, CheckpointKeeper, CheckpointOptions};
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, seed_of, verify};
+use todana::update_log::{LogOptions, SyncPolicy};
+use todana::{
+    Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters, seed_of, verify,
+};
 use todana_core::{
     Attributes, Delete, ErrorKind, Get, MemoryLimit, Needs, Operation, Result, Store, StoreMode, Touch, Ttl,
     UnixSeconds, WhenFull,
@@ -20,16 +22,16 @@ type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 struct Opening {
     database: Arc<Database>,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
     // Dropped last: the lock outlives the log.
     directory: Arc<DataDirectory>,
 }
 
-fn options(compression: Compression) -> DataOptions {
+fn options(compression: CheckpointCompression) -> DataOptions {
     DataOptions {
-        log: LogOptions { sync: Sync::Never, ..LogOptions::default() },
+        log: LogOptions { sync: SyncPolicy::Never, ..LogOptions::default() },
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
     }
 }
@@ -47,7 +49,7 @@ fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) ->
 
 fn open_at(path: &Path, now: u64) -> Opening {
     let limit = MemHashOptions::default().limit;
-    try_open(path, now, &options(Compression::Zstd(1)), limit).unwrap()
+    try_open(path, now, &options(CheckpointCompression::Zstd(1)), limit).unwrap()
 }
 
 fn open(path: &Path) -> Opening {
@@ -66,7 +68,7 @@ impl Opening {
         assert!(answer.starts_with("Stored"), "{answer}");
     }
 
-    fn checkpoint(&self) -> todana::checkpoint::Checkpoint {
+    fn checkpoint(&self) -> todana::checkpoint::CheckpointInfo {
         self.directory.checkpoint(&self.database).unwrap()
     }
 
@@ -99,7 +101,7 @@ fn checkpoints(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn records_of_every_size_and_attribute_come_back() {
-    for compression in [Compression::None, Compression::Zstd(1)] {
+    for compression in [CheckpointCompression::None, CheckpointCompression::Zstd(1)] {
         let folder = tempfile::tempdir().unwrap();
         let limit = MemHashOptions::default().limit;
         let before = try_open(folder.path(), 1_000, &options(compression), limit).unwrap();
@@ -329,7 +331,7 @@ fn checkpoints_under_writers_come_back_as_what_was_written_last() {
 }
 
 /// A folder with two checkpoints of few records, the second with a long one, and a log behind; and its records.
-fn two_checkpoints(folder: &Path, compression: Compression) -> Records {
+fn two_checkpoints(folder: &Path, compression: CheckpointCompression) -> Records {
     let limit = MemHashOptions::default().limit;
     let opening = try_open(folder, 1_000, &options(compression), limit).unwrap();
     opening.set(b"first", b"one");
@@ -352,7 +354,7 @@ fn two_checkpoints(folder: &Path, compression: Compression) -> Records {
 #[test]
 fn no_flipped_bit_of_a_checkpoint_is_ever_served() {
     let folder = tempfile::tempdir().unwrap();
-    let records = two_checkpoints(folder.path(), Compression::Zstd(1));
+    let records = two_checkpoints(folder.path(), CheckpointCompression::Zstd(1));
     let newest = checkpoints(folder.path()).pop().unwrap();
     let whole = std::fs::read(&newest).unwrap();
     assert!(whole.len() < 1_000, "{}", whole.len());
@@ -377,7 +379,7 @@ fn no_flipped_bit_of_a_checkpoint_is_ever_served() {
 #[test]
 fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    let records = two_checkpoints(folder.path(), Compression::None);
+    let records = two_checkpoints(folder.path(), CheckpointCompression::None);
     let newest = checkpoints(folder.path()).pop().unwrap();
     let whole = std::fs::read(&newest).unwrap();
     let edges = (0..200).chain(whole.len() - 200..whole.len()).chain([whole.len() / 2]);
@@ -397,7 +399,7 @@ fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
 #[test]
 fn an_older_checkpoint_that_is_damaged_is_none_whose_place_was_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let records = two_checkpoints(folder.path(), Compression::None);
+    let records = two_checkpoints(folder.path(), CheckpointCompression::None);
     let [older, newest] = checkpoints(folder.path()).try_into().unwrap();
     std::fs::write(&older, b"TODANA").unwrap();
     let after = open(folder.path());
@@ -411,7 +413,7 @@ fn an_older_checkpoint_that_is_damaged_is_none_whose_place_was_taken() {
 fn blocks_that_are_exchanged_or_missing_are_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let limit = MemHashOptions::default().limit;
-    let opening = try_open(folder.path(), 1_000, &options(Compression::None), limit).unwrap();
+    let opening = try_open(folder.path(), 1_000, &options(CheckpointCompression::None), limit).unwrap();
     for n in 0..3u8 {
         opening.set(&[b'k', n], &[n; 70_000]);
     }
@@ -534,7 +536,7 @@ fn what_is_half_written_is_removed_and_a_strangers_checkpoint_is_not_used() {
 #[test]
 fn one_is_made_when_the_log_has_grown_enough() {
     let folder = tempfile::tempdir().unwrap();
-    let mut options = options(Compression::Zstd(1));
+    let mut options = options(CheckpointCompression::Zstd(1));
     options.checkpoints.log_len_min = 10_000;
     let opening = try_open(folder.path(), 1_000, &options, MemHashOptions::default().limit).unwrap();
     assert!(!opening.directory.is_checkpoint_due(&opening.database));
@@ -670,7 +672,8 @@ fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let tight = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Evict };
     for round in 0..3u32 {
-        let opening = try_open(folder.path(), 1_000, &options(Compression::Zstd(1)), tight).unwrap();
+        let opening =
+            try_open(folder.path(), 1_000, &options(CheckpointCompression::Zstd(1)), tight).unwrap();
         let written: Records = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..2u32)
                 .map(|writer| {

@@ -8,7 +8,7 @@ use todana_engine::{MemHash, MemHashOptions};
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 5_000;
 
-fn text_and_version(database: &Database, lane: &todana::Lane, key: &[u8]) -> (String, u64) {
+fn text_and_version(database: &Database, lane: &todana::WorkerCounters, key: &[u8]) -> (String, u64) {
     let needs = Needs { version: true, access: false };
     let mut found = None;
     database.execute(lane, &Operation::Get(Get { key, needs, ..Get::default() }), &mut |reply| {

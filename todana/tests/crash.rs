@@ -20,8 +20,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-use todana::checkpoint::{CheckpointOptions, Compression};
-use todana::update_log::{LogOptions, Sync};
+use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, verify};
 use todana_core::{
     Arithmetic, Delete, Direction, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
@@ -53,7 +53,7 @@ fn is_full() -> bool {
 }
 
 /// Small segments, so that there are many ends of them.
-fn small(sync: Sync) -> LogOptions {
+fn small(sync: SyncPolicy) -> LogOptions {
     LogOptions { segment_len: 4_000, reserve_bytes: 1_000, ..options(sync) }
 }
 
@@ -130,7 +130,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
 
 /// What the session has done so far.
 struct Course {
-    sync: Sync,
+    sync: SyncPolicy,
     dice: Dice,
     flush_at: Option<u64>,
     moments: Vec<Moment>,
@@ -147,7 +147,7 @@ impl Course {
         command(kept, &mut self.dice, &mut self.flush_at);
         let end = kept.log().end();
         // What came before a change is promised once that is.
-        if self.sync == Sync::Always {
+        if self.sync == SyncPolicy::Always {
             kept.log().wait(end).unwrap();
             assert!(kept.log().synced() >= end);
         } else if self.commands.is_multiple_of(50) {
@@ -223,7 +223,7 @@ fn run(log: LogOptions, seed: u64) -> Session {
         log,
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
     };
-    let mut kept = open_with(&disk, START, options(Compression::None)).unwrap();
+    let mut kept = open_with(&disk, START, options(CheckpointCompression::None)).unwrap();
     let moments = vec![Moment { end: 0, now: START, records: Records::new(), flush_at: None }];
     let dice = Dice::new(seed);
     let mut course = Course { sync: log.sync, dice, flush_at: None, moments, commands: 0, promised };
@@ -239,7 +239,8 @@ fn run(log: LogOptions, seed: u64) -> Session {
             kept.log().close().unwrap();
             drop(kept);
             openings += 1;
-            let compression = if openings % 2 == 0 { Compression::Zstd(1) } else { Compression::None };
+            let compression =
+                if openings % 2 == 0 { CheckpointCompression::Zstd(1) } else { CheckpointCompression::None };
             kept = open_with(&disk, now, options(compression)).unwrap();
             assert!(kept.opened.checkpoint.is_some() && kept.opened.refused.is_empty());
             assert!(kept.records() == records);
@@ -279,8 +280,8 @@ impl Session {
         {
             assert_eq!(verified.damages, [""; 0], "{story}");
         }
-        let kept =
-            open(&disk, START, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}"));
+        let kept = open(&disk, START, options(SyncPolicy::Always))
+            .unwrap_or_else(|error| panic!("{story}: {error}"));
         assert_eq!(kept.opened.refused, [""; 0], "{story}");
         let end = kept.opened.end.0;
         let moment = self.moments.partition_point(|moment| moment.end <= end) - 1;
@@ -308,7 +309,8 @@ impl Session {
             kept.kill();
             let story = format!("{story}, round {round}");
             disk = CrashDisk::with(if dice.coin() { state.reboot(dice.roll(1 << 40)) } else { state });
-            kept = open(&disk, now, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}"));
+            kept = open(&disk, now, options(SyncPolicy::Always))
+                .unwrap_or_else(|error| panic!("{story}: {error}"));
             let mut there = kept.records();
             there.remove(&b"unacknowledged"[..]);
             let mut records = records;
@@ -357,7 +359,7 @@ impl Moment {
 fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::with(state.clone());
     disk.record(|| 0);
-    open(&disk, START, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}")).kill();
+    open(&disk, START, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{story}: {error}")).kill();
     let mut state = state;
     for (n, step) in disk.journal().iter().enumerate() {
         let story = format!("{story}, opening stopped at step {n} {}", short(step));
@@ -407,7 +409,7 @@ fn short(step: &Step) -> String {
     text.chars().take(80).collect()
 }
 
-fn every(sync: Sync) {
+fn every(sync: SyncPolicy) {
     let (seeds, every, ways) = if is_full() { (1..=3, 1, 2) } else { (1..=1, 11, 1) };
     for seed in seeds {
         let session = run(small(sync), seed);
@@ -418,15 +420,15 @@ fn every(sync: Sync) {
 
 #[test]
 fn always_keeps_what_was_acknowledged_at_every_stop() {
-    every(Sync::Always);
+    every(SyncPolicy::Always);
 }
 
 #[test]
 fn an_interval_keeps_a_prefix_at_every_stop() {
-    every(Sync::Every(Duration::from_millis(2)));
+    every(SyncPolicy::Every(Duration::from_millis(2)));
 }
 
 #[test]
 fn never_keeps_a_prefix_at_every_stop() {
-    every(Sync::Never);
+    every(SyncPolicy::Never);
 }

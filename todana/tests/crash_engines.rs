@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, Db, DbOptions, Result};
 use writes::{ALONE, Found, LONG};
 
@@ -70,11 +70,11 @@ impl History {
 struct Place {
     name: &'static str,
     folder: tempfile::TempDir,
-    sync: Sync,
+    sync: SyncPolicy,
 }
 
 impl Place {
-    fn new(name: &'static str, sync: Sync) -> Place {
+    fn new(name: &'static str, sync: SyncPolicy) -> Place {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         Place { name, folder: folder.unwrap(), sync }
@@ -229,7 +229,7 @@ impl Course {
         if syncs {
             db.sync().unwrap();
         }
-        if syncs || self.place.sync == Sync::Always {
+        if syncs || self.place.sync == SyncPolicy::Always {
             self.promised.store(self.number, Ordering::SeqCst);
         }
     }
@@ -272,7 +272,7 @@ impl Course {
     }
 }
 
-fn run(name: &'static str, sync: Sync, seed: u64, history: History) -> Session {
+fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Session {
     let (place, disk) = (Arc::new(Place::new(name, sync)), CrashDisk::new());
     disk.show_in_memory(true);
     let (begun, promised) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
@@ -462,7 +462,7 @@ fn every(name: &'static str) {
         let (seeds, every, ways) = history.extent();
         for seed in 1..=seeds {
             // With an interval that never ends, only what is asked for is promised, and what is there is a prefix.
-            for sync in [Sync::Always, Sync::Every(Duration::from_secs(3600))] {
+            for sync in [SyncPolicy::Always, SyncPolicy::Every(Duration::from_secs(3600))] {
                 let session = run(name, sync, seed, history);
                 let (did, least) = (session.journal.len() as u64, history.operations() / 20);
                 assert!(did > least, "the session does too little");

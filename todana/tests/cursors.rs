@@ -4,7 +4,7 @@ mod kinds;
 
 use kinds::on_each_kind;
 use std::collections::{BTreeMap, BTreeSet};
-use todana::{Cursor, Db, ErrorKind, OwnedRecord, Records, Result, Ttl};
+use todana::{Db, ErrorKind, OwnedRecord, RecordCursor, Records, Result, Ttl};
 
 /// More than a batch of an iterator.
 const MANY: u32 = 3000;
@@ -130,7 +130,7 @@ impl<I: Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>> KeysOf for I {
 fn a_cursor_steps_over_every_record_and_survives_their_removal() {
     on_each_kind(|db| {
         let model = fill(&db);
-        let mut cursor = Cursor::new(db.clone());
+        let mut cursor = RecordCursor::new(db.clone());
         assert_eq!((cursor.key(), cursor.value().unwrap()), (None, None));
         assert!(!cursor.step().unwrap() && !cursor.remove().unwrap());
         let mut seen = BTreeMap::new();

@@ -10,7 +10,7 @@ use kept::{DATA, Kept, Records, open, options};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::update_log::{LogOptions, Reader, Sync, Tail};
+use todana::update_log::{LogOptions, LogReader, LogTail, SyncPolicy};
 use todana_core::{Delete, ErrorKind, Operation};
 
 const NOW: u64 = 1_700_000_000;
@@ -23,7 +23,7 @@ struct Log {
 
 /// Three segments of small records, each written and synced alone; ended in good order or not.
 fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
-    let always = LogOptions { segment_len: 250, ..options(Sync::Always) };
+    let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
     let kept = open(disk, NOW, always).unwrap();
     let mut moments = vec![(0, Records::new())];
     for n in 0..14u8 {
@@ -61,7 +61,7 @@ enum Verdict {
 impl Log {
     /// What opening this makes of it. It may never show what never was.
     fn judge(&self, state: State, story: &str) -> Verdict {
-        let kept = match open(&CrashDisk::with(state), NOW, options(Sync::Never)) {
+        let kept = match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
                 return Verdict::Damaged(error.to_string());
@@ -71,7 +71,7 @@ impl Log {
         let position = kept.opened.end.0;
         let moment = self.moments.partition_point(|(end, _)| *end <= position) - 1;
         assert_eq!(kept.records(), self.moments[moment].1, "{story}");
-        let is_cut = kept.opened.tail != Tail::Clean;
+        let is_cut = kept.opened.tail != LogTail::Clean;
         kept.kill();
         if is_cut { Verdict::Cut } else { Verdict::Unseen }
     }
@@ -234,7 +234,7 @@ fn entries_copied_elsewhere_are_not_served() {
 #[test]
 fn no_flipped_bit_of_a_large_log_goes_unseen() {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, LogOptions { segment_len: 128 << 10, ..options(Sync::Never) }).unwrap();
+    let kept = open(&disk, NOW, LogOptions { segment_len: 128 << 10, ..options(SyncPolicy::Never) }).unwrap();
     let mut dice = Dice::new(7);
     for n in 0..40_000u32 {
         let value = vec![b'v'; dice.roll(300) as usize];
@@ -255,8 +255,8 @@ fn no_flipped_bit_of_a_large_log_goes_unseen() {
         let bit = dice.roll(*len as u64 * 8) as usize;
         disk.damage(|state| state.flip(path, bit));
         let start = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
-        let from = todana::update_log::Position(start);
-        let mut outcome = Reader::open(disk_too.clone(), path.parent().unwrap(), identity, from);
+        let from = todana::update_log::LogPosition(start);
+        let mut outcome = LogReader::open(disk_too.clone(), path.parent().unwrap(), identity, from);
         let error = loop {
             match &mut outcome {
                 Err(error) => break error.clone(),

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync, Tail};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
+use todana::update_log::{LogOptions, LogTail, SyncPolicy};
+use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters};
 use todana_core::{
     Arithmetic, Attributes, Delete, Direction, ErrorKind, Get, MemoryLimit, Needs, Operation, Store,
     StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
@@ -18,14 +18,14 @@ type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 struct Opening {
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
     // Dropped last: the lock outlives the log.
     _directory: DataDirectory,
 }
 
-fn open(path: &Path, now: u64, sync: Sync) -> Opening {
+fn open(path: &Path, now: u64, sync: SyncPolicy) -> Opening {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
@@ -68,7 +68,7 @@ impl Opening {
 #[test]
 fn every_kind_of_change_comes_back() {
     let folder = tempfile::tempdir().unwrap();
-    let before = open(folder.path(), 1_000, Sync::Every(Duration::from_secs(1)));
+    let before = open(folder.path(), 1_000, SyncPolicy::Every(Duration::from_secs(1)));
     assert_eq!((before.opened.entries, before.opened.end.0), (0, 0));
     before.set(b"plain", b"value");
     before.set(b"", b"");
@@ -111,8 +111,8 @@ fn every_kind_of_change_comes_back() {
     before.database.log().unwrap().close().unwrap();
     drop(before);
 
-    let after = open(folder.path(), 1_040, Sync::Always);
-    assert_eq!(after.opened.tail, Tail::Clean);
+    let after = open(folder.path(), 1_040, SyncPolicy::Always);
+    assert_eq!(after.opened.tail, LogTail::Clean);
     assert_eq!(after.records(), records);
     // A version that is shown now was never shown before.
     let shown = after.run(Operation::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
@@ -123,19 +123,19 @@ fn every_kind_of_change_comes_back() {
 #[test]
 fn a_flush_and_a_planned_flush_come_back() {
     let folder = tempfile::tempdir().unwrap();
-    let first = open(folder.path(), 1_000, Sync::Never);
+    let first = open(folder.path(), 1_000, SyncPolicy::Never);
     first.set(b"a", b"1");
     first.run(Operation::Flush { at: Ttl::Expired });
     first.set(b"b", b"2");
     first.run(Operation::Flush { at: Ttl::Seconds(60) });
     drop(first);
-    let second = open(folder.path(), 1_059, Sync::Never);
+    let second = open(folder.path(), 1_059, SyncPolicy::Never);
     assert_eq!(second.records().into_keys().collect::<Vec<_>>(), [b"b"]);
     second.clock.advance(1);
     assert_eq!(second.run(Operation::Get(Get { key: b"b", ..Get::default() })), "Miss");
     second.set(b"c", b"3");
     drop(second);
-    let third = open(folder.path(), 1_061, Sync::Never);
+    let third = open(folder.path(), 1_061, SyncPolicy::Never);
     assert_eq!(third.records().into_keys().collect::<Vec<_>>(), [b"c"]);
     third.clock.advance(1_000);
     assert_ne!(third.run(Operation::Get(Get { key: b"c", ..Get::default() })), "Miss");
@@ -144,7 +144,7 @@ fn a_flush_and_a_planned_flush_come_back() {
 #[test]
 fn a_second_process_is_told_that_the_directory_is_in_use() {
     let folder = tempfile::tempdir().unwrap();
-    let _first = open(folder.path(), 1, Sync::Never);
+    let _first = open(folder.path(), 1, SyncPolicy::Never);
     let second = DataDirectory::open(Arc::new(SystemDisk), folder.path());
     let error = second.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Busy);
@@ -154,16 +154,16 @@ fn a_second_process_is_told_that_the_directory_is_in_use() {
 #[test]
 fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let opening = open(folder.path(), 1, Sync::Always);
+    let opening = open(folder.path(), 1, SyncPolicy::Always);
     opening.set(b"k", b"v");
     let log = opening.database.log().unwrap();
     log.wait(log.end()).unwrap();
     assert!(log.synced() >= log.end());
     drop(opening);
-    let opening = open(folder.path(), 1, Sync::Every(Duration::from_secs(3600)));
+    let opening = open(folder.path(), 1, SyncPolicy::Every(Duration::from_secs(3600)));
     opening.set(b"k", b"w");
     let log = opening.database.log().unwrap();
-    assert!(log.is_settled(log.end()) && log.synced() < log.end());
+    assert!(log.is_durable(log.end()) && log.synced() < log.end());
     log.sync_to(log.end()).unwrap();
     assert!(log.synced() >= log.end());
 }
@@ -172,7 +172,7 @@ fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
 #[test]
 fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
     let folder = tempfile::tempdir().unwrap();
-    let opening = open(folder.path(), 1, Sync::Always);
+    let opening = open(folder.path(), 1, SyncPolicy::Always);
     let (opening, log) = (&opening, opening.database.log().unwrap());
     for together in [8, 1, 3, 1] {
         let all = Barrier::new(together);
@@ -198,7 +198,7 @@ fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
 fn segments_follow_one_another_and_all_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let count = || std::fs::read_dir(folder.path().join("log")).unwrap().count();
-    let opening = open(folder.path(), 1, Sync::Never);
+    let opening = open(folder.path(), 1, SyncPolicy::Never);
     for n in 0..10u32 {
         opening.set(b"k", &n.to_le_bytes());
         opening.database.log().unwrap().rotate().unwrap();
@@ -207,12 +207,12 @@ fn segments_follow_one_another_and_all_are_read() {
     assert!(segments >= 10, "{segments}");
     let records = opening.records();
     drop(opening);
-    let opening = open(folder.path(), 1, Sync::Never);
+    let opening = open(folder.path(), 1, SyncPolicy::Never);
     assert_eq!(opening.records(), records);
     // One that nothing was written to is not kept.
     drop(opening);
     let segments = count();
-    drop(open(folder.path(), 1, Sync::Never));
+    drop(open(folder.path(), 1, SyncPolicy::Never));
     assert!(count() <= segments + 1);
 }
 
@@ -220,7 +220,7 @@ fn segments_follow_one_another_and_all_are_read() {
 #[test]
 fn a_long_history_of_few_keys_comes_back_as_it_ended() {
     let folder = tempfile::tempdir().unwrap();
-    let before = open(folder.path(), 1_000, Sync::Never);
+    let before = open(folder.path(), 1_000, SyncPolicy::Never);
     for n in 0..60_000u32 {
         let key = (n.wrapping_mul(2_654_435_761) >> 23).to_le_bytes();
         match n % 11 {
@@ -239,7 +239,7 @@ fn a_long_history_of_few_keys_comes_back_as_it_ended() {
     let records = before.records();
     assert!((100..512).contains(&records.len()), "{}", records.len());
     drop(before);
-    let after = open(folder.path(), 1_000, Sync::Never);
+    let after = open(folder.path(), 1_000, SyncPolicy::Never);
     assert_eq!(after.records(), records);
     assert!(after.opened.entries > 58_000, "{}", after.opened.entries);
     after.clock.advance(60);
@@ -250,7 +250,7 @@ fn a_long_history_of_few_keys_comes_back_as_it_ended() {
 #[test]
 fn a_log_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
     let folder = tempfile::tempdir().unwrap();
-    let before = open(folder.path(), 1_000, Sync::Never);
+    let before = open(folder.path(), 1_000, SyncPolicy::Never);
     for n in 0..40_000u32 {
         before.set(&n.to_le_bytes(), &[b'v'; 200]);
     }

@@ -14,8 +14,8 @@ use kept::{DATA, Kept, open, open_with, options};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use todana::checkpoint::{CheckpointOptions, Compression};
-use todana::update_log::{LogOptions, Sync, Tail};
+use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
+use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{DataOptions, Records, verify};
 use todana_core::{
     Arithmetic, Attributes, Delete, ErrorKind, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
@@ -87,15 +87,16 @@ fn assert_opens(folder: &Path) {
     let disk = CrashDisk::with(state(&files(folder)));
     let verified = verify(std::sync::Arc::new(disk.clone()), Path::new(DATA), &mut |_| ()).unwrap();
     assert_eq!(verified.damages, [""; 0], "{folder:?}");
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let kept =
+        open(&disk, NOW, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
     assert_eq!(contents(&kept), expected, "{folder:?}");
-    assert_eq!((&kept.opened.tail, &kept.opened.refused[..]), (&Tail::Clean, &[][..]), "{folder:?}");
+    assert_eq!((&kept.opened.tail, &kept.opened.refused[..]), (&LogTail::Clean, &[][..]), "{folder:?}");
     // It can be gone on with, too.
     kept.set(b"later", b"1");
     kept.directory.checkpoint(&kept.database).unwrap();
     kept.log().close().unwrap();
     drop(kept);
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     assert_eq!(kept.get(b"later").unwrap(), b"1", "{folder:?}");
     kept.run(Operation::Delete(Delete { key: b"later", ..Delete::default() }));
     assert_eq!(contents(&kept), expected, "{folder:?}");
@@ -139,7 +140,7 @@ fn a_later_version_is_refused_and_says_so() {
         [("identity", 2, 32, "version 1"), (".log", 3, 60, "versions 1 to 2")]
     {
         let (disk, names) = changed(suffix, version, checksum);
-        let error = open(&disk, NOW, options(Sync::Never)).err().unwrap();
+        let error = open(&disk, NOW, options(SyncPolicy::Never)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         // The log is read from the newest checkpoint's position on.
         let why = format!("format version {version}; this program knows {known}");
@@ -148,7 +149,7 @@ fn a_later_version_is_refused_and_says_so() {
     }
     let (disk, names) = changed(".checkpoint", 2, 92);
     assert_eq!(names.len(), 2);
-    let error = open(&disk, NOW, options(Sync::Never)).err().unwrap().to_string();
+    let error = open(&disk, NOW, options(SyncPolicy::Never)).err().unwrap().to_string();
     assert!(error.contains("does not go back to position 0"), "{error}");
     for name in names {
         let why = "format version 2; this program knows version 1";
@@ -220,14 +221,14 @@ fn with_transaction() -> Vec<&'static [u8]> {
 }
 
 /// Sets of every kind, in a log of several segments and, where there is to be compression, two checkpoints.
-fn made(compression: Option<Compression>) -> Vec<(PathBuf, Vec<u8>)> {
+fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
     let disk = CrashDisk::new();
-    let compression_or_none = compression.unwrap_or(Compression::None);
+    let compression_or_none = compression.unwrap_or(CheckpointCompression::None);
     let kept = open_with(
         &disk,
         NOW,
         DataOptions {
-            log: LogOptions { segment_len: 600, ..options(Sync::Always) },
+            log: LogOptions { segment_len: 600, ..options(SyncPolicy::Always) },
             checkpoints: CheckpointOptions {
                 compression: compression_or_none,
                 ..CheckpointOptions::default()
@@ -244,7 +245,7 @@ fn made(compression: Option<Compression>) -> Vec<(PathBuf, Vec<u8>)> {
     };
     kept.run(Operation::Store(Store { key: b"cleared", value: b"with all", ..store }));
     kept.run(Operation::Flush { at: Ttl::Expired });
-    if compression == Some(Compression::Zstd(1)) {
+    if compression == Some(CheckpointCompression::Zstd(1)) {
         kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 150_000], flags: 1, ..store }));
         kept.run(Operation::Store(Store { key: &[b'k'; 66_000], value: b"a long key", ..store }));
     }
@@ -303,8 +304,8 @@ fn make_missing_fixtures() {
         // Those of version 1 are there; no program makes them any more.
         ("2/entries", by_hand(2, &with_transaction())),
         ("2/log", made(None)),
-        ("2/plain", made(Some(Compression::None))),
-        ("2/zstd", made(Some(Compression::Zstd(1)))),
+        ("2/plain", made(Some(CheckpointCompression::None))),
+        ("2/zstd", made(Some(CheckpointCompression::Zstd(1)))),
     ];
     for (name, files) in all {
         let folder = fixtures().join(name);
@@ -316,7 +317,7 @@ fn make_missing_fixtures() {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, bytes).unwrap();
         }
-        let kept = open(&CrashDisk::with(state(&files)), NOW, options(Sync::Always)).unwrap();
+        let kept = open(&CrashDisk::with(state(&files)), NOW, options(SyncPolicy::Always)).unwrap();
         fs::write(folder.join("contents"), contents(&kept)).unwrap();
         kept.kill();
     }

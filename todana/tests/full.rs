@@ -1,7 +1,7 @@
 //! What holds when the memory is full and nothing may be evicted.
 
 use std::sync::Arc;
-use todana::{Database, Lane, ManualClock};
+use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
     Family, Get, MemoryLimit, Needs, Operation, Refusal, Reply, Store, StoreMode, Touch, Ttl, UnixSeconds,
     WhenFull,
@@ -9,7 +9,7 @@ use todana_core::{
 use todana_engine::{MemHash, MemHashOptions};
 
 /// A database that takes no more, and how many records `0`, `1` ... it holds.
-fn full() -> (Database, Arc<Lane>, usize) {
+fn full() -> (Database, Arc<WorkerCounters>, usize) {
     let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(1_700_000_000)));
@@ -30,7 +30,7 @@ fn full() -> (Database, Arc<Lane>, usize) {
 }
 
 /// The reply as text, without what it borrows.
-fn answer(database: &Database, lane: &Lane, command: Operation<'_>) -> String {
+fn answer(database: &Database, lane: &WorkerCounters, command: Operation<'_>) -> String {
     let mut answer = String::new();
     database.execute(lane, &command, &mut |reply| {
         answer = match reply {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::{Health, LogOptions, Sync};
+use todana::update_log::{DurabilityHealth, LogOptions, SyncPolicy};
 use todana::{DataOptions, Database, ManualClock};
 use todana_core::{Delete, Durable, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
 use todana_engine::reserve::RESERVE;
@@ -25,9 +25,10 @@ use todana_engine::{DiskHash, DiskHashOptions};
 const NOW: u64 = 1_700_000_000;
 const RESERVE_BYTES: u64 = 64 << 10;
 const REFUSED: &str = "Refused(LogUnwritable)";
-const MODES: [Sync; 3] = [Sync::Always, Sync::Every(Duration::from_millis(5)), Sync::Never];
+const MODES: [SyncPolicy; 3] =
+    [SyncPolicy::Always, SyncPolicy::Every(Duration::from_millis(5)), SyncPolicy::Never];
 
-fn options(sync: Sync) -> LogOptions {
+fn options(sync: SyncPolicy) -> LogOptions {
     LogOptions { reserve_bytes: RESERVE_BYTES, ..kept::options(sync) }
 }
 
@@ -40,7 +41,7 @@ fn delete(key: &[u8]) -> Operation<'_> {
 }
 
 fn is_well(kept: &Kept) -> bool {
-    kept.log().health() == Health::Well
+    kept.log().health() == DurabilityHealth::Well
 }
 
 /// Waits until the log's health is well.
@@ -103,7 +104,7 @@ fn full_disk_takes_removals_and_refuses_all_else() {
 fn flush_on_a_full_disk_makes_room_for_writes() {
     let disk = CrashDisk::new();
     let checkpoints = CheckpointOptions { log_len_min: 1 << 30, ..CheckpointOptions::default() };
-    let wanted = DataOptions { log: options(Sync::Always), checkpoints };
+    let wanted = DataOptions { log: options(SyncPolicy::Always), checkpoints };
     let kept = open_with(&disk, NOW, wanted).unwrap();
     disk.limit(disk.used() + 20_000);
     fill(&kept);
@@ -118,7 +119,7 @@ fn flush_on_a_full_disk_makes_room_for_writes() {
     kept.log().wait(kept.log().end()).unwrap();
     let state = kept.disk.state().reboot(2);
     kept.kill();
-    let again = open(&CrashDisk::with(state), NOW, options(Sync::Always)).unwrap();
+    let again = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
     assert_eq!(again.records().len(), 1);
     again.kill();
 }
@@ -126,7 +127,7 @@ fn flush_on_a_full_disk_makes_room_for_writes() {
 #[test]
 fn checkpoint_without_room_takes_that_of_the_spare_one() {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     for number in 0..100 {
         kept.set(&key(number), format!("{number}").repeat(200).as_bytes());
     }
@@ -146,7 +147,7 @@ fn checkpoint_without_room_takes_that_of_the_spare_one() {
     assert_eq!(checkpoints(&disk), 2);
     let state = kept.disk.state().reboot(2);
     kept.kill();
-    let again = open(&CrashDisk::with(state), NOW, options(Sync::Always)).unwrap();
+    let again = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
     assert_eq!(again.records().len(), 101);
     again.kill();
 }
@@ -155,7 +156,7 @@ fn checkpoint_without_room_takes_that_of_the_spare_one() {
 fn database_opens_on_a_full_disk_and_takes_removals() {
     for is_closed in [true, false] {
         let disk = CrashDisk::new();
-        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
         for number in 0..50 {
             kept.set(&key(number), &[b'v'; 400]);
         }
@@ -169,7 +170,7 @@ fn database_opens_on_a_full_disk_and_takes_removals() {
         disk.limit(disk.used());
         // Once more on what the first of them has left.
         for opening in 0..3 {
-            let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+            let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
             assert_eq!(kept.records().len(), 50 - opening);
             // With what the opening has left of the reserve.
             let is_refused = |_: &usize| {
@@ -186,7 +187,7 @@ fn database_opens_on_a_full_disk_and_takes_removals() {
             disk.come_up(None);
         }
         disk.heal();
-        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
         assert!(is_well(&kept) && kept.set(b"new", b"v").starts_with("Stored"));
         kept.kill();
     }
@@ -197,7 +198,8 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
     // ENOSPC (of inodes), EMFILE, EDQUOT.
     for cause in [28, 24, 122] {
         let disk = CrashDisk::new();
-        let kept = open(&disk, NOW, LogOptions { segment_len: 1_000, ..options(Sync::Always) }).unwrap();
+        let kept =
+            open(&disk, NOW, LogOptions { segment_len: 1_000, ..options(SyncPolicy::Always) }).unwrap();
         let fails = Arc::new(AtomicBool::new(true));
         let goes_on = Arc::clone(&fails);
         disk.fault(move |op| match op {
@@ -224,7 +226,7 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
         assert_eq!(segments(&disk), 2);
         let state = kept.disk.state().reboot(1);
         kept.kill();
-        let again = open(&CrashDisk::with(state), NOW, options(Sync::Always)).unwrap();
+        let again = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
         assert_eq!(again.records().len(), 21);
         again.kill();
     }
@@ -240,7 +242,7 @@ fn writes_are_taken_where_no_reserve_can_be_created() {
             Op::Create { path } if path.ends_with(RESERVE) => Err(io::Error::from_raw_os_error(cause)),
             _ => Ok(()),
         });
-        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
         assert!(is_well(&kept) && kept.set(b"key", b"v").starts_with("Stored"), "error {cause}");
         kept.log().wait(kept.logged()).unwrap();
         kept.kill();
@@ -252,7 +254,7 @@ fn writes_are_taken_where_no_reserve_can_be_created() {
 #[test]
 fn log_does_not_go_on_before_a_segment_that_may_have_its_name() {
     let disk = CrashDisk::new();
-    let options = LogOptions { segment_len: 1_000, ..options(Sync::Always) };
+    let options = LogOptions { segment_len: 1_000, ..options(SyncPolicy::Always) };
     let kept = open(&disk, NOW, options).unwrap();
     let fails = Arc::new(AtomicBool::new(true));
     let goes_on = Arc::clone(&fails);
@@ -294,7 +296,10 @@ fn open_hash(disk: &CrashDisk) -> Hash {
     };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
-    Hash { disk: disk.clone(), database: Database::new(Box::new(engine), clock).sync_engine(Sync::Always) }
+    Hash {
+        disk: disk.clone(),
+        database: Database::new(Box::new(engine), clock).sync_engine(SyncPolicy::Always),
+    }
 }
 
 impl Hash {

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use todana::DataOptions;
-use todana::checkpoint::{CheckpointOptions, Compression};
-use todana::update_log::{LogOptions, Sync};
+use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana_core::{Arithmetic, Delete, Operation, Store, StoreMode, Touch, Ttl};
 
 const START: u64 = 1_700_000_000;
@@ -36,12 +36,12 @@ struct Life {
 
 fn choose(dice: &mut Dice) -> DataOptions {
     let sync = match dice.roll(4) {
-        0 => Sync::Never,
-        1 => Sync::Every(Duration::from_millis(1)),
-        _ => Sync::Always,
+        0 => SyncPolicy::Never,
+        1 => SyncPolicy::Every(Duration::from_millis(1)),
+        _ => SyncPolicy::Always,
     };
     let segment_len = [300, 3_000, 1 << 20][dice.roll(3) as usize];
-    let compression = if dice.coin() { Compression::None } else { Compression::Zstd(1) };
+    let compression = if dice.coin() { CheckpointCompression::None } else { CheckpointCompression::Zstd(1) };
     DataOptions {
         log: LogOptions { segment_len, ..options(sync) },
         checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
@@ -111,7 +111,7 @@ fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut D
     for _ in 0..dice.roll(120) {
         command(&kept, dice);
         let end = kept.log().end();
-        if chosen.log.sync == Sync::Always {
+        if chosen.log.sync == SyncPolicy::Always {
             kept.log().wait(end).unwrap();
         }
         acknowledged.fetch_max(kept.log().synced().0, Ordering::SeqCst);

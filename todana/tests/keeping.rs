@@ -8,12 +8,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::{Change, Follower, LogOptions, Position, Sync, segments};
+use todana::update_log::{LogChange, LogFollower, LogOptions, LogPosition, SyncPolicy, segments};
 use todana::{DataDirectory, DataOptions, Salvaged, verify};
 use todana_core::ErrorKind;
 
 fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
-    let log = LogOptions { sync: Sync::Always, segment_len: 100, reserve_bytes: 0, ..LogOptions::default() };
+    let log =
+        LogOptions { sync: SyncPolicy::Always, segment_len: 100, reserve_bytes: 0, ..LogOptions::default() };
     let checkpoints =
         CheckpointOptions { log_kept_len: len, log_kept_age: age, ..CheckpointOptions::default() };
     open_with(path, &DataOptions { log, checkpoints })
@@ -48,9 +49,9 @@ fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
 
 fn seconds_in(data: &Path) -> Vec<u64> {
     let mut seconds = Vec::new();
-    let mut follower = Follower::open(disk(), &data.join("log"), None, None).unwrap();
-    let read = follower.read_on(&mut |_, time_ms, entry| {
-        if matches!(entry.change, Change::Put { key, .. } if key.starts_with(b"second")) {
+    let mut follower = LogFollower::open(disk(), &data.join("log"), None, None).unwrap();
+    let read = follower.read_new(&mut |_, time_ms, entry| {
+        if matches!(entry.change, LogChange::Put { key, .. } if key.starts_with(b"second")) {
             seconds.push(time_ms / 1000 - NOW);
         }
         ControlFlow::Continue(())
@@ -98,16 +99,16 @@ fn a_log_is_followed_over_new_segments_and_over_what_is_removed_meanwhile() {
     let kept = open(&data, 100);
     kept.set("first", "1");
     kept.settle();
-    let mut follower = Follower::open(disk(), &data.join("log"), None, None).unwrap();
-    let read = |follower: &mut Follower| {
+    let mut follower = LogFollower::open(disk(), &data.join("log"), None, None).unwrap();
+    let read = |follower: &mut LogFollower| {
         let mut keys = Vec::new();
-        let see = &mut |_, _, entry: &todana::update_log::Entry<'_>| {
-            if let Change::Put { key, .. } = entry.change {
+        let see = &mut |_, _, entry: &todana::update_log::LogEntry<'_>| {
+            if let LogChange::Put { key, .. } = entry.change {
                 keys.push(String::from_utf8(key.to_vec()).unwrap());
             }
             ControlFlow::Continue(())
         };
-        assert!(follower.read_on(see).unwrap());
+        assert!(follower.read_new(see).unwrap());
         keys
     };
     assert_eq!(read(&mut follower), ["first"]);
@@ -142,17 +143,17 @@ fn a_log_is_read_from_any_number_and_from_a_time() {
         kept.clock.advance(1);
     }
     let keys = |from: Option<u64>, since: Option<u64>| {
-        let from = from.map(Position);
+        let from = from.map(LogPosition);
         let mut follower =
-            Follower::open(disk(), &data.join("log"), from, since.map(|since| since * 1000)).unwrap();
+            LogFollower::open(disk(), &data.join("log"), from, since.map(|since| since * 1000)).unwrap();
         let mut keys = Vec::new();
-        let see = &mut |position, time_ms, entry: &todana::update_log::Entry<'_>| {
-            if let Change::Put { key, .. } = entry.change {
+        let see = &mut |position, time_ms, entry: &todana::update_log::LogEntry<'_>| {
+            if let LogChange::Put { key, .. } = entry.change {
                 keys.push((position, time_ms / 1000 - NOW, key.to_vec()));
             }
             ControlFlow::Continue(())
         };
-        assert!(follower.read_on(see).unwrap());
+        assert!(follower.read_new(see).unwrap());
         keys
     };
     let all = keys(None, None);

@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, Db, DbOptions, Records};
 use writes::Found;
 
@@ -23,12 +23,12 @@ const FOLDER: &str = "TODANA_TEST_KILLED_FOLDER";
 const KNOWN: &str = "TODANA_TEST_KILLED_KNOWN";
 const SYNC: &str = "TODANA_TEST_KILLED_SYNC";
 /// Nothing is synced while it runs.
-const HOURLY: Sync = Sync::Every(Duration::from_secs(3600));
+const HOURLY: SyncPolicy = SyncPolicy::Every(Duration::from_secs(3600));
 const WRITERS: u64 = 6;
 /// It ends by itself, should nobody kill it.
 const WRITES_MAX: u64 = 100_000;
 
-fn open(name: &str, folder: &Path, sync: Sync) -> Db {
+fn open(name: &str, folder: &Path, sync: SyncPolicy) -> Db {
     // Small segments, so that some are begun and removed all the time.
     let log = LogOptions { sync, segment_len: 64 << 10, recent_max: 16 << 10, ..LogOptions::default() };
     let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
@@ -74,7 +74,7 @@ fn writes_until_it_is_killed() {
     else {
         return;
     };
-    let sync = if std::env::var_os(SYNC).is_some() { Sync::Always } else { HOURLY };
+    let sync = if std::env::var_os(SYNC).is_some() { SyncPolicy::Always } else { HOURLY };
     let db = open(&name, folder.as_ref(), sync);
     let known: Vec<u64> = known.split(',').map(|count| count.parse().unwrap()).collect();
     let counts = counts(&writes::found(&db), &known);
@@ -98,7 +98,7 @@ fn writes_until_it_is_killed() {
     });
 }
 
-fn kill_again_and_again(name: &str, sync: Sync) {
+fn kill_again_and_again(name: &str, sync: SyncPolicy) {
     let folder = tempfile::tempdir().unwrap();
     let kills: u64 = std::env::var("TODANA_KILLS").map_or(10, |kills| kills.parse().unwrap());
     let seed = std::env::var("TODANA_SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -108,7 +108,7 @@ fn kill_again_and_again(name: &str, sync: Sync) {
     for kill in 1..=kills {
         let texts: Vec<String> = acknowledged.iter().map(u64::to_string).collect();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        if sync == Sync::Always {
+        if sync == SyncPolicy::Always {
             command.env(SYNC, "always");
         }
         let mut child = command
@@ -170,22 +170,22 @@ fn kill_again_and_again(name: &str, sync: Sync) {
 
 #[test]
 fn killed_hash_in_memory_with_a_data_directory_has_what_was_acknowledged() {
-    kill_again_and_again("mem:hash", Sync::Always);
+    kill_again_and_again("mem:hash", SyncPolicy::Always);
 }
 
 #[test]
 fn killed_tree_in_memory_with_a_data_directory_has_what_was_acknowledged() {
-    kill_again_and_again("mem:tree", Sync::Always);
+    kill_again_and_again("mem:tree", SyncPolicy::Always);
 }
 
 #[test]
 fn killed_hash_on_disk_has_what_was_acknowledged() {
-    kill_again_and_again("x.hash", Sync::Always);
+    kill_again_and_again("x.hash", SyncPolicy::Always);
 }
 
 #[test]
 fn killed_tree_on_disk_has_what_was_acknowledged() {
-    kill_again_and_again("x.tree", Sync::Always);
+    kill_again_and_again("x.tree", SyncPolicy::Always);
 }
 
 // `--sync` with any time lost what a killed process had not handed to the system: up to all of its last second, acknowledged. Kyoto

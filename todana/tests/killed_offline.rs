@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync, Tail};
+use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{
     Clock, DataOptions, Database, Db, DbOptions, ManualClock, Name, Records as _, RestoreOptions, Salvaged,
     SystemClock, UnixSeconds, restore, salvage, verify,
@@ -28,8 +28,8 @@ use todana_engine::{MemHash, MemHashOptions};
 const NOW: u64 = 1_700_000_000;
 const TARGET: &str = "/restored";
 
-fn hourly() -> Sync {
-    Sync::Every(Duration::from_secs(3600))
+fn hourly() -> SyncPolicy {
+    SyncPolicy::Every(Duration::from_secs(3600))
 }
 
 /// Nothing is synced before it is closed, and several segments are begun.
@@ -94,7 +94,7 @@ fn restored_directory_has_the_writes_of_a_killed_process() {
                     salvaged.restored
                 }
             };
-            assert_eq!((told.position, told.tail), (kept.log().end(), Tail::Clean), "write {number}");
+            assert_eq!((told.position, told.tail), (kept.log().end(), LogTail::Clean), "write {number}");
             assert_eq!(restored(&killed), kept.records(), "write {number}");
             assert_eq!(source(&killed.state()), before, "write {number}");
         }
@@ -112,7 +112,7 @@ fn verify_reads_the_writes_of_a_killed_process() {
         let before = source(&killed.state());
         let found = verify(Arc::new(killed.clone()), Path::new(DATA), &mut |_| ()).unwrap();
         assert_eq!((found.log.1, found.changes), (kept.log().end(), number + 1));
-        assert_eq!((found.tail, found.damages), (Tail::Clean, Vec::new()));
+        assert_eq!((found.tail, found.damages), (LogTail::Clean, Vec::new()));
         assert_eq!(source(&killed.state()), before);
     }
 }

@@ -43,8 +43,8 @@ fn snapshot_of_the_original_is_read_and_written_again() {
         assert_eq!(db.load_snapshot(&mut &CAPTURED[..], BARE).unwrap().stored, 3);
         assert_eq!(db.get(b"japan").unwrap().unwrap(), b"tokyo");
         assert_eq!(db.get(b"").unwrap().unwrap(), b"\0\xff");
-        assert_eq!(db.increment_binary(b"n", 1, todana::Origin::Number(0)).unwrap(), 6);
-        assert_eq!(db.increment_binary(b"n", -1, todana::Origin::Number(0)).unwrap(), 5);
+        assert_eq!(db.increment_binary(b"n", 1, todana::IncrementOrigin::Number(0)).unwrap(), 6);
+        assert_eq!(db.increment_binary(b"n", -1, todana::IncrementOrigin::Number(0)).unwrap(), 5);
         assert!(db.remove(b"other").unwrap());
         if db.is_ordered() {
             assert_eq!(dumped(&db, BARE), CAPTURED);

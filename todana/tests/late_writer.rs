@@ -13,14 +13,14 @@ use kept::{Kept, open, options};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-use todana::update_log::{LogOptions, Sync, Tail};
+use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana_core::ErrorKind;
 
 const NOW: u64 = 1_700_000_000;
 
 /// Nothing is written before the log is closed.
 fn unsynced() -> LogOptions {
-    options(Sync::Every(Duration::from_secs(3600)))
+    options(SyncPolicy::Every(Duration::from_secs(3600)))
 }
 
 /// The first who comes waits at it until it is opened.
@@ -100,7 +100,7 @@ fn abandoned_writer_keeps_the_directory_locked() {
         gate.open();
 
         let kept = open_when_free(&disk);
-        assert_eq!(kept.opened.tail, Tail::Clean, "{waits}");
+        assert_eq!(kept.opened.tail, LogTail::Clean, "{waits}");
         kept.set(b"second", b"value");
         kept.log().wait(kept.logged()).unwrap();
         let expected = kept.records();
@@ -124,7 +124,7 @@ fn change_behind_the_last_batch_is_not_acknowledged() {
         gate.wait();
         kept.set(b"late", b"value");
         let late = kept.logged();
-        assert!(!kept.log().is_settled(late));
+        assert!(!kept.log().is_durable(late));
         gate.open();
         closing.join().unwrap().unwrap();
         assert_eq!(kept.log().wait(late).unwrap_err().kind(), ErrorKind::Unavailable);

@@ -9,16 +9,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use swayed_disk::{Sway, Swayed};
 use todana::disk::{Disk, SystemDisk};
-use todana::update_log::{Change, Entries, LogBytes, LogOptions, Position, Reader, Sync, segments};
+use todana::update_log::{
+    EntryDecoder, LogBytes, LogChange, LogOptions, LogPosition, LogReader, SyncPolicy, segments,
+};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{ErrorKind, Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
-fn open(folder: &Path, sync: Sync) -> (DataDirectory, Database) {
+fn open(folder: &Path, sync: SyncPolicy) -> (DataDirectory, Database) {
     open_on(Arc::new(SystemDisk), folder, sync)
 }
 
-fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: Sync) -> (DataDirectory, Database) {
+fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: SyncPolicy) -> (DataDirectory, Database) {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
     let directory = DataDirectory::open(disk, folder).unwrap();
@@ -35,9 +37,9 @@ fn set(database: &Database, key: &str, value: &[u8]) {
 }
 
 /// The puts that come out of these entries: keys and values.
-fn puts(entries: &mut Entries, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
+fn puts(entries: &mut EntryDecoder, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
     while let Some((_, entry)) = entries.next_entry().unwrap() {
-        if let Change::Put { key, record } = entry.change {
+        if let LogChange::Put { key, record } = entry.change {
             into.push((key.to_vec(), record.value.to_vec()));
         }
     }
@@ -45,7 +47,7 @@ fn puts(entries: &mut Entries, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
 
 #[test]
 fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
-    for sync in [Sync::Every(Duration::from_millis(1)), Sync::Never] {
+    for sync in [SyncPolicy::Every(Duration::from_millis(1)), SyncPolicy::Never] {
         let folder = tempfile::tempdir().unwrap();
         let (directory, database) = open(folder.path(), sync);
         let is_over = AtomicBool::new(false);
@@ -63,7 +65,7 @@ fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
             });
             let log = database.log().unwrap();
             let mut bytes = directory.log_bytes(None).unwrap();
-            let mut entries = Entries::new(bytes.identity().database_id, bytes.position());
+            let mut entries = EntryDecoder::new(bytes.identity().database_id, bytes.position());
             let (mut found, mut piece) = (Vec::new(), Vec::new());
             loop {
                 let was_over = is_over.load(Ordering::Acquire);
@@ -74,7 +76,7 @@ fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
                     bytes.read(until, 777, &mut piece).unwrap();
                     assert_eq!(bytes.position().0 - before.0, piece.len() as u64);
                     assert!((1..=777).contains(&piece.len()));
-                    entries.take(&piece);
+                    entries.push(&piece);
                     piece.clear();
                     puts(&mut entries, &mut found);
                 }
@@ -97,9 +99,9 @@ fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
 #[test]
 fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
     let folder = tempfile::tempdir().unwrap();
-    let (directory, database) = open(folder.path(), Sync::Always);
+    let (directory, database) = open(folder.path(), SyncPolicy::Always);
     let segments = || std::fs::read_dir(folder.path().join("log")).unwrap().count();
-    let mut bytes = directory.log_bytes(Some(Position(0))).unwrap();
+    let mut bytes = directory.log_bytes(Some(LogPosition(0))).unwrap();
     let log = database.log().unwrap();
     let write = || {
         for number in 0..40 {
@@ -120,11 +122,11 @@ fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
     // What has been read is let go.
     write();
     assert!(segments() < held, "{} of {held}", segments());
-    let error = directory.log_bytes(Some(Position(0))).map(|_| ()).unwrap_err();
+    let error = directory.log_bytes(Some(LogPosition(0))).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("does not go back to position 0, only to "), "{error}");
     let first = directory.log_bytes(None).unwrap().position();
-    assert!(first > Position(0));
+    assert!(first > LogPosition(0));
     let until = log.readable();
     while bytes.position() < until {
         bytes.read(until, usize::MAX, &mut all).unwrap();
@@ -132,9 +134,10 @@ fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
     log.close().unwrap();
     // The bytes are those that the library's own reader takes for the same entries.
     let mut reader =
-        Reader::open(Arc::new(SystemDisk), &folder.path().join("log"), directory.identity(), first).unwrap();
-    let mut entries = Entries::new(directory.identity().database_id, first);
-    entries.take(&all[first.0 as usize..]);
+        LogReader::open(Arc::new(SystemDisk), &folder.path().join("log"), directory.identity(), first)
+            .unwrap();
+    let mut entries = EntryDecoder::new(directory.identity().database_id, first);
+    entries.push(&all[first.0 as usize..]);
     let mut count = 0;
     while let Some(own) = entries.next_entry().unwrap() {
         assert_eq!(Some(own), reader.next_entry().unwrap());
@@ -146,7 +149,7 @@ fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
 #[test]
 fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none() {
     let folder = tempfile::tempdir().unwrap();
-    let (directory, database) = open(folder.path(), Sync::Always);
+    let (directory, database) = open(folder.path(), SyncPolicy::Always);
     set(&database, "key", b"value");
     let log = database.log().unwrap();
     log.wait(log.end()).unwrap();
@@ -157,26 +160,26 @@ fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none(
     // A mark of 25 bytes, and the record.
     let places: Vec<u64> = (0..=until.0)
         .filter(|&at| {
-            let mut bytes = directory.log_bytes(Some(Position(at))).unwrap();
+            let mut bytes = directory.log_bytes(Some(LogPosition(at))).unwrap();
             let is_between = bytes.is_between_entries(until).unwrap();
-            assert_eq!(bytes.position(), Position(at));
+            assert_eq!(bytes.position(), LogPosition(at));
             is_between
         })
         .collect();
     assert_eq!(places, [0, 25, until.0]);
     let is_whole = |id, from, bytes: &[u8]| {
-        let mut entries = Entries::new(id, from);
-        entries.take(bytes);
+        let mut entries = EntryDecoder::new(id, from);
+        entries.push(bytes);
         while let Ok(Some(_)) = entries.next_entry() {}
         entries.is_empty()
     };
-    assert!(is_whole(id, Position(0), &bytes));
-    assert!(!is_whole([0; 16], Position(0), &bytes));
-    assert!(!is_whole(id, Position(1), &bytes));
+    assert!(is_whole(id, LogPosition(0), &bytes));
+    assert!(!is_whole([0; 16], LogPosition(0), &bytes));
+    assert!(!is_whole(id, LogPosition(1), &bytes));
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
-        assert!(!is_whole(id, Position(0), &damaged), "bit {bit}");
+        assert!(!is_whole(id, LogPosition(0), &damaged), "bit {bit}");
     }
 }
 
@@ -210,13 +213,13 @@ impl Sway for Arc<Interrupted> {
 }
 
 /// Reads all that can be read.
-fn drained(bytes: &mut LogBytes, until: Position) -> u64 {
+fn drained(bytes: &mut LogBytes, until: LogPosition) -> u64 {
     let (from, mut all) = (bytes.position(), Vec::new());
     while bytes.position() < until {
         bytes.read(until, usize::MAX, &mut all).unwrap();
     }
-    let mut entries = Entries::new(bytes.identity().database_id, from);
-    entries.take(&all);
+    let mut entries = EntryDecoder::new(bytes.identity().database_id, from);
+    entries.push(&all);
     while entries.next_entry().unwrap().is_some() {}
     assert!(entries.is_empty());
     all.len() as u64
@@ -226,7 +229,7 @@ fn drained(bytes: &mut LogBytes, until: Position) -> u64 {
 fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
-    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), Sync::Always);
+    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);
     let log = database.log().unwrap();
     for number in 0..40 {
         set(&database, &format!("key:{number}"), &[7; 1000]);
@@ -255,7 +258,7 @@ fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
 fn nothing_more_is_removed_once_a_reader_has_begun() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
-    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), Sync::Always);
+    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);
     let directory = Arc::new(directory);
     let log = database.log().unwrap();
     let write = || {
@@ -275,11 +278,11 @@ fn nothing_more_is_removed_once_a_reader_has_begun() {
     directory.checkpoint(&database).unwrap();
     let mut bytes = receiver.try_recv().expect("something was removed");
     let (from, until) = (bytes.position(), log.readable());
-    assert_eq!(from, Position(0));
+    assert_eq!(from, LogPosition(0));
     assert_eq!(drained(&mut bytes, until), until.0);
     drop(bytes);
     // Nobody reads it any longer.
     write();
     directory.checkpoint(&database).unwrap();
-    assert!(directory.log_bytes(None).unwrap().position() > Position(0));
+    assert!(directory.log_bytes(None).unwrap().position() > LogPosition(0));
 }

@@ -8,7 +8,7 @@ use crash_disk::{CrashDisk, State};
 use kept::{Records, open, options, salvage, salvaged};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use todana::update_log::{Finding, LogOptions, Position, Sync};
+use todana::update_log::{LogDamage, LogOptions, LogPosition, SyncPolicy};
 use todana_core::{Delete, Operation};
 
 const NOW: u64 = 1_700_000_000;
@@ -16,13 +16,13 @@ const NOW: u64 = 1_700_000_000;
 struct Log {
     state: State,
     records: Records,
-    end: Position,
+    end: LogPosition,
 }
 
 /// Three segments; no key is set twice.
 fn log() -> Log {
     let disk = CrashDisk::new();
-    let always = LogOptions { segment_len: 250, ..options(Sync::Always) };
+    let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
     let kept = open(&disk, NOW, always).unwrap();
     for n in 0..18u8 {
         kept.set(&[b'a' + n], format!("value {n}").as_bytes());
@@ -31,7 +31,7 @@ fn log() -> Log {
     kept.run(Operation::Delete(Delete { key: b"b", ..Delete::default() }));
     kept.log().close().unwrap();
     let state = disk.state();
-    let again = open(&CrashDisk::with(state.clone()), NOW, options(Sync::Always)).unwrap();
+    let again = open(&CrashDisk::with(state.clone()), NOW, options(SyncPolicy::Always)).unwrap();
     let (records, end) = (again.records(), again.opened.end);
     assert_eq!(records.len(), 17);
     again.kill();
@@ -45,11 +45,11 @@ fn segments(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Salvages; returns what was damaged and the records of the new database, without their versions, which are its own.
-fn save(log: &Log, state: State, story: &str) -> (Vec<Finding>, Records) {
+fn save(log: &Log, state: State, story: &str) -> (Vec<LogDamage>, Records) {
     let disk = CrashDisk::with(state);
     let found = salvage(&disk, NOW).unwrap_or_else(|error| panic!("{story}: {error}"));
     assert_eq!(found.restored.position, log.end, "{story}");
-    let kept = open(&salvaged(&disk), NOW, options(Sync::Always)).unwrap();
+    let kept = open(&salvaged(&disk), NOW, options(SyncPolicy::Always)).unwrap();
     let records = kept.records();
     kept.kill();
     (found.damages.into_iter().map(|damage| damage.finding).collect(), records)
@@ -134,7 +134,7 @@ fn a_missing_segment_is_a_loss_and_its_neighbours_are_saved() {
 /// A directory without its log, whose newest checkpoint is behind an older one, or is the only one and damaged.
 fn without_log(is_damaged: bool) -> State {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     for n in 0..3u8 {
         kept.set(&[b'a' + n], &[n; 70_000]);
         kept.directory.checkpoint(&kept.database).unwrap();
@@ -158,7 +158,7 @@ fn checkpoint_without_log_is_salvaged() {
     for (is_damaged, left) in [(false, 3), (true, 2)] {
         let disk = CrashDisk::with(without_log(is_damaged));
         salvage(&disk, NOW).unwrap();
-        let kept = open(&salvaged(&disk), NOW, options(Sync::Always)).unwrap();
+        let kept = open(&salvaged(&disk), NOW, options(SyncPolicy::Always)).unwrap();
         assert_eq!(kept.records().len(), left);
         kept.kill();
     }

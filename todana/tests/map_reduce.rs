@@ -113,11 +113,11 @@ fn values_that_are_not_asked_for_are_passed_over() {
     let db = Db::open("mem:hash").unwrap();
     let model = fill(&db, 2000, 5000);
     let mut keys = Vec::new();
-    let map = |_: &[u8], record: todana::Record<'_>, emit: &mut todana::Emitter<'_>| {
+    let map = |_: &[u8], record: todana::Record<'_>, emit: &mut todana::PairEmitter<'_>| {
         record.value.split(|&byte| byte == b' ').for_each(|word| emit.emit(word, b"some value"));
         Ok(())
     };
-    let mut reduce = |key: &[u8], _: &mut todana::Values<'_>| {
+    let mut reduce = |key: &[u8], _: &mut todana::ReduceValues<'_>| {
         keys.push(key.to_vec());
         Ok(())
     };
@@ -132,14 +132,14 @@ fn what_goes_wrong_ends_it_and_is_told() {
     let fails = || Err(Error::new(ErrorKind::Full, "enough"));
     let error = MapReduce::new().run(&db, &|_, _, _| fails(), &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.to_string(), "enough");
-    let emits = |_: &[u8], _: todana::Record<'_>, emit: &mut todana::Emitter<'_>| {
+    let emits = |_: &[u8], _: todana::Record<'_>, emit: &mut todana::PairEmitter<'_>| {
         emit.emit(b"a", b"b");
         Ok(())
     };
     assert_eq!(MapReduce::new().run(&db, &emits, &mut |_, _| fails()).unwrap_err().to_string(), "enough");
     // Longer than all the memory there is.
     let long = vec![0; 1 << 20];
-    let emits_long = |_: &[u8], _: todana::Record<'_>, emit: &mut todana::Emitter<'_>| {
+    let emits_long = |_: &[u8], _: todana::Record<'_>, emit: &mut todana::PairEmitter<'_>| {
         emit.emit(b"a", &long);
         Ok(())
     };

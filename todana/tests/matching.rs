@@ -4,7 +4,7 @@ mod kinds;
 
 use kinds::on_each_kind;
 use std::collections::BTreeSet;
-use todana::{ErrorKind, Records, Symbols, Ttl};
+use todana::{ErrorKind, KeySymbols, Records, Ttl};
 
 const KEYS: [&str; 8] = ["user:1", "user:12", "user:x", "uses", "vat", "größe", "grösse", "grosse"];
 
@@ -64,13 +64,13 @@ fn the_most_similar_keys_come_first_by_bytes_or_by_characters() {
             pairs.iter().map(|&(key, distance)| (key.into(), distance)).collect()
         };
         let by_characters = pairs(&[("grosse", 0), ("grösse", 1), ("größe", 3)]);
-        assert_eq!(found("grosse", 3, Symbols::Characters, 10), by_characters);
+        assert_eq!(found("grosse", 3, KeySymbols::Characters, 10), by_characters);
         // Two bytes make an ö; an ß too, in the place of two others.
-        assert_eq!(found("grosse", 3, Symbols::Bytes, 10), pairs(&[("grosse", 0), ("grösse", 2)]));
-        assert_eq!(found("grosse", 9, Symbols::Characters, 2), by_characters[..2]);
-        assert!(found("grosse", 9, Symbols::Bytes, 0).is_empty());
-        assert!(found("nothing like it", 3, Symbols::Bytes, 10).is_empty());
-        let all = db.match_similar(b"", usize::MAX, Symbols::Characters, 100).unwrap();
+        assert_eq!(found("grosse", 3, KeySymbols::Bytes, 10), pairs(&[("grosse", 0), ("grösse", 2)]));
+        assert_eq!(found("grosse", 9, KeySymbols::Characters, 2), by_characters[..2]);
+        assert!(found("grosse", 9, KeySymbols::Bytes, 0).is_empty());
+        assert!(found("nothing like it", 3, KeySymbols::Bytes, 10).is_empty());
+        let all = db.match_similar(b"", usize::MAX, KeySymbols::Characters, 100).unwrap();
         assert_eq!(all.len(), KEYS.len() + 1);
         assert!(all.is_sorted_by_key(|(key, distance)| (*distance, key.clone())));
     });

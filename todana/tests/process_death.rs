@@ -11,13 +11,13 @@ use crash_disk::{CrashDisk, Dice, Op, State};
 use kept::{DATA, Kept, Records, open, options};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 
 const NOW: u64 = 1_700_000_000;
 
 /// Nothing is synced before it is closed.
 fn unsynced() -> LogOptions {
-    LogOptions { segment_len: 20_000, ..options(Sync::Every(Duration::from_secs(3600))) }
+    LogOptions { segment_len: 20_000, ..options(SyncPolicy::Every(Duration::from_secs(3600))) }
 }
 
 fn recent() -> PathBuf {

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use todana::update_log::{LogOptions, Sync};
-use todana::{DataOptions, Db, DbOptions, ErrorKind, Records, Result, Ttl, Update};
+use todana::update_log::{LogOptions, SyncPolicy};
+use todana::{DataOptions, Db, DbOptions, ErrorKind, Records, Result, Ttl, UpdateAction};
 
 /// A database on disk of each kind.
 #[derive(Clone, Copy, Debug)]
@@ -168,8 +168,8 @@ fn what_is_read_and_refused_changes_nothing() {
             db.remove(b"missing").map(drop),
             db.touch(b"key 1", Ttl::Never).map(drop),
             db.increment(b"number", 1, None).map(drop),
-            db.update(b"key 1", &mut |_| Update::Remove),
-            db.update(b"key 2", &mut |_| Update::Value(b"again".to_vec())),
+            db.update(b"key 1", &mut |_| UpdateAction::Remove),
+            db.update(b"key 2", &mut |_| UpdateAction::Value(b"again".to_vec())),
             db.clear(),
             db.checkpoint(),
             db.begin().map(drop),
@@ -184,7 +184,7 @@ fn what_is_read_and_refused_changes_nothing() {
         assert_eq!(db.get(b"key 2").unwrap(), None);
         db.update(b"key 2", &mut |old| {
             assert!(old.is_none());
-            Update::Keep
+            UpdateAction::Keep
         })
         .unwrap();
         let snapshot = db.snapshot().unwrap();
@@ -241,7 +241,7 @@ fn start(test: &str, folder: &Path) -> (Child, impl Iterator<Item = String> + us
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     // All is in memory that outlives the process, and in nothing else.
-    let log = LogOptions { sync: Sync::Every(Duration::from_secs(3600)), ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let unsynced = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
     for place in PLACES {
         let db = place.open_with(folder.as_ref(), &unsynced).unwrap();

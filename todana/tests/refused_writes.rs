@@ -14,8 +14,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana::update_log::Sync;
-use todana::{Database, Lane, ManualClock};
+use todana::update_log::SyncPolicy;
+use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
     Arithmetic, Delete, Durable, ErrorKind, Get, MemoryLimit, Operation, Refusal, RefusedStore, Reply, Store,
     StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
@@ -31,7 +31,7 @@ const CAUSES: [i32; 7] = [28, 122, 24, 23, 30, 13, 5];
 struct Hash {
     disk: CrashDisk,
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
 }
 
 fn open_hash(disk: &CrashDisk) -> Hash {
@@ -39,7 +39,7 @@ fn open_hash(disk: &CrashDisk) -> Hash {
         DiskHashOptions { disk: Arc::new(disk.clone()), reserve_bytes: 0, ..DiskHashOptions::default() };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
-    let database = Database::new(Box::new(engine), clock).sync_engine(Sync::Always);
+    let database = Database::new(Box::new(engine), clock).sync_engine(SyncPolicy::Always);
     let lane = database.lane();
     Hash { disk: disk.clone(), database, lane }
 }
@@ -221,7 +221,7 @@ fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
         })
     };
     let hash = Hash::with_records();
-    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(Sync::Always)).unwrap();
+    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(SyncPolicy::Always)).unwrap();
     kept.set(b"user3", b"precious");
     for refusal in [Refusal::TooLarge, Refusal::OutOfMemory] {
         assert_eq!(hash.run(refused(refusal)), format!("Refused({refusal:?})"));
@@ -233,7 +233,7 @@ fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
 
 #[test]
 fn a_full_memory_keeps_records_of_a_data_directory() {
-    let fill = |database: &Database, lane: &Lane| {
+    let fill = |database: &Database, lane: &WorkerCounters| {
         let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
         database.engine().bounded().unwrap().set_limit(limit);
         for number in 0.. {
@@ -249,7 +249,7 @@ fn a_full_memory_keeps_records_of_a_data_directory() {
         }
     };
     let long = vec![b'n'; 60_000];
-    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(Sync::Never)).unwrap();
+    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(SyncPolicy::Never)).unwrap();
     kept.set(b"user", b"precious");
     fill(&kept.database, &kept.lane);
     assert_eq!(kept.set(b"user", &long), "Refused(OutOfMemory)");

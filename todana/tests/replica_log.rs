@@ -12,9 +12,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use todana::replication::{Begins, Feed};
-use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Db, Lane, ManualClock, Records};
+use todana::replication::{FeedStart, ReplicationFeed};
+use todana::update_log::{LogOptions, SyncPolicy};
+use todana::{Clock, DataDirectory, DataOptions, Database, Db, ManualClock, Records, WorkerCounters};
 use todana_core::{Operation, Store, UnixSeconds};
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -24,7 +24,7 @@ const NANOS: u64 = 1_000_000_000;
 /// A hash that replicas follow.
 struct Followed {
     database: Arc<Database>,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     goes_on: bool,
     // Dropped last: the lock outlives the log.
     directory: DataDirectory,
@@ -36,7 +36,7 @@ fn open(folder: &Path, now: u64) -> Followed {
     let hash = DiskHash::open(&folder.join("x.hash"), options).unwrap();
     let database = Database::new(Box::new(hash), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(disk(), &folder.join("ulog")).unwrap();
-    let log = LogOptions { sync: Sync::Every(Duration::from_secs(3600)), ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     let goes_on = directory.keep_replica_log(&database, clock, &options).unwrap();
     let lane = database.lane();
@@ -62,12 +62,12 @@ impl Followed {
     }
 
     /// What a replica is told that has all up to a time stamp, and whether its place was found.
-    fn told(&self, after: u64) -> (Begins, BTreeMap<u64, String>) {
+    fn told(&self, after: u64) -> (FeedStart, BTreeMap<u64, String>) {
         self.sync();
-        let (mut feed, begins) = Feed::open(&self.directory, 0, 1, after).unwrap();
+        let (mut feed, begins) = ReplicationFeed::open(&self.directory, 0, 1, after).unwrap();
         let (end, mut told) = (self.database.log().unwrap().synced(), BTreeMap::new());
         while feed.position() < end {
-            feed.read_on(end, 1 << 20, &mut |stamp, _, change| {
+            feed.read_new(end, 1 << 20, &mut |stamp, _, change| {
                 drop(told.insert(stamp, format!("{change:?}")))
             })
             .unwrap();
@@ -88,7 +88,7 @@ fn log_goes_on_after_a_stop_in_order() {
     assert!(first.goes_on);
     first.set("a", "1");
     let (begins, told) = first.told(0);
-    assert_eq!((begins, told.len()), (Begins::Whole, 1));
+    assert_eq!((begins, told.len()), (FeedStart::Whole, 1));
     let place = *told.keys().next().unwrap();
     first.close();
     // Also with the clock put back, and closed again without a change.
@@ -100,7 +100,7 @@ fn log_goes_on_after_a_stop_in_order() {
     let last = open(folder.path(), NOW - 50);
     last.set("b", "2");
     let (begins, told) = last.told(place);
-    assert_eq!((begins, told.len()), (Begins::Whole, 1));
+    assert_eq!((begins, told.len()), (FeedStart::Whole, 1));
     assert!(told.values().next().unwrap().contains("Put"), "{told:?}");
 }
 
@@ -121,7 +121,7 @@ fn copy_that_was_changed_alike_is_another_database() {
 
     let third = open(folder.path(), NOW + 2);
     assert!(!third.goes_on);
-    assert_eq!(third.told(place).0, Begins::Later);
+    assert_eq!(third.told(place).0, FeedStart::Later);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn log_begins_at_0_only_where_there_was_none() {
         let next = open(folder.path(), NOW + 1);
         assert!(!next.goes_on);
         next.set("another", "value");
-        assert_eq!(next.told(place).0, Begins::Later);
-        assert_eq!(next.told(0).0, Begins::Later);
+        assert_eq!(next.told(place).0, FeedStart::Later);
+        assert_eq!(next.told(0).0, FeedStart::Later);
         assert!(next.database.log().unwrap().end() > end);
     }
 }
@@ -185,7 +185,7 @@ fn place_is_not_found_in_a_log_begun_anew_with_the_clock_put_back() {
             assert!(!next.goes_on);
             next.set("key", "z");
             let (begins, told) = next.told(place);
-            assert_eq!(begins, Begins::Later, "{back} s, closed: {is_closed}");
+            assert_eq!(begins, FeedStart::Later, "{back} s, closed: {is_closed}");
             assert_eq!(told.len(), 1, "nothing that follows is passed over");
             drop(next);
         }

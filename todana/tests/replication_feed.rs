@@ -6,12 +6,12 @@ use folder::{Kept, folder, open_with};
 use std::path::Path;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::replication::{Begins, Feed};
-use todana::update_log::{Change, LogOptions, Sync, segments};
+use todana::replication::{FeedStart, ReplicationFeed};
+use todana::update_log::{LogChange, LogOptions, SyncPolicy, segments};
 use todana::{DataOptions, ManualClock};
 
 fn kept(path: &Path) -> Kept {
-    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
     let checkpoints = CheckpointOptions {
         log_kept_len: u64::MAX,
         log_kept_age: Duration::MAX,
@@ -21,13 +21,13 @@ fn kept(path: &Path) -> Kept {
 }
 
 /// Time stamps and keys behind a time stamp.
-fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, Begins) {
-    let (mut feed, begins) = Feed::open(&kept.directory, 0, 1, after).unwrap();
+fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, FeedStart) {
+    let (mut feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, after).unwrap();
     let end = kept.database.log().unwrap().end();
     let mut all = Vec::new();
     while feed.position() < end {
-        feed.read_on(end, 1 << 20, &mut |stamp, _, change| {
-            if let Change::Put { key, .. } = change {
+        feed.read_new(end, 1 << 20, &mut |stamp, _, change| {
+            if let LogChange::Put { key, .. } = change {
                 all.push((stamp, String::from_utf8_lossy(key).into_owned()));
             }
         })
@@ -51,7 +51,7 @@ fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
     assert!(all.is_sorted_by(|one, other| one.0 < other.0), "{all:?}");
     for (at, (stamp, key)) in all.iter().enumerate() {
         let (rest, begins) = changes(kept, *stamp);
-        assert_eq!((rest, begins), (all[at + 1..].to_vec(), Begins::Whole), "behind {key}");
+        assert_eq!((rest, begins), (all[at + 1..].to_vec(), FeedStart::Whole), "behind {key}");
     }
 }
 
@@ -119,15 +119,15 @@ fn what_is_let_go_of_the_log_is_what_no_checkpoint_needs_and_nobody_reads() {
         store(&kept, "more");
     }
     let before = count();
-    let (feed, begins) = Feed::open(&kept.directory, 0, 1, 0).unwrap();
-    assert_eq!(begins, Begins::Whole);
+    let (feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, 0).unwrap();
+    assert_eq!(begins, FeedStart::Whole);
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     assert_eq!(count(), before, "a replica reads it");
     drop(feed);
     let ended = |second: u64| move |ended_ms: u64| ended_ms / 1000 <= folder::NOW + second;
     kept.directory.release_log(&kept.database, &ended(4)).unwrap();
     assert_eq!(count(), before - 4);
-    assert_eq!(changes(&kept, 0).1, Begins::Later);
+    assert_eq!(changes(&kept, 0).1, FeedStart::Later);
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     let left = count();
     assert!(left < before - 8 && left >= 2, "{left} of {before}");

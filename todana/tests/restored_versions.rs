@@ -6,7 +6,7 @@ use saved::back_up;
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Clock, Compared, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds};
+use todana::{Clock, CompareOutcome, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn open(path: &Path) -> Db {
@@ -39,7 +39,7 @@ fn token(db: &Db, value: &[u8]) -> u64 {
 
 /// Whether a store that compares with this version is made.
 fn fits(db: &Db, version: u64) -> bool {
-    db.compare_and_set(b"key", b"by an old token", version).unwrap() == Compared::Stored
+    db.compare_and_set(b"key", b"by an old token", version).unwrap() == CompareOutcome::Stored
 }
 
 #[test]

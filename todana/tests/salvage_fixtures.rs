@@ -12,7 +12,7 @@ use kept::{DATA, open, options, salvage, salvaged};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 
 const NOW: u64 = 1_700_000_000;
 
@@ -79,7 +79,7 @@ fn state(files: &[(PathBuf, Vec<u8>)], root: &str) -> State {
 
 /// How many records a database opens with, and a checksum of all but their versions, which are its own.
 fn records(disk: &CrashDisk) -> String {
-    let kept = open(disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(disk, NOW, options(SyncPolicy::Always)).unwrap();
     let (mut count, mut crc) = (0, 0);
     for (key, (value, attributes)) in kept.records() {
         let told = format!("{} {:?} {:?} ", attributes.flags, attributes.expiry, attributes.marks);

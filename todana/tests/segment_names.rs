@@ -11,12 +11,12 @@ use crash_disk::CrashDisk;
 use kept::{DATA, Kept, open, options};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 
 const NOW: u64 = 1_700_000_000;
 
 fn log() -> LogOptions {
-    LogOptions { segment_len: 500, ..options(Sync::Always) }
+    LogOptions { segment_len: 500, ..options(SyncPolicy::Always) }
 }
 
 fn set(kept: &Kept, number: usize) -> todana_core::Result<()> {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use todana::{ErrorKind, Records, Update};
+use todana::{ErrorKind, Records, UpdateAction};
 
 fn all(records: &impl Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
     records.iter().map(Result::unwrap).collect()
@@ -127,7 +127,7 @@ fn a_snapshot_cannot_be_written_to_and_ends_when_all_is_cleared() {
         for error in [
             snapshot.set(b"a", b"2").unwrap_err(),
             snapshot.remove(b"a").unwrap_err(),
-            snapshot.update(b"a", &mut |_| Update::Remove).unwrap_err(),
+            snapshot.update(b"a", &mut |_| UpdateAction::Remove).unwrap_err(),
         ] {
             assert_eq!(
                 (error.kind(), error.to_string().as_str()),
@@ -137,7 +137,7 @@ fn a_snapshot_cannot_be_written_to_and_ends_when_all_is_cleared() {
         snapshot
             .update(b"a", &mut |record| {
                 assert_eq!(record.unwrap().value, b"1");
-                Update::Keep
+                UpdateAction::Keep
             })
             .unwrap();
         let transaction = db.begin().unwrap();

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
 use todana::backup::Receiver;
-use todana::update_log::{Entries, Position};
+use todana::update_log::{EntryDecoder, LogPosition};
 use todana_core::ErrorKind;
 
 #[test]
@@ -73,8 +73,8 @@ fn a_stream_of_more_files_than_any_backup_has_is_refused() {
 #[test]
 fn an_entry_beyond_the_last_position_is_an_error() {
     for (from, entries_len) in [(u64::MAX - 9, 1), (u64::MAX - 8, 0), (u64::MAX - 18, 2)] {
-        let mut entries = Entries::new(*opener::DATABASE_ID, Position(from));
-        entries.take(&incoming::framed(Position(from), b"\x01\x04\x01\x04\x01\x04"));
+        let mut entries = EntryDecoder::new(*opener::DATABASE_ID, LogPosition(from));
+        entries.push(&incoming::framed(LogPosition(from), b"\x01\x04\x01\x04\x01\x04"));
         for _ in 0..entries_len {
             assert!(entries.next_entry().unwrap().is_some());
         }

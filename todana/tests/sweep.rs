@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock, Weak};
-use todana::{Clock, Database, Lane, ManualClock};
+use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{
     Arithmetic, Buffer, Engine, Get, MemoryLimit, Operation, Perishable, Place, Record, Refusal, Reply,
     Result, Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
@@ -13,7 +13,7 @@ const START: u64 = 1_700_000_000;
 
 struct Under {
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
 }
 

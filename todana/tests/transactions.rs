@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use todana::disk::SystemDisk;
-use todana::update_log::{Change, Follower, Position, Sync};
+use todana::update_log::{LogChange, LogFollower, LogPosition, SyncPolicy};
 use todana::{
     CachedClock, Clock, DataDirectory, DataOptions, Database, Db, DbOptions, ErrorKind, Records, Ttl,
     WhenFull,
@@ -94,7 +94,7 @@ fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
         let transaction = db.begin().unwrap();
         assert_eq!(db.begin().unwrap_err().kind(), ErrorKind::Busy);
         assert!(db.database().try_begin(&db.database().lane()).is_none());
-        let mut update = |_: Option<todana::Record<'_>>| todana::Update::Remove;
+        let mut update = |_: Option<todana::Record<'_>>| todana::UpdateAction::Remove;
         assert_eq!(db.update(b"a", &mut update).unwrap_err().kind(), ErrorKind::Busy);
         assert!(db.set(b"a", b"2").is_err());
         transaction.commit().unwrap();
@@ -436,7 +436,7 @@ fn the_log_tells_a_transaction_as_one_entry() {
     let database = Database::new(Box::new(engine), Arc::clone(&clock));
     let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
     let mut options = DataOptions::default();
-    options.log.sync = Sync::Always;
+    options.log.sync = SyncPolicy::Always;
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
     let lane = database.lane();
     let transaction = database.begin(&lane).unwrap();
@@ -447,13 +447,14 @@ fn the_log_tells_a_transaction_as_one_entry() {
     let end = database.log().unwrap().end();
     assert_eq!(database.log().unwrap().synced(), end);
     let mut follower =
-        Follower::open(Arc::new(SystemDisk), &folder.path().join("log"), Some(Position(0)), None).unwrap();
+        LogFollower::open(Arc::new(SystemDisk), &folder.path().join("log"), Some(LogPosition(0)), None)
+            .unwrap();
     let mut told = Vec::new();
     follower
-        .read_on(&mut |_, _, entry| {
+        .read_new(&mut |_, _, entry| {
             match entry.change {
-                Change::Mark { .. } => {}
-                Change::Transaction(changes) => {
+                LogChange::Mark { .. } => {}
+                LogChange::Transaction(changes) => {
                     told.push(changes.iter().map(|change| format!("{change:?}")).collect())
                 }
                 change => told.push(vec![format!("{change:?}")]),

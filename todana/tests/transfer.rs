@@ -6,7 +6,7 @@ use kinds::{names, on_each_kind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use todana::{Db, ErrorKind, Expiry, Loaded, Merge, OwnedRecord, Records, Ttl};
+use todana::{Db, ErrorKind, Expiry, LoadSummary, MergePolicy, OwnedRecord, Records, Ttl};
 
 fn all(db: &Db) -> BTreeMap<Vec<u8>, OwnedRecord> {
     db.iter().records().map(Result::unwrap).collect()
@@ -19,10 +19,10 @@ fn text(db: &Db, key: &[u8]) -> Option<String> {
 #[test]
 fn merged_records_set_add_replace_or_append() {
     for (mode, expected, count) in [
-        (Merge::Set, ["new", "b2", "c2"], 3),
-        (Merge::Add, ["old", "b1", "c2"], 1),
-        (Merge::Replace, ["new", "b2", ""], 2),
-        (Merge::Append, ["oldnew", "b1b2", "c2"], 3),
+        (MergePolicy::Set, ["new", "b2", "c2"], 3),
+        (MergePolicy::Add, ["old", "b1", "c2"], 1),
+        (MergePolicy::Replace, ["new", "b2", ""], 2),
+        (MergePolicy::Append, ["oldnew", "b1b2", "c2"], 3),
     ] {
         on_each_kind(|db| {
             let (one, other) = (Db::open("mem:hash").unwrap(), Db::open("mem:tree").unwrap());
@@ -34,7 +34,7 @@ fn merged_records_set_add_replace_or_append() {
             let values = [b"a", b"b", b"c"].map(|key| text(&db, key).unwrap_or_default());
             assert_eq!(values, expected, "{mode:?}");
             let flags = db.get_record(b"a").unwrap().unwrap().flags;
-            assert_eq!(flags, if matches!(mode, Merge::Set | Merge::Replace) { 2 } else { 1 });
+            assert_eq!(flags, if matches!(mode, MergePolicy::Set | MergePolicy::Replace) { 2 } else { 1 });
             assert_eq!(db.merge(&[&db.clone()], mode).unwrap_err().kind(), ErrorKind::Invalid);
         });
     }
@@ -52,7 +52,7 @@ fn a_dump_brings_back_every_record_with_its_attributes() {
         let mut dumped = Vec::new();
         assert_eq!(db.dump(&mut dumped).unwrap(), 2502);
         let again = Db::open("mem:tree").unwrap();
-        assert_eq!(again.load(&mut dumped.as_slice()).unwrap(), Loaded { stored: 2502, expired: 0 });
+        assert_eq!(again.load(&mut dumped.as_slice()).unwrap(), LoadSummary { stored: 2502, expired: 0 });
         let (mut one, mut other) = (all(&db), all(&again));
         // It has begun anew.
         let spans =
@@ -70,7 +70,7 @@ fn text_that_is_no_dump_is_refused_by_its_line_and_the_dead_are_left_out() {
         assert_eq!(error.to_string(), "line 2: there is no tab between key and value");
         assert_eq!((text(&db, b"a").as_deref(), text(&db, b"c")), (Some("1"), None));
         let loaded = db.load(&mut &b"dead\t1\t0\t5\nd\t4\t\t0\nlast\tx"[..]).unwrap();
-        assert_eq!(loaded, Loaded { stored: 2, expired: 1 });
+        assert_eq!(loaded, LoadSummary { stored: 2, expired: 1 });
         assert_eq!(db.get_record(b"d").unwrap().unwrap().expiry, Expiry::Never);
         assert_eq!(text(&db, b"last").as_deref(), Some("x"));
     });

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
+use todana::update_log::{LogOptions, SyncPolicy};
+use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, WorkerCounters};
 use todana_core::{Operation, Reply, Store, Ttl, UnixSeconds};
 use todana_engine::{DiskTree, DiskTreeOptions};
 
@@ -20,7 +20,7 @@ const START: u64 = 1_700_000_000;
 
 struct Tree {
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     // Dropped last: the lock outlives the log.
     directory: DataDirectory,
@@ -34,7 +34,7 @@ fn open(path: &Path) -> Tree {
     let engine = DiskTree::open(&path.join("tree"), options).unwrap();
     let database = Database::new(Box::new(engine), clock_too());
     // Nothing comes to disk by itself.
-    let log = LogOptions { sync: Sync::Every(Duration::from_secs(3600)), ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, clock_too(), &options, &mut |_| ()).unwrap();
     Tree { lane: database.lane(), database, clock, directory }
@@ -91,7 +91,7 @@ fn tree_with_front(folder: &Path, front_bytes: u64) -> Database {
 /// Reads the log of this disk into a database, until it `breaks`.
 fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::Result<DataDirectory> {
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(LOG)).unwrap();
-    let log = LogOptions { sync: Sync::Never, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Never, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let flow = if breaks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };

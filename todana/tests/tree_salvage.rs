@@ -8,13 +8,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{
     DataOptions, Db, DbOptions, ErrorKind, Name, Records, RestoreOptions, Result, Salvaged, SystemClock,
 };
 
 fn open(path: &Path) -> Result<Db> {
-    let log = LogOptions { sync: Sync::Always, segment_len: 1_000, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, segment_len: 1_000, ..LogOptions::default() };
     let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
     options.open(path.to_str().unwrap())
 }

@@ -10,15 +10,16 @@ use std::io::{self, ErrorKind as IoErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
-use todana::update_log::{Change, Health, LogOptions, Position, Sync, UpdateLog};
+use todana::update_log::{DurabilityHealth, LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use todana_core::{Attributes, ErrorKind, Get, Needs, Operation, Record, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const REFUSED: &str = "Refused(LogUnwritable)";
-const MODES: [Sync; 3] = [Sync::Always, Sync::Every(Duration::from_millis(5)), Sync::Never];
+const MODES: [SyncPolicy; 3] =
+    [SyncPolicy::Always, SyncPolicy::Every(Duration::from_millis(5)), SyncPolicy::Never];
 
 /// Returns once the log's health is as `is_so` wants it.
-fn wait_for(log: &UpdateLog, is_so: impl Fn(&Health) -> bool) {
+fn wait_for(log: &UpdateLog, is_so: impl Fn(&DurabilityHealth) -> bool) {
     let (sender, told) = mpsc::channel();
     log.on_progress(move || {
         let _ = sender.send(());
@@ -28,20 +29,20 @@ fn wait_for(log: &UpdateLog, is_so: impl Fn(&Health) -> bool) {
     }
 }
 
-fn is_stuck(health: &Health) -> bool {
-    matches!(health, Health::Stuck(_))
+fn is_stuck(health: &DurabilityHealth) -> bool {
+    matches!(health, DurabilityHealth::Stuck(_))
 }
 
-fn is_well(health: &Health) -> bool {
-    *health == Health::Well
+fn is_well(health: &DurabilityHealth) -> bool {
+    *health == DurabilityHealth::Well
 }
 
-fn is_lost(health: &Health) -> bool {
-    matches!(health, Health::Lost(_))
+fn is_lost(health: &DurabilityHealth) -> bool {
+    matches!(health, DurabilityHealth::Lost(_))
 }
 
-fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Change<'a> {
-    Change::Put { key, record: Record::new(value, Attributes::default()) }
+fn put<'a>(key: &'a [u8], value: &'a [u8]) -> LogChange<'a> {
+    LogChange::Put { key, record: Record::new(value, Attributes::default()) }
 }
 
 /// Opens what the machine has on its disk when its power is lost now.
@@ -49,7 +50,7 @@ fn after_power_loss(kept: Kept, seed: u64) -> Kept {
     let state = kept.disk.state().reboot(seed);
     let now = kept.database.now().0;
     kept.kill();
-    open(&CrashDisk::with(state), now, options(Sync::Always)).unwrap()
+    open(&CrashDisk::with(state), now, options(SyncPolicy::Always)).unwrap()
 }
 
 /// Every write fails.
@@ -64,7 +65,7 @@ fn fails_writes(kind: IoErrorKind) -> impl Fn(&Op) -> io::Result<()> {
 fn a_full_disk_refuses_writes_and_loses_nothing() {
     for seed in 0..20 {
         let disk = CrashDisk::new();
-        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
         disk.limit(disk.used() + 3_000);
         let mut acknowledged = Vec::new();
         let mut unknown = Vec::new();
@@ -135,8 +136,8 @@ fn changes_on_their_way_when_the_log_gets_stuck_are_not_lost() {
         log.sync_to(log.end()).unwrap_err();
         // This worker looked before that.
         let end = log.append(&put(b"second", b"2"));
-        if sync == Sync::Always {
-            assert!(!log.is_settled(end));
+        if sync == SyncPolicy::Always {
+            assert!(!log.is_durable(end));
         }
         disk.heal();
         wait_for(log, is_well);
@@ -149,7 +150,7 @@ fn changes_on_their_way_when_the_log_gets_stuck_are_not_lost() {
 #[test]
 fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     kept.set(b"before", b"b");
     kept.run(Operation::Flush { at: Ttl::Seconds(10) });
     kept.log().wait(kept.log().end()).unwrap();
@@ -171,7 +172,7 @@ fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
 #[test]
 fn reads_pile_up_nothing_while_the_log_is_stuck() {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     kept.run(Operation::Store(Store { key: b"s", value: b"1", ttl: Ttl::Sliding(60), ..Store::default() }));
     kept.log().wait(kept.log().end()).unwrap();
     disk.fault(fails_writes(IoErrorKind::StorageFull));
@@ -211,17 +212,17 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
         assert_eq!(kept.get(b"k").unwrap(), b"1");
         // Neither what was written before nor what was on its way.
         let dropped = log.append(&put(b"k", b"3"));
-        assert!(!log.is_settled(end) && !log.is_settled(dropped) && log.wait(dropped).is_err());
-        assert!(log.is_settled(log.synced()));
+        assert!(!log.is_durable(end) && !log.is_durable(dropped) && log.wait(dropped).is_err());
+        assert!(log.is_durable(log.synced()));
         assert!(log.rotate().is_err() && log.close().is_err());
         // The next process sees what the system had taken for written, and tells nobody that it is there before it is.
         let state = disk.state();
         kept.kill();
-        let second = open(&CrashDisk::with(state), NOW, options(Sync::Always)).unwrap();
+        let second = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
         assert_eq!(second.get(b"k").unwrap(), b"1");
         for seed in 0..8 {
             let state = second.disk.state().reboot(seed);
-            let third = open(&CrashDisk::with(state), NOW, options(Sync::Always)).unwrap();
+            let third = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
             assert_eq!(third.get(b"k").unwrap(), b"1");
             assert_eq!(third.get(b"safe").unwrap(), b"s");
         }
@@ -237,13 +238,13 @@ fn what_may_not_be_written_is_not_opened_and_says_why() {
         (IoErrorKind::StorageFull, "no storage space"),
     ] {
         // A new directory, and one that holds something.
-        let kept = open(&CrashDisk::new(), NOW, options(Sync::Always)).unwrap();
+        let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Always)).unwrap();
         kept.set(b"k", b"v");
         kept.log().close().unwrap();
         for state in [CrashDisk::new().state(), kept.disk.state()] {
             let disk = CrashDisk::with(state);
             disk.fault(move |_| Err(kind.into()));
-            let error = open(&disk, NOW, options(Sync::Always)).err().unwrap();
+            let error = open(&disk, NOW, options(SyncPolicy::Always)).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let message = error.to_string();
             assert!(
@@ -251,7 +252,7 @@ fn what_may_not_be_written_is_not_opened_and_says_why() {
                 "{message}"
             );
             disk.heal();
-            open(&disk, NOW, options(Sync::Always)).unwrap().kill();
+            open(&disk, NOW, options(SyncPolicy::Always)).unwrap().kill();
         }
     }
 }
@@ -282,7 +283,7 @@ impl Gate {
 #[test]
 fn a_sync_that_hangs_stops_acknowledgements_when_the_interval_is_over() {
     let disk = CrashDisk::new();
-    let kept = open(&disk, NOW, options(Sync::Every(Duration::from_millis(10)))).unwrap();
+    let kept = open(&disk, NOW, options(SyncPolicy::Every(Duration::from_millis(10)))).unwrap();
     let gate = Arc::new(Gate::default());
     gate.shut();
     let gate_too = Arc::clone(&gate);
@@ -294,12 +295,12 @@ fn a_sync_that_hangs_stops_acknowledgements_when_the_interval_is_over() {
     });
     kept.set(b"k", b"1");
     let log = kept.log();
-    while log.is_settled(log.end()) {
+    while log.is_durable(log.end()) {
         std::thread::yield_now();
     }
     // What comes now is not acknowledged either, for as long as it hangs.
     kept.set(b"k", b"2");
-    assert!(!log.is_settled(log.end()) && log.synced() == Position(0));
+    assert!(!log.is_durable(log.end()) && log.synced() == LogPosition(0));
     gate.open();
     log.wait(log.end()).unwrap();
     kept.kill();
@@ -307,7 +308,7 @@ fn a_sync_that_hangs_stops_acknowledgements_when_the_interval_is_over() {
 
 #[test]
 fn whoever_waits_for_room_in_the_backlog_is_woken() {
-    for sync in [Sync::Never, Sync::Every(Duration::from_secs(3_600))] {
+    for sync in [SyncPolicy::Never, SyncPolicy::Every(Duration::from_secs(3_600))] {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 40, ..options(sync) }).unwrap();
         let gate = Arc::new(Gate::default());
@@ -320,7 +321,7 @@ fn whoever_waits_for_room_in_the_backlog_is_woken() {
             Ok(())
         });
         let value = vec![b'v'; 1 << 20];
-        while kept.log().is_settled(kept.log().end()) {
+        while kept.log().is_durable(kept.log().end()) {
             kept.log().append(&put(b"k", &value));
             assert!(kept.log().end().0 < 40 << 20, "it has no bound");
         }
@@ -350,7 +351,7 @@ fn closing_and_dropping_a_stuck_log_ends() {
                     assert!(twice.into_iter().all(|close| close.join().unwrap().is_err()));
                     assert!(waiter.join().unwrap().is_err());
                 });
-                assert!(!log.is_settled(log.append(&put(b"k", b"late"))));
+                assert!(!log.is_durable(log.append(&put(b"k", b"late"))));
             }
             drop(kept);
         }
@@ -359,15 +360,15 @@ fn closing_and_dropping_a_stuck_log_ends() {
 
 #[test]
 fn a_closed_log_settles_nothing_more() {
-    let kept = open(&CrashDisk::new(), NOW, options(Sync::Never)).unwrap();
+    let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Never)).unwrap();
     kept.set(b"k", b"v");
     let (log, end) = (kept.log(), kept.log().end());
     log.close().unwrap();
     log.close().unwrap();
-    assert!(log.is_settled(end) && log.wait(end).is_ok());
+    assert!(log.is_durable(end) && log.wait(end).is_ok());
     assert_eq!(kept.set(b"k", b"w"), REFUSED);
     let late = log.append(&put(b"k", b"w"));
-    assert!(!log.is_settled(late));
+    assert!(!log.is_durable(late));
     assert_eq!(log.wait(late).unwrap_err().to_string(), "the update log is closed");
 }
 
@@ -414,7 +415,7 @@ fn a_rotation_puts_all_before_it_into_finished_segments() {
 
 #[test]
 fn a_thread_that_fails_leaves_nobody_waiting() {
-    let kept = open(&CrashDisk::new(), NOW, options(Sync::Always)).unwrap();
+    let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Always)).unwrap();
     let is_armed = Arc::new(AtomicBool::new(true));
     kept.log().on_progress(move || assert!(!is_armed.swap(false, Ordering::SeqCst), "as the test wants it"));
     kept.set(b"k", b"v");
@@ -481,7 +482,7 @@ fn a_version_that_was_shown_and_lost_is_not_made_again() {
         let version = answer.split("version: ").nth(1).unwrap_or_else(|| panic!("{answer}"));
         version.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
     };
-    let lazily = options(Sync::Every(Duration::from_secs(3_600)));
+    let lazily = options(SyncPolicy::Every(Duration::from_secs(3_600)));
     for seed in 0..16 {
         let first = open(&CrashDisk::new(), NOW, lazily).unwrap();
         first.set(b"k", b"v");

@@ -3,7 +3,7 @@
 mod kinds;
 
 use kinds::{names, on_each_kind};
-use todana::{Db, DbOptions, ErrorKind, Merge, Records, Ttl, Update, WhenFull};
+use todana::{Db, DbOptions, ErrorKind, MergePolicy, Records, Ttl, UpdateAction, WhenFull};
 use todana_core::{Get, Operation};
 
 fn refusal(outcome: todana::Result<impl Sized>) -> String {
@@ -29,7 +29,7 @@ fn there_are_never_more_records_than_capcnt_says_and_the_newest_is_among_them() 
             }
             assert!(db.count() >= max * 9 / 10, "{name}: {} of {max}", db.count());
             // By a visitor and by a sum as well.
-            db.update(b"visited", &mut |_| Update::Value(b"1".to_vec())).unwrap();
+            db.update(b"visited", &mut |_| UpdateAction::Value(b"1".to_vec())).unwrap();
             db.increment(b"sum", 1, Some(1)).unwrap();
             assert!(db.count() <= max);
         }
@@ -121,7 +121,7 @@ fn many_records_at_once_are_limited_before_the_call_returns() {
             };
             assert_eq!(db.load(&mut text.as_slice()).unwrap().stored, u64::from(COUNT));
             is_within("load");
-            assert_eq!(db.merge(&[&source], Merge::Set).unwrap(), u64::from(COUNT));
+            assert_eq!(db.merge(&[&source], MergePolicy::Set).unwrap(), u64::from(COUNT));
             is_within("merge");
             db.set_many(&pairs).unwrap();
             is_within("set_many");
@@ -217,7 +217,7 @@ fn what_may_only_be_read_is_not_written_and_says_so() {
             refusal(db.touch(b"a", Ttl::Seconds(10))),
             refusal(db.increment(b"a", 1, None)),
             refusal(db.seize(b"a")),
-            refusal(db.update(b"a", &mut |_| Update::Remove)),
+            refusal(db.update(b"a", &mut |_| UpdateAction::Remove)),
             refusal(db.clear()),
             refusal(db.begin()),
         ];
@@ -225,7 +225,7 @@ fn what_may_only_be_read_is_not_written_and_says_so() {
             assert_eq!(message, format!("database \"{read_only}\" was opened for reading only"));
         }
         // To look is no write.
-        db.update(b"a", &mut |_| Update::Keep).unwrap();
+        db.update(b"a", &mut |_| UpdateAction::Keep).unwrap();
         drop(db);
         assert_eq!(Db::open(&name).unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
         assert!(refusal(Db::open(&format!("{name}#mode=rt"))).contains("cannot be emptied"));

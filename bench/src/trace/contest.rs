@@ -11,7 +11,7 @@ use super::sieve::Sieve;
 use std::io::Write;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Database, EngineOptions, Lane, ManualClock, Name};
+use todana::{Database, EngineOptions, ManualClock, Name, WorkerCounters};
 use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
 
 /// How often progress is told and the engine's records are counted, in requests.
@@ -98,7 +98,7 @@ pub(crate) fn replay_engine(
 /// The engine under a database.
 struct Contestant {
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     key: Vec<u8>,
     key_size: usize,
     value: Vec<u8>,

@@ -19,7 +19,7 @@ pub struct Cursor {
 }
 
 struct Standing {
-    cursor: todana::Cursor<Scope>,
+    cursor: todana::RecordCursor<Scope>,
     /// What was shown last.
     last: OwnedRecord,
 }
@@ -35,7 +35,7 @@ pub extern "C" fn todana_cursor_open(
     answer(|| {
         let place = cursor.must()?;
         let scope = home::with(db, |home| Ok(Arc::clone(home)))?;
-        let (number, cursor) = (new_number(), todana::Cursor::new(scope));
+        let (number, cursor) = (new_number(), todana::RecordCursor::new(scope));
         OPEN.insert(number, Arc::new(Mutex::new(Standing { cursor, last: OwnedRecord::default() })));
         place.put(shown(number));
         Ok(TODANA_OK)
@@ -127,7 +127,7 @@ pub extern "C" fn todana_cursor_remove(cursor: *mut Cursor) -> c_int {
     moved(cursor, |cursor| cursor.remove())
 }
 
-fn moved(cursor: *mut Cursor, run: impl FnOnce(&mut todana::Cursor<Scope>) -> Result<bool>) -> c_int {
+fn moved(cursor: *mut Cursor, run: impl FnOnce(&mut todana::RecordCursor<Scope>) -> Result<bool>) -> c_int {
     answer(|| at(cursor, |standing| run(&mut standing.cursor).map(found)))
 }
 

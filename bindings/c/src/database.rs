@@ -11,8 +11,8 @@ use std::io::{BufReader, BufWriter};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
-use todana::update_log::Sync;
-use todana::{DataOptions, Db, DbOptions, Error, ErrorKind, Merge, Records, Result, WhenFull};
+use todana::update_log::SyncPolicy;
+use todana::{DataOptions, Db, DbOptions, Error, ErrorKind, MergePolicy, Records, Result, WhenFull};
 
 /// Writes are on disk within a second.
 pub const TODANA_SYNC_SOON: c_int = 0;
@@ -195,10 +195,10 @@ pub extern "C" fn todana_merge(
 ) -> c_int {
     answer(|| {
         let mode = match mode {
-            TODANA_MERGE_SET => Merge::Set,
-            TODANA_MERGE_ADD => Merge::Add,
-            TODANA_MERGE_REPLACE => Merge::Replace,
-            TODANA_MERGE_APPEND => Merge::Append,
+            TODANA_MERGE_SET => MergePolicy::Set,
+            TODANA_MERGE_ADD => MergePolicy::Add,
+            TODANA_MERGE_REPLACE => MergePolicy::Replace,
+            TODANA_MERGE_APPEND => MergePolicy::Append,
             other => return Err(invalid(format!("there is no merging of kind {other}"))),
         };
         // Who closes the source meanwhile waits.
@@ -243,9 +243,9 @@ impl Options {
         let mut data = DataOptions::default();
         data.log.sync = match self.sync {
             TODANA_SYNC_SOON => data.log.sync,
-            TODANA_SYNC_ALWAYS => Sync::Always,
-            TODANA_SYNC_EVERY => Sync::Every(Duration::from_millis(self.sync_ms)),
-            TODANA_SYNC_NEVER => Sync::Never,
+            TODANA_SYNC_ALWAYS => SyncPolicy::Always,
+            TODANA_SYNC_EVERY => SyncPolicy::Every(Duration::from_millis(self.sync_ms)),
+            TODANA_SYNC_NEVER => SyncPolicy::Never,
             other => return Err(invalid(format!("there is no sync of kind {other}"))),
         };
         let mut options = DbOptions::default().data_options(data);

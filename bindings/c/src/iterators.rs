@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Bound;
 use std::sync::Arc;
-use todana::{Iter, IterKeys, IterRecords, OwnedRecord, Records, Result};
+use todana::{IterKeys, IterRecords, OwnedRecord, RecordIter, Records, Result};
 
 /// Over which records, and how. All zero: over all of them, forwards.
 #[repr(C)]
@@ -129,12 +129,12 @@ impl Iterating {
                 if !range.from.is_null() || !range.to.is_null() {
                     return Err(invalid("a range has bounds or a prefix, not both"));
                 }
-                Iter::with_prefix(scope, range.prefix.as_slice()?)
+                RecordIter::with_prefix(scope, range.prefix.as_slice()?)
             }
             Some(range) if !range.from.is_null() || !range.to.is_null() => {
-                Iter::within(scope, range.lower()?, range.upper()?)?
+                RecordIter::within(scope, range.lower()?, range.upper()?)?
             }
-            _ => Iter::new(scope),
+            _ => RecordIter::new(scope),
         };
         let only_keys = range.is_some_and(|range| range.only_keys != 0);
         let walk = if only_keys { Walk::Keys(iter.keys()) } else { Walk::Records(iter.records()) };

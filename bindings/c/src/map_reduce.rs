@@ -174,7 +174,7 @@ trait Lends {
 
 /// Of one key, all of them.
 struct Streamed<'r, 'v> {
-    values: &'r mut todana::Values<'v>,
+    values: &'r mut todana::ReduceValues<'v>,
     trouble: Option<Error>,
 }
 

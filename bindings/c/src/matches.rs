@@ -6,7 +6,7 @@ use crate::home::{self, Database};
 use crate::raw::{Bytes, List, Numbers, Text};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use todana::{Records, Result, Symbols};
+use todana::{KeySymbols, Records, Result};
 
 /// A distance counts bytes.
 pub const TODANA_BYTES: c_int = 0;
@@ -63,8 +63,8 @@ pub extern "C" fn todana_match_similar(
     answer(|| {
         let keys = keys.must()?;
         let symbols = match symbols {
-            TODANA_BYTES => Symbols::Bytes,
-            TODANA_CHARACTERS => Symbols::Characters,
+            TODANA_BYTES => KeySymbols::Bytes,
+            TODANA_CHARACTERS => KeySymbols::Characters,
             other => return Err(invalid(format!("there are no symbols of kind {other}"))),
         };
         let similar =

@@ -7,7 +7,7 @@ use crate::home::{self, Database, Home};
 use crate::raw::{Bytes, List};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use todana::{Compared, Records, Result, Ttl};
+use todana::{CompareOutcome, Records, Result, Ttl};
 
 /// The value of a record, for the caller to free. TODANA_NONE: there is none.
 #[unsafe(no_mangle)]
@@ -163,9 +163,9 @@ pub extern "C" fn todana_compare_and_set(db: *mut Database, key: Bytes, value: B
     answer(|| {
         let outcome = with(db, |home| home.compare_and_set(key.as_slice()?, value.as_slice()?, version))?;
         Ok(match outcome {
-            Compared::Stored => TODANA_OK,
-            Compared::Changed => TODANA_OTHER,
-            Compared::Missing => TODANA_NONE,
+            CompareOutcome::Stored => TODANA_OK,
+            CompareOutcome::Changed => TODANA_OTHER,
+            CompareOutcome::Missing => TODANA_NONE,
         })
     })
 }

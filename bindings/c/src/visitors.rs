@@ -8,7 +8,7 @@ use crate::raw::{Bytes, List};
 use crate::transactions;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use todana::{OwnedRecord, Record, Records, Result, Update};
+use todana::{OwnedRecord, Record, Records, Result, UpdateAction};
 
 /// The record stays as it is.
 pub const TODANA_KEEP: c_int = 0;
@@ -129,7 +129,7 @@ impl Visitor<'_> {
         records.update(key, &mut |record| {
             let (update, of_this_run) = match self.run(key, record) {
                 Ok(update) => (update, Ok(())),
-                Err(error) => (Update::Keep, Err(error)),
+                Err(error) => (UpdateAction::Keep, Err(error)),
             };
             // Only the last run counts.
             outcome = of_this_run;
@@ -142,34 +142,34 @@ impl Visitor<'_> {
     fn update_existing(&self, key: &[u8]) -> Result<bool> {
         let mut outcome = Ok(false);
         self.home.update(key, &mut |record| {
-            let decided = record.map_or(Ok(Update::Keep), |record| self.run(key, Some(record)));
-            let update = decided.as_ref().map_or(Update::Keep, Clone::clone);
+            let decided = record.map_or(Ok(UpdateAction::Keep), |record| self.run(key, Some(record)));
+            let update = decided.as_ref().map_or(UpdateAction::Keep, Clone::clone);
             // Only the last run counts.
-            outcome = decided.map(|update| update != Update::Keep);
+            outcome = decided.map(|update| update != UpdateAction::Keep);
             update
         })?;
         outcome
     }
 
-    fn run(&self, key: &[u8], record: Option<Record<'_>>) -> Result<Update> {
+    fn run(&self, key: &[u8], record: Option<Record<'_>>) -> Result<UpdateAction> {
         let mut change = Change { value: Bytes::NONE, attributes: Attributes::default() };
         let shown = record.map(|record| Shown::of(key, record));
         let decided = visiting(|| (self.visit)(self.context, Bytes::lend(key), shown.as_ref(), &mut change));
         self.decided(decided, &change)
     }
 
-    fn decided(&self, decided: c_int, change: &Change) -> Result<Update> {
+    fn decided(&self, decided: c_int, change: &Change) -> Result<UpdateAction> {
         Ok(match decided {
-            TODANA_KEEP => Update::Keep,
-            TODANA_PUT => Update::Value(change.value.as_slice()?.to_vec()),
-            TODANA_PUT_WITH => Update::Record(OwnedRecord {
+            TODANA_KEEP => UpdateAction::Keep,
+            TODANA_PUT => UpdateAction::Value(change.value.as_slice()?.to_vec()),
+            TODANA_PUT_WITH => UpdateAction::Record(OwnedRecord {
                 value: change.value.as_slice()?.to_vec(),
                 flags: change.attributes.flags(),
                 // As of now: the update may have waited for a transaction.
                 expiry: change.attributes.expiry(self.home.now()?)?,
                 version: 0,
             }),
-            TODANA_REMOVE => Update::Remove,
+            TODANA_REMOVE => UpdateAction::Remove,
             other => return Err(invalid(format!("a visitor cannot return {other}"))),
         })
     }

@@ -8,7 +8,7 @@ use crate::source::Source;
 use parking_lot::ReentrantMutex;
 use pyo3::prelude::*;
 use std::cell::RefCell;
-use todana::{Cursor as Place, Error, ErrorKind, Result};
+use todana::{Error, ErrorKind, RecordCursor as Place, Result};
 
 /// A place among the records, which survives whatever is written. Where keys have no order it goes forward only.
 #[pyclass(module = "todana", frozen, generic)]

@@ -17,8 +17,8 @@ use std::io::{self, BufReader, BufWriter};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use todana::update_log::Sync;
-use todana::{DataOptions, Db, DbOptions, DumpedValues, Merge, WhenFull};
+use todana::update_log::SyncPolicy;
+use todana::{DataOptions, Db, DbOptions, DumpedValues, MergePolicy, WhenFull};
 
 /// An open database, as a dict that is shared by all threads.
 #[pyclass(name = "DB", module = "todana", extends = Records, subclass, frozen, generic, weakref)]
@@ -169,10 +169,10 @@ impl Database {
     #[pyo3(signature = (*sources, mode="set"))]
     fn merge(&self, py: Python<'_>, sources: &Bound<'_, PyTuple>, mode: &str) -> PyResult<u64> {
         let mode = match mode {
-            "set" => Merge::Set,
-            "add" => Merge::Add,
-            "replace" => Merge::Replace,
-            "append" => Merge::Append,
+            "set" => MergePolicy::Set,
+            "add" => MergePolicy::Add,
+            "replace" => MergePolicy::Replace,
+            "append" => MergePolicy::Append,
             _ => return Err(PyValueError::new_err("mode is \"set\", \"add\", \"replace\" or \"append\"")),
         };
         let sources: Vec<_> = sources
@@ -294,12 +294,12 @@ fn values_of(timed: bool) -> DumpedValues {
 }
 
 /// `"always"`, `"never"`, or so many seconds.
-fn sync_of(object: &Bound<'_, PyAny>) -> PyResult<Sync> {
+fn sync_of(object: &Bound<'_, PyAny>) -> PyResult<SyncPolicy> {
     let wrong = || PyValueError::new_err("sync is \"always\", \"never\" or a number of seconds");
     if let Ok(word) = object.extract::<&str>() {
         return match word {
-            "always" => Ok(Sync::Always),
-            "never" => Ok(Sync::Never),
+            "always" => Ok(SyncPolicy::Always),
+            "never" => Ok(SyncPolicy::Never),
             _ => Err(wrong()),
         };
     }
@@ -308,7 +308,7 @@ fn sync_of(object: &Bound<'_, PyAny>) -> PyResult<Sync> {
     }
     let seconds: f64 = object.extract()?;
     match Duration::try_from_secs_f64(seconds) {
-        Ok(interval) if !interval.is_zero() => Ok(Sync::Every(interval)),
+        Ok(interval) if !interval.is_zero() => Ok(SyncPolicy::Every(interval)),
         _ => Err(wrong()),
     }
 }

@@ -10,7 +10,7 @@ use crate::visits::Decision;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
-use todana::{Compared, Origin, Records as _, Result, Symbols, Ttl};
+use todana::{CompareOutcome, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
 
 /// What a database, a transaction and a snapshot have in common: a dict of bytes.
 #[pyclass(module = "todana", subclass, frozen, generic, mapping)]
@@ -293,15 +293,19 @@ impl Records {
     /// it is a KeyError. `origin=2**63-1` stores `delta` itself, and `-2**63` is as None, as there.
     #[pyo3(signature = (key, delta=1, origin=Some(0)), text_signature = "($self, key, delta=1, origin=0)")]
     fn increment_binary(&self, key: &Bound<'_, PyAny>, delta: i64, origin: Option<i64>) -> PyResult<i64> {
-        let origin = origin.map_or(Origin::Try, Origin::from);
-        self.sum(key, origin == Origin::Try, |source, key| source.increment_binary(key, delta, origin))
+        let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
+        self.sum(key, origin == IncrementOrigin::Try, |source, key| {
+            source.increment_binary(key, delta, origin)
+        })
     }
 
     /// The same for a number with a fraction, in 16 bytes. Infinities as `origin` have those meanings.
     #[pyo3(signature = (key, delta=1.0, origin=Some(0.0)), text_signature = "($self, key, delta=1.0, origin=0.0)")]
     fn increment_double(&self, key: &Bound<'_, PyAny>, delta: f64, origin: Option<f64>) -> PyResult<f64> {
-        let origin = origin.map_or(Origin::Try, Origin::from);
-        self.sum(key, origin == Origin::Try, |source, key| source.increment_double(key, delta, origin))
+        let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
+        self.sum(key, origin == IncrementOrigin::Try, |source, key| {
+            source.increment_double(key, delta, origin)
+        })
     }
 
     /// Replaces a record if it is still of this version (`get_record`); whether it was.
@@ -314,7 +318,7 @@ impl Records {
     ) -> PyResult<bool> {
         let (key, value) = (octets(key)?, octets(value)?);
         let compared = self.source.change(py, |source| source.compare_and_set(&key, &value, version))?;
-        Ok(compared == Compared::Stored)
+        Ok(compared == CompareOutcome::Stored)
     }
 
     /// Puts `new` (None: nothing) in the place of a record if its value is `old` (None: if there is none); whether it was. Flags and
@@ -555,7 +559,7 @@ impl Records {
         by_bytes: bool,
     ) -> PyResult<Vec<(Bound<'py, PyAny>, usize)>> {
         let key = octets(key)?;
-        let symbols = if by_bytes { Symbols::Bytes } else { Symbols::Characters };
+        let symbols = if by_bytes { KeySymbols::Bytes } else { KeySymbols::Characters };
         let similar = self
             .source
             .at_length(py, |source| source.match_similar(&key, distance, symbols, limit_of(limit)))?;

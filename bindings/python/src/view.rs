@@ -9,7 +9,7 @@ use pyo3::types::PyTuple;
 use std::collections::VecDeque;
 use std::ops::Bound as Limit;
 use std::sync::Arc;
-use todana::{Error, ErrorKind, Iter, IterKeys, Records, Result};
+use todana::{Error, ErrorKind, IterKeys, RecordIter, Records, Result};
 
 /// What is shown of each record.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,11 +59,11 @@ impl Which {
         }
     }
 
-    fn iter(&self, source: Source) -> Result<Iter<Source>> {
+    fn iter(&self, source: Source) -> Result<RecordIter<Source>> {
         match self {
-            Which::All => Ok(Iter::new(source)),
-            Which::Prefix(prefix) => Ok(Iter::with_prefix(source, prefix)),
-            Which::Range(start, stop) => Iter::within(
+            Which::All => Ok(RecordIter::new(source)),
+            Which::Prefix(prefix) => Ok(RecordIter::with_prefix(source, prefix)),
+            Which::Range(start, stop) => RecordIter::within(
                 source,
                 start.clone().map_or(Limit::Unbounded, Limit::Included),
                 stop.clone().map_or(Limit::Unbounded, Limit::Excluded),
@@ -178,7 +178,7 @@ struct Walk {
 /// What has not been fetched.
 enum Ahead {
     Keys(IterKeys<Source>),
-    Records(Iter<Source>),
+    Records(RecordIter<Source>),
     /// It is told once.
     Trouble(Error),
     Nothing,
@@ -229,7 +229,7 @@ impl Walk {
 }
 
 impl Iterator {
-    pub(crate) fn new(home: Arc<Home>, part: Part, iter: Iter<Source>, is_down: bool) -> Iterator {
+    pub(crate) fn new(home: Arc<Home>, part: Part, iter: RecordIter<Source>, is_down: bool) -> Iterator {
         let ahead = if part == Part::Keys { Ahead::Keys(iter.keys()) } else { Ahead::Records(iter) };
         let walk = Walk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
         Iterator { home, part, is_down, walk: Mutex::new(walk) }

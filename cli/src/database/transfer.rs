@@ -21,9 +21,9 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
     let mut passed = 0u64;
     walk(&db, &KeyRange::default(), &mut |record| {
         let expiry = match record.attributes.expiry {
-            Expiry::Never => tsv::Expiry::default(),
-            Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
-            Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
+            Expiry::Never => tsv::TsvExpiry::default(),
+            Expiry::At(at) => tsv::TsvExpiry { at: at.0, span_s: 0 },
+            Expiry::Sliding { at, span_s } => tsv::TsvExpiry { at: at.0, span_s },
         };
         writer.put(&record.key, &record.value, record.attributes.flags, expiry)?;
         passed += 1;
@@ -65,9 +65,9 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
                 return Ok(());
             }
             let expiry = match record.expiry {
-                tsv::Expiry { at: 0, .. } => Expiry::Never,
-                tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
-                tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+                tsv::TsvExpiry { at: 0, .. } => Expiry::Never,
+                tsv::TsvExpiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+                tsv::TsvExpiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
             };
             let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
             let put = Action::Put(Record::new(record.value, attributes));

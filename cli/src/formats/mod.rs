@@ -97,9 +97,9 @@ pub(crate) struct DumpOptions {
 
 impl LoadOptions {
     /// The expiry and the value of what is stored in a file of Kyoto Tycoon's.
-    fn split<'v>(&self, stored: &'v [u8]) -> Result<(tsv::Expiry, &'v [u8]), &'static str> {
+    fn split<'v>(&self, stored: &'v [u8]) -> Result<(tsv::TsvExpiry, &'v [u8]), &'static str> {
         if self.bare {
-            return Ok((tsv::Expiry::default(), stored));
+            return Ok((tsv::TsvExpiry::default(), stored));
         }
         let Some((time, value)) = expiry::split_stored(stored) else {
             return Err("a value is too short for the time before it; --bare takes values as they are");
@@ -115,8 +115,8 @@ impl LoadOptions {
 }
 
 /// When a record dies that lives to the end of this second.
-fn expiry_of(time: u64) -> tsv::Expiry {
-    tsv::Expiry { at: if time >= NEVER { 0 } else { time + 1 }, span_s: 0 }
+fn expiry_of(time: u64) -> tsv::TsvExpiry {
+    tsv::TsvExpiry { at: if time >= NEVER { 0 } else { time + 1 }, span_s: 0 }
 }
 
 /// What a file tells to be done.
@@ -136,7 +136,7 @@ pub(crate) struct LoadedRecord<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) flags: u32,
-    pub(crate) expiry: tsv::Expiry,
+    pub(crate) expiry: tsv::TsvExpiry,
 }
 
 /// Why a record is not taken.

@@ -209,7 +209,7 @@ impl RecordReader<'_, '_> {
                 InputFormat::TsvRaw => raw_line(text),
                 _ => tsv::parse(text),
             };
-            let tsv::Line { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
+            let tsv::TsvLine { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
             let loaded = LoadedRecord { key: &key, value: &value, flags, expiry };
             match (self.see)(FileChange::Put(loaded), self.tally) {
                 Ok(()) => {}
@@ -243,11 +243,11 @@ fn line<R: Read>(input: &mut UnreadBytes<R>) -> io::Result<Option<(usize, usize)
 }
 
 /// A line as Kyoto's tools print it: nothing is escaped.
-fn raw_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
+fn raw_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     match (columns.next(), columns.next(), columns.next()) {
         (Some(key), Some(value), None) => {
-            Ok(tsv::Line { key: key.to_vec(), value: value.to_vec(), ..tsv::Line::default() })
+            Ok(tsv::TsvLine { key: key.to_vec(), value: value.to_vec(), ..tsv::TsvLine::default() })
         }
         (_, None, _) => Err("there is no tab between key and value"),
         _ => Err(
@@ -257,12 +257,12 @@ fn raw_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
 }
 
 /// A line as they print it with -px, and perhaps -pt.
-fn hex_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
+fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unhex(columns.next().unwrap_or_default())?;
     let value = unhex(columns.next().ok_or("there is no tab between key and value")?)?;
     let expiry = match columns.next() {
-        None => tsv::Expiry::default(),
+        None => tsv::TsvExpiry::default(),
         Some(time) => {
             let time = std::str::from_utf8(time).ok().and_then(|time| time.trim().parse().ok());
             expiry_of(time.ok_or("the time is not a number")?)
@@ -270,7 +270,7 @@ fn hex_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
     };
     match columns.next() {
         Some(_) => Err("there are more than three columns"),
-        None => Ok(tsv::Line { key, value, flags: 0, expiry }),
+        None => Ok(tsv::TsvLine { key, value, flags: 0, expiry }),
     }
 }
 

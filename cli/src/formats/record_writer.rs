@@ -80,13 +80,13 @@ impl RecordWriter {
         key: &[u8],
         value: &[u8],
         flags: u32,
-        expiry: tsv::Expiry,
+        expiry: tsv::TsvExpiry,
     ) -> Result<(), CommandFailure> {
         self.written += 1;
         self.try_put(key, value, flags, expiry).map_err(|error| CommandFailure::of_file(&self.path, error))
     }
 
-    fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::Expiry) -> io::Result<()> {
+    fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::TsvExpiry) -> io::Result<()> {
         let format = self.options.format;
         if let (DumpFormat::Tsv, WriteTarget::File { output, .. }) = (format, &mut self.to) {
             return tsv::put(output, key, value, flags, expiry);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use todana_server::{
     CheckpointOptions, CompatiblePort, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions,
     LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Options, Packing, ProtocolOptions,
-    Replication, SnapshotOptions, Storage, Sync,
+    Replication, SnapshotOptions, Storage, SyncPolicy,
 };
 
 /// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
@@ -120,7 +120,7 @@ fn make_way(settings: &KyotoSettings) -> Result<(), String> {
 
 /// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
 /// so that it is never behind what its replicas have been told.
-fn further(settings: &KyotoSettings, number: usize, name: Name, sync: Sync) -> Further {
+fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy) -> Further {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
         Storage::FilesAndLog => name.path.clone(),
@@ -135,7 +135,7 @@ fn further(settings: &KyotoSettings, number: usize, name: Name, sync: Sync) -> F
         if let Some(log) = log {
             place.checkpoints = CheckpointOptions { log_kept_len: LOG_KEPT_LEN, ..place.checkpoints };
             place.segment_len = log.file_len_max.unwrap_or(place.segment_len).max(SEGMENT_LEN_MIN);
-            if let (Some(interval), true) = (log.sync_interval_s, sync != Sync::Always) {
+            if let (Some(interval), true) = (log.sync_interval_s, sync != SyncPolicy::Always) {
                 place.sync = every(interval);
             }
         }
@@ -170,14 +170,14 @@ fn snapshots(settings: &KyotoSettings) -> Result<Option<SnapshotOptions>, String
     Ok(Some(SnapshotOptions { directory: asked.directory, interval, packing }))
 }
 
-fn every(interval_s: f64) -> Sync {
-    Sync::Every(Duration::from_secs_f64(interval_s.clamp(0.001, 86400.0)))
+fn every(interval_s: f64) -> SyncPolicy {
+    SyncPolicy::Every(Duration::from_secs_f64(interval_s.clamp(0.001, 86400.0)))
 }
 
 /// When what is written is on disk. Where nothing is said it is sooner than in the original, which leaves it to the kernel.
-fn sync(asked: SyncSettings) -> Sync {
+fn sync(asked: SyncSettings) -> SyncPolicy {
     match asked {
-        SyncSettings { is_immediate: true, .. } => Sync::Always,
+        SyncSettings { is_immediate: true, .. } => SyncPolicy::Always,
         SyncSettings { is_hard: true, interval_s: Some(interval), .. } => every(interval),
         _ => DatabaseOptions::default().sync,
     }

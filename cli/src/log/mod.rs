@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::moment;
-use todana::update_log::{Change, Entries, Entry, Follower, Position, segments};
+use todana::update_log::{EntryDecoder, LogChange, LogEntry, LogFollower, LogPosition, segments};
 use todana_client::{Destination, Frame, LogFrom};
 use todana_core::Attributes;
 
@@ -138,13 +138,13 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
     };
     let database = arguments.server.database_number(&mut connection)?;
     let head = connection.begin_log(database, from, arguments.follow).map_err(kept_nothing)?;
-    let mut entries = Entries::new(head.database_id, Position(head.position));
+    let mut entries = EntryDecoder::new(head.database_id, LogPosition(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;
     loop {
         let frame = connection.next_frame(|frame| match frame {
             Frame::Data(data) => {
-                entries.take(data);
+                entries.push(data);
                 true
             }
             Frame::Wait => true,
@@ -155,7 +155,7 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
             CommandFailure::trouble(format!("{error}; what stands before position {position} has been shown"))
         })?;
         while let Some((position, entry)) = entries.next_entry()? {
-            if let Change::Mark { time_ms: now, .. } = entry.change {
+            if let LogChange::Mark { time_ms: now, .. } = entry.change {
                 time_ms = now;
             }
             if !arguments.wants_more(time_ms) {
@@ -212,13 +212,13 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     let own = segments.first().map_or(0, |one| one.identity.server_id);
     let mut from = match arguments.from {
         Some(LogStart::End) => segments.last().map(|last| last.start),
-        Some(LogStart::Position(position)) => Some(Position(position)),
+        Some(LogStart::Position(position)) => Some(LogPosition(position)),
         None => None,
     };
-    let mut follower = Follower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
+    let mut follower = LogFollower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
     match from {
         Some(_) if matches!(arguments.from, Some(LogStart::End)) => {
-            follower.read_on(&mut |_, _, _| ControlFlow::Continue(()))?;
+            follower.read_new(&mut |_, _, _| ControlFlow::Continue(()))?;
             from = None;
         }
         Some(from) if from < follower.position() => {
@@ -230,7 +230,7 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     }
     loop {
         let mut outcome = Ok(());
-        let is_over = !follower.read_on(&mut |position, time_ms, entry| {
+        let is_over = !follower.read_new(&mut |position, time_ms, entry| {
             // As of a server: what is taken for a place in the log is one, or whoever goes on there misses something.
             if let Some(from) = from.take_if(|from| *from != position) {
                 outcome = Err(not_between(from));
@@ -275,7 +275,7 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     }
 }
 
-fn not_between(position: Position) -> io::Error {
+fn not_between(position: LogPosition) -> io::Error {
     io::Error::other(format!("position {} of the update log is not between two entries", position.0))
 }
 
@@ -283,7 +283,7 @@ fn list(log: &Path) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     for segment in segments(&SystemDisk, log)? {
         let name = segment.path.file_name().unwrap_or_default().to_string_lossy();
-        let made = moment::text(segment.made_ms);
+        let made = moment::text(segment.created_ms);
         writeln!(out, "{name}\t{}\t{}\t{made}\t{}", segment.start.0, segment.len, segment.openings)?;
     }
     Ok(())
@@ -292,22 +292,22 @@ fn list(log: &Path) -> Result<(), CommandFailure> {
 /// Writes a line, unless it is a mark, which only tells the time.
 fn put(
     out: &mut impl Write,
-    position: Position,
+    position: LogPosition,
     time_ms: u64,
     own: u32,
-    entry: &Entry<'_>,
+    entry: &LogEntry<'_>,
     values: ValueDetail,
 ) -> io::Result<()> {
     let none = Attributes::default();
     let (operation, key, attributes, value) = match &entry.change {
-        Change::Mark { .. } => return Ok(()),
-        Change::Put { key, record } => ("put", Some(*key), record.attributes, Some(record.value)),
-        Change::Retag { key, attributes } => ("retag", Some(*key), *attributes, None),
-        Change::Remove { key } => ("remove", Some(*key), none, None),
-        Change::Clear => ("clear", None, none, None),
-        Change::PlanClear { .. } => ("plan-clear", None, none, None),
-        Change::Transaction(_) => ("transaction", None, none, None),
-        Change::Lost { .. } => ("lost", None, none, None),
+        LogChange::Mark { .. } => return Ok(()),
+        LogChange::Put { key, record } => ("put", Some(*key), record.attributes, Some(record.value)),
+        LogChange::Retag { key, attributes } => ("retag", Some(*key), *attributes, None),
+        LogChange::Remove { key } => ("remove", Some(*key), none, None),
+        LogChange::Clear => ("clear", None, none, None),
+        LogChange::PlanClear { .. } => ("plan-clear", None, none, None),
+        LogChange::Transaction(_) => ("transaction", None, none, None),
+        LogChange::Lost { .. } => ("lost", None, none, None),
     };
     let (position, time, origin) = (position.0, moment::text(time_ms), entry.origin.unwrap_or(own));
     write!(out, "{position}\t{time}\t{origin}\t{operation}\t")?;
@@ -318,9 +318,9 @@ fn put(
         words.push(format!("size={}", value.len()));
     }
     match entry.change {
-        Change::PlanClear { at } => words.push(format!("at={}", at.map_or(0, |at| at.0))),
-        Change::Lost { len } => words.push(format!("bytes={len}")),
-        Change::Transaction(changes) => words.push(format!("changes={}", changes.iter().count())),
+        LogChange::PlanClear { at } => words.push(format!("at={}", at.map_or(0, |at| at.0))),
+        LogChange::Lost { len } => words.push(format!("bytes={len}")),
+        LogChange::Transaction(changes) => words.push(format!("changes={}", changes.iter().count())),
         _ => {}
     }
     let Attributes { flags, expiry, version, marks, .. } = attributes;
@@ -338,9 +338,9 @@ fn put(
     put_value(out, value.unwrap_or_default(), values)?;
     out.write_all(b"\n")?;
     // What was made as one is told one by one as well, so that whoever reads puts and removes misses none.
-    if let Change::Transaction(changes) = entry.change {
+    if let LogChange::Transaction(changes) = entry.change {
         for change in changes.iter() {
-            put(out, Position(position), time_ms, own, &Entry { change, ..*entry }, values)?;
+            put(out, LogPosition(position), time_ms, own, &LogEntry { change, ..*entry }, values)?;
         }
     }
     Ok(())

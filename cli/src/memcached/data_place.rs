@@ -8,7 +8,7 @@ use super::server_failure::{ABORTED, ServerFailure};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use todana_server::{DataPlace, Opened, Sync};
+use todana_server::{DataPlace, Opened, SyncPolicy};
 
 const DIRECTORY: &str = "TODANA_DATA_DIR";
 const SYNC: &str = "TODANA_SYNC";
@@ -33,7 +33,7 @@ pub(super) fn asked(
             return Err(ServerFailure::new(ABORTED, "failed to open the memory file: -e names none"));
         }
         // memcached leaves it to the kernel when its file reaches the disk.
-        (Some(file), _) => (beside(file), sync.unwrap_or(Sync::Never)),
+        (Some(file), _) => (beside(file), sync.unwrap_or(SyncPolicy::Never)),
         (None, Some(directory)) => (PathBuf::from(directory), sync.unwrap_or(crate::serve::SYNC_DEFAULT)),
         (None, None) if sync.is_some() => {
             return Err(ServerFailure::usage(format!("{SYNC} means nothing without {DIRECTORY} or -e")));
@@ -78,9 +78,9 @@ pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFa
 /// What has been found there, as memcached tells it, at any verbosity.
 pub(super) fn found(place: &DataPlace, opened: &Opened) -> String {
     let sync = match place.sync {
-        Sync::Always => "before it is answered".into(),
-        Sync::Every(interval) => format!("within {} ms", interval.as_millis()),
-        Sync::Never => "when the kernel likes".into(),
+        SyncPolicy::Always => "before it is answered".into(),
+        SyncPolicy::Every(interval) => format!("within {} ms", interval.as_millis()),
+        SyncPolicy::Never => "when the kernel likes".into(),
     };
     let kept =
         format!("[restart] records are kept in {}; a write is on disk {sync}", place.directory.display());
@@ -103,7 +103,7 @@ mod tests {
         })
     }
 
-    fn place(directory: &str, sync: Sync) -> Option<DataPlace> {
+    fn place(directory: &str, sync: SyncPolicy) -> Option<DataPlace> {
         Some(DataPlace::new(directory.into(), sync))
     }
 
@@ -117,11 +117,11 @@ mod tests {
     #[test]
     fn the_memory_file_counts_before_the_environment_and_stays_beside_the_directory() {
         let everywhere = [(DIRECTORY, "/other"), (SYNC, "250")];
-        assert_eq!(asked_by(Some("/run/memory"), &[]), Ok(place("/run/memory.todana", Sync::Never)));
-        let every = Sync::Every(Duration::from_millis(250));
+        assert_eq!(asked_by(Some("/run/memory"), &[]), Ok(place("/run/memory.todana", SyncPolicy::Never)));
+        let every = SyncPolicy::Every(Duration::from_millis(250));
         assert_eq!(asked_by(Some("/run/memory"), &everywhere), Ok(place("/run/memory.todana", every)));
         assert_eq!(asked_by(None, &everywhere), Ok(place("/other", every)));
-        let second = Sync::Every(Duration::from_secs(1));
+        let second = SyncPolicy::Every(Duration::from_secs(1));
         assert_eq!(asked_by(None, &everywhere[..1]), Ok(place("/other", second)));
     }
 

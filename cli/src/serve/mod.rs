@@ -21,7 +21,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_program::TodanaProgram;
 use todana_server::{
-    Compression, Further, LogFormat, MasterAddress, Name, Options, Storage, Sync, init_logging_with_notices,
+    CheckpointCompression, Further, LogFormat, MasterAddress, Name, Options, Storage, SyncPolicy,
+    init_logging_with_notices,
 };
 use values::{
     ClientCertificates, ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion,
@@ -151,7 +152,7 @@ pub(crate) struct ServeArguments {
     /// When a write is on disk: `always` before it is answered; a number, so many milliseconds later, which is what a loss of power
     /// can cost (the death of the process costs nothing); `never`, when the kernel likes, and a second if the process dies
     #[arg(long, env = "TODANA_SYNC", default_value = "1000", value_parser = sync, value_name = "WHEN", help_heading = DATA)]
-    sync: Sync,
+    sync: SyncPolicy,
     /// Begin a new segment of the update log when the last one has grown to this, 4k or more
     #[arg(long, env = "TODANA_LOG_SEGMENT_SIZE", default_value = "64m", value_parser = some_size, value_name = "SIZE", help_heading = DATA)]
     log_segment_size: u64,
@@ -171,7 +172,7 @@ pub(crate) struct ServeArguments {
     checkpoint_log_size: u64,
     /// How checkpoints are kept: none, zstd, or zstd:1 to zstd:22, smaller and slower
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
-    checkpoint_compression: Compression,
+    checkpoint_compression: CheckpointCompression,
     /// Follow this master, HOST or HOST:PORT: a server like this one, or Kyoto Tycoon's
     #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
     replicate: Option<MasterAddress>,

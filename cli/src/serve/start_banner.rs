@@ -4,18 +4,18 @@ use crate::amount::amount;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use todana::update_log::Position;
-use todana_server::{Authentication, Choice, DataPlace, Further, Name, Opened, Options, Storage, Sync};
+use todana::update_log::LogPosition;
+use todana_server::{Authentication, Choice, DataPlace, Further, Name, Opened, Options, Storage, SyncPolicy};
 
 /// What `--sync` promises.
-fn promise(sync: Sync) -> String {
+fn promise(sync: SyncPolicy) -> String {
     match sync {
-        Sync::Always => "--sync always: writes are on disk before they are answered".to_string(),
-        Sync::Every(interval) => {
+        SyncPolicy::Always => "--sync always: writes are on disk before they are answered".to_string(),
+        SyncPolicy::Every(interval) => {
             let ms = interval.as_millis();
             format!("--sync {ms}: writes are on disk within {ms} ms, which is what a loss of power can cost")
         }
-        Sync::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
+        SyncPolicy::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
     }
 }
 
@@ -23,7 +23,7 @@ const NEW: &str = "; nothing was there, a new database begins";
 
 /// What was read back.
 fn found(opened: &Opened) -> String {
-    if opened.checkpoint.is_none() && opened.end == Position(0) {
+    if opened.checkpoint.is_none() && opened.end == LogPosition(0) {
         return NEW.trim_start_matches("; ").into();
     }
     let checkpoint = match &opened.checkpoint {
@@ -55,7 +55,7 @@ pub(super) struct StartBanner {
     databases: Vec<Further>,
     /// Which of them begin.
     new: Vec<bool>,
-    sync: Sync,
+    sync: SyncPolicy,
     /// More MiB than the machine has, if the limit is that: the limit, and what the machine has.
     excess_mib: Option<(u64, u64)>,
     /// TLS listeners require a certificate of clients.

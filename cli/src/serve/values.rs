@@ -3,7 +3,7 @@
 use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
-use todana_server::{Compression, Name, Sync};
+use todana_server::{CheckpointCompression, Name, SyncPolicy};
 
 /// Whether clients show certificates.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -79,14 +79,14 @@ pub(super) fn port(text: &str) -> Result<i32, String> {
 }
 
 /// When a write is on disk, unless that is said.
-pub(crate) const SYNC_DEFAULT: Sync = Sync::Every(Duration::from_secs(1));
+pub(crate) const SYNC_DEFAULT: SyncPolicy = SyncPolicy::Every(Duration::from_secs(1));
 
-pub(crate) fn sync(text: &str) -> Result<Sync, String> {
+pub(crate) fn sync(text: &str) -> Result<SyncPolicy, String> {
     match text.trim() {
-        "always" => Ok(Sync::Always),
-        "never" => Ok(Sync::Never),
+        "always" => Ok(SyncPolicy::Always),
+        "never" => Ok(SyncPolicy::Never),
         text => match text.parse() {
-            Ok(ms @ 1..=3_600_000) => Ok(Sync::Every(Duration::from_millis(ms))),
+            Ok(ms @ 1..=3_600_000) => Ok(SyncPolicy::Every(Duration::from_millis(ms))),
             _ => Err("not always, never or 1 to 3600000 milliseconds".into()),
         },
     }
@@ -127,14 +127,14 @@ pub(super) fn some_size(text: &str) -> Result<u64, String> {
     size(text).and_then(|size| if size < 4096 { Err("at least 4k".into()) } else { Ok(size) })
 }
 
-pub(super) fn compression(text: &str) -> Result<Compression, String> {
+pub(super) fn compression(text: &str) -> Result<CheckpointCompression, String> {
     let wrong = || "not none, zstd or zstd:1 to zstd:22".to_string();
     match text.trim().split_once(':') {
-        None if text.trim() == "none" => Ok(Compression::None),
-        None if text.trim() == "zstd" => Ok(Compression::Zstd(1)),
+        None if text.trim() == "none" => Ok(CheckpointCompression::None),
+        None if text.trim() == "zstd" => Ok(CheckpointCompression::Zstd(1)),
         Some(("zstd", level)) => {
             let level = level.parse().ok().filter(|level| (1..=22).contains(level));
-            level.map(Compression::Zstd).ok_or_else(wrong)
+            level.map(CheckpointCompression::Zstd).ok_or_else(wrong)
         }
         _ => Err(wrong()),
     }
@@ -195,9 +195,9 @@ mod tests {
 
     #[test]
     fn compression_has_its_levels() {
-        assert_eq!(compression("none"), Ok(Compression::None));
-        assert_eq!(compression("zstd"), Ok(Compression::Zstd(1)));
-        assert_eq!(compression(" zstd:19"), Ok(Compression::Zstd(19)));
+        assert_eq!(compression("none"), Ok(CheckpointCompression::None));
+        assert_eq!(compression("zstd"), Ok(CheckpointCompression::Zstd(1)));
+        assert_eq!(compression(" zstd:19"), Ok(CheckpointCompression::Zstd(19)));
         for text in ["", "zstd:", "zstd:0", "zstd:23", "gzip", "none:1"] {
             assert!(compression(text).is_err(), "{text}");
         }

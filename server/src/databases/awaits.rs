@@ -1,7 +1,7 @@
 //! What has to be durable before a connection is told more.
 
 use std::sync::Arc;
-use todana::{CommitPoint, Database, Lane, LatestCommit};
+use todana::{CommitPoint, Database, LatestCommit, WorkerCounters};
 
 /// How far databases, by number, have to be durable before a connection is told more.
 pub(crate) type Changes = Vec<(usize, CommitPoint)>;
@@ -10,7 +10,7 @@ pub(crate) type Changes = Vec<(usize, CommitPoint)>;
 #[derive(Clone)]
 pub(crate) struct DatabaseLane {
     /// Its counters.
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) lane: Arc<WorkerCounters>,
     /// What it has written and nobody waits for yet.
     pub(crate) commits: Arc<LatestCommit>,
 }
@@ -58,13 +58,13 @@ impl Awaits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use todana::update_log::Position;
+    use todana::update_log::LogPosition;
 
     #[test]
     fn each_database_is_awaited_at_its_last_change_in_whatever_order_they_are_noted() {
         let mut awaits = Awaits::default();
         assert!(awaits.is_empty());
-        let at = |raw| CommitPoint::from(Position(raw));
+        let at = |raw| CommitPoint::from(LogPosition(raw));
         for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4), (2, 7), (0, 2)] {
             awaits.note(number, at(raw));
         }

@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::checkpoint::CheckpointKeeper;
 use todana::disk::Disk;
-use todana::update_log::{Health, Tail};
+use todana::update_log::{DurabilityHealth, LogTail};
 use todana::{
     CachedClock, Clock, CommitPoint, DataDirectory, DataOptions, Database, Durability, EngineOptions, Name,
     Opened, Storage, SyncThread, seed_of,
@@ -117,7 +117,7 @@ impl Persistence {
 #[derive(Default)]
 struct Told {
     trouble: Option<String>,
-    health: Health,
+    health: DurabilityHealth,
     damaged_records: u64,
 }
 
@@ -263,7 +263,7 @@ impl Kept {
             let directory = (!name.tuning.read_only).then_some(directory);
             let label = name.label().to_string();
             let came_on = came_on.clone();
-            let report = move |made: Result<todana::checkpoint::Checkpoint>| {
+            let report = move |made: Result<todana::checkpoint::CheckpointInfo>| {
                 match made {
                     Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
                     Err(error) => {
@@ -398,7 +398,7 @@ fn tell(name: &Name, opened: &Opened) {
     if opened.lost > 0 {
         tracing::warn!(database, "{} bytes of the log are lost, as a repair has marked", opened.lost);
     }
-    if let Tail::Torn { path, offset, len } = &opened.tail {
+    if let LogTail::Torn { path, offset, len } = &opened.tail {
         tracing::warn!(
             database,
             "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
@@ -428,11 +428,15 @@ impl Served {
 
     /// Tells once that changes cannot be kept, and once that they can again: clients hear of it in words that say little.
     pub(crate) fn tell_refusals(&self) {
-        let health = self.database.durability().map_or(Health::Well, Durability::health);
+        let health = self.database.durability().map_or(DurabilityHealth::Well, Durability::health);
         let mut told = self.told.lock();
         // Of files, a sync and a write may report the same cause in different words.
         let is_same = match (&health, &told.health) {
-            (Health::Stuck(_), Health::Stuck(_)) if self.database.engine_sync().is_some() => true,
+            (DurabilityHealth::Stuck(_), DurabilityHealth::Stuck(_))
+                if self.database.engine_sync().is_some() =>
+            {
+                true
+            }
             (now, before) => now == before,
         };
         if is_same {
@@ -440,11 +444,13 @@ impl Served {
         }
         let database = self.name.label();
         match &health {
-            Health::Well => tracing::info!(database, "changes are taken again"),
-            Health::Stuck(why) => {
+            DurabilityHealth::Well => tracing::info!(database, "changes are taken again"),
+            DurabilityHealth::Stuck(why) => {
                 tracing::error!(database, "changes are refused until they can be kept: {why}");
             }
-            Health::Lost(why) => tracing::error!(database, "changes are refused until a restart: {why}"),
+            DurabilityHealth::Lost(why) => {
+                tracing::error!(database, "changes are refused until a restart: {why}")
+            }
         }
         told.health = health;
     }

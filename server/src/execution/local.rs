@@ -4,7 +4,7 @@ use super::{Completion, Executor};
 use crate::databases::awaits::DatabaseLane;
 use crate::shared::Shared;
 use std::sync::Arc;
-use todana::{CommitPoint, Database, Lane};
+use todana::{CommitPoint, Database, WorkerCounters};
 use todana_core::{Buffer, Operation, Reply};
 use todana_protocol::memcached::Streams;
 
@@ -40,7 +40,7 @@ impl LocalExecutor {
     fn execute_observed(
         &self,
         database: &Database,
-        lane: &Lane,
+        lane: &WorkerCounters,
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> CommitPoint {

@@ -6,7 +6,7 @@ use crate::replica::Replication;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{Name, Storage};
 
 /// Which databases there are, and where their data is kept.
@@ -19,7 +19,7 @@ pub struct DatabaseOptions {
     /// More databases.
     pub further: Vec<Further>,
     /// When a write counts as made where an engine keeps it in files of its own.
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// Snapshots of databases in memory, as Kyoto Tycoon makes them; `None`: none.
     pub snapshots: Option<SnapshotOptions>,
     /// Which changes are born here, and which master is followed.
@@ -57,7 +57,7 @@ pub struct DataPlace {
     /// The data directory; it is made if it is not there.
     pub directory: PathBuf,
     /// When a write counts as made.
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// A segment of the update log that has grown to so many bytes is followed by a new one.
     pub segment_len: u64,
     /// So is one that is so old and not empty.
@@ -70,7 +70,7 @@ pub struct DataPlace {
 
 impl DataPlace {
     /// A directory that is kept as usual.
-    pub fn new(directory: PathBuf, sync: Sync) -> DataPlace {
+    pub fn new(directory: PathBuf, sync: SyncPolicy) -> DataPlace {
         let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
         let checkpoints = CheckpointOptions::default();
         DataPlace { directory, sync, segment_len, segment_age, checkpoints, is_for_replicas: false }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::replication::NANOS;
-use todana::{Action, Lane, Overwrite, Record, kyoto};
+use todana::{Action, Overwrite, Record, WorkerCounters, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
@@ -147,7 +147,7 @@ impl Link {
 
 struct Follower {
     shared: Arc<Shared>,
-    lanes: Vec<Arc<Lane>>,
+    lanes: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
     /// What the file holds.
     kept: u64,
@@ -342,7 +342,7 @@ impl Follower {
     fn relieve(&self) -> Result<()> {
         for served in self.shared.databases.iter() {
             if let Some(log) = served.database.log()
-                && log.is_crowded()
+                && log.is_backlogged()
             {
                 log.wait_while(log.end(), &|| self.goes_on())?;
             }

@@ -8,8 +8,8 @@
 use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use todana::replication::{Begins, Feed, NANOS, first_of_second};
-use todana::update_log::{Change, Position};
+use todana::replication::{FeedStart, NANOS, ReplicationFeed, first_of_second};
+use todana::update_log::{LogChange, LogPosition};
 use todana::{Clock, Expiry, Record, kyoto};
 use todana_core::{Attributes, Error, ErrorKind, Place, Result};
 use todana_protocol::kyoto::binary::Hello;
@@ -49,8 +49,8 @@ pub(super) struct Outgoing {
 /// The changes of one database.
 struct Line {
     number: usize,
-    feed: Feed,
-    until: Position,
+    feed: ReplicationFeed,
+    until: LogPosition,
     /// The round reaches further than the one before: what it reads has to be on disk first.
     has_more: bool,
     queue: VecDeque<Queued>,
@@ -101,8 +101,8 @@ impl Outgoing {
         let mut lines = Vec::new();
         let (mut is_whole, mut clearings) = (true, false);
         for (number, directory) in &logged {
-            let (feed, begins) = Feed::open(directory, *number, databases, after)?;
-            is_whole &= begins == Begins::Whole;
+            let (feed, begins) = ReplicationFeed::open(directory, *number, databases, after)?;
+            is_whole &= begins == FeedStart::Whole;
             lines.push(Line::new(*number, feed));
         }
         let now = first_of_second(shared.clock.now().0);
@@ -134,7 +134,7 @@ impl Outgoing {
             lines.clear();
             for (number, directory) in &logged {
                 let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
-                lines.push(Line::new(*number, Feed::open_at(directory, *number, databases, end)?));
+                lines.push(Line::new(*number, ReplicationFeed::open_at(directory, *number, databases, end)?));
             }
             // Lower than all that a log has: who is cut off before the end begins again.
             (scan, last) = (Some((0, None)), 0);
@@ -285,7 +285,7 @@ fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
 }
 
 impl Line {
-    fn new(number: usize, feed: Feed) -> Line {
+    fn new(number: usize, feed: ReplicationFeed) -> Line {
         let until = feed.position();
         Line {
             number,
@@ -310,7 +310,7 @@ impl Line {
                 (shared.options.databases.replication.server_id, served.name.tuning.persistent);
             let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
             let flags_lost = &mut self.flags_lost;
-            self.feed.read_on(self.until, PIECE, &mut |stamp, origin, change| {
+            self.feed.read_new(self.until, PIECE, &mut |stamp, origin, change| {
                 // Origins are such ids: they come by this protocol alone.
                 let server_id = origin.map_or(own, |origin| origin as u16);
                 let before = bytes.len();
@@ -320,13 +320,13 @@ impl Line {
                 };
                 let what = match change {
                     _ if !hello.wants(server_id) => What::NotWanted,
-                    Change::Put { key, record } => {
+                    LogChange::Put { key, record } => {
                         *flags_lost += u64::from(record.attributes.flags != 0);
                         put(Sent::Set { key, stored: stored(record, is_persistent) })
                     }
-                    Change::Remove { key } => put(Sent::Remove { key }),
-                    Change::Clear => put(Sent::Clear),
-                    Change::Retag { key, attributes } => {
+                    LogChange::Remove { key } => put(Sent::Remove { key }),
+                    LogChange::Clear => put(Sent::Clear),
+                    LogChange::Retag { key, attributes } => {
                         bytes.extend_from_slice(key);
                         What::Retag { server_id, expiry: attributes.expiry }
                     }

@@ -311,7 +311,7 @@ impl Worker {
     fn may_go_on(&mut self, index: usize) -> bool {
         let awaits = &self.connections[index].settlement.awaits;
         // When it cannot be written there will be no more of it.
-        let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_crowded() && log.takes_changes());
+        let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
         if awaits.is_empty() || !is_held_up() {
             return true;
         }

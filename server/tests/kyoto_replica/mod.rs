@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
+use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
@@ -23,7 +23,7 @@ use todana_server::{
 };
 
 pub(crate) fn kept(directory: &Path, server_id: u16) -> Options {
-    let data = Some(DataPlace::new(directory.into(), Sync::Always));
+    let data = Some(DataPlace::new(directory.into(), SyncPolicy::Always));
     let replication = Replication { server_id, ..Replication::default() };
     Options {
         protocols: ProtocolOptions {
@@ -54,7 +54,7 @@ pub(crate) fn forget_log(path: &Path) {
     let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
     let database = Database::new(engine, Arc::new(SystemClock));
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
-    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
     let log = database.log().unwrap();

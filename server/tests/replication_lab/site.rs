@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 use todana_server::{
     DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MasterAddress, Name,
     Options, ProtocolOptions, Replication, Server,
@@ -45,7 +45,7 @@ impl Site {
 
     fn options(&self) -> Options {
         // Synced by replicas' rounds alone, nearly: a loss of power takes much with it.
-        let mut data = DataPlace::new("/data".into(), Sync::Every(Duration::from_secs(2)));
+        let mut data = DataPlace::new("/data".into(), SyncPolicy::Every(Duration::from_secs(2)));
         data.segment_len = 256 << 10;
         data.checkpoints.log_kept_len = 1 << 30;
         data.is_for_replicas = self.engine == HASH;

@@ -3,7 +3,7 @@
 use crate::data_directory::{CHECKPOINTS, LOG, cannot, read_identity};
 use crate::disk::Disk;
 use crate::file_header::{Format, eight, four, identity};
-use crate::update_log::{Identity, Position, segment_name};
+use crate::update_log::{DatabaseIdentity, LogPosition, segment_name};
 use std::io;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
@@ -27,11 +27,11 @@ const READ: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackedUp {
     /// The log is read again from here on top of the checkpoint.
-    pub start: Position,
+    pub start: LogPosition,
     /// The log ends here: the backup is the state as of this position.
-    pub end: Position,
+    pub end: LogPosition,
     /// The time as of that, Unix time in milliseconds.
-    pub made_ms: u64,
+    pub created_ms: u64,
     /// Records in the checkpoint.
     pub records: u64,
     /// How many files there are besides the file `backup`.
@@ -62,17 +62,17 @@ pub(crate) enum Kind {
 pub(crate) struct Listed {
     pub(crate) kind: Kind,
     pub(crate) crc: u32,
-    pub(crate) position: Position,
+    pub(crate) position: LogPosition,
     pub(crate) len: u64,
 }
 
 /// The file `backup`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    pub(crate) identity: Identity,
-    pub(crate) start: Position,
-    pub(crate) end: Position,
-    pub(crate) made_ms: u64,
+    pub(crate) identity: DatabaseIdentity,
+    pub(crate) start: LogPosition,
+    pub(crate) end: LogPosition,
+    pub(crate) created_ms: u64,
     pub(crate) records: u64,
     pub(crate) files: Vec<Listed>,
 }
@@ -108,8 +108,8 @@ impl Listed {
             5 => Kind::HashDictionary,
             _ => return None,
         };
-        let position = Position(eight(bytes, 8));
-        let is_sound = bytes[1..4] == [0; 3] && (kind != Kind::Identity || position == Position(0));
+        let position = LogPosition(eight(bytes, 8));
+        let is_sound = bytes[1..4] == [0; 3] && (kind != Kind::Identity || position == LogPosition(0));
         is_sound.then(|| Listed { kind, crc: four(bytes, 4), position, len: eight(bytes, 16) })
     }
 
@@ -156,10 +156,10 @@ impl Manifest {
     }
 
     pub(crate) fn backed_up(&self) -> BackedUp {
-        let Manifest { start, end, made_ms, records, .. } = *self;
+        let Manifest { start, end, created_ms, records, .. } = *self;
         let len = self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
         let (files, is_hash) = (self.files.len(), self.is_hash());
-        BackedUp { start, end, made_ms, records, files, len, is_hash, damages: Vec::new() }
+        BackedUp { start, end, created_ms, records, files, len, is_hash, damages: Vec::new() }
     }
 
     /// Reads the files it lists and says which are not as it says; `progress` is told the bytes read now and then.
@@ -212,7 +212,7 @@ impl Manifest {
         }
         let mut bytes = FORMAT.begin(&self.identity).to_vec();
         bytes[36..40].copy_from_slice(&(self.files.len() as u32).to_le_bytes());
-        let numbers = [self.start.0, self.end.0, self.made_ms, self.records];
+        let numbers = [self.start.0, self.end.0, self.created_ms, self.records];
         for (number, into) in numbers.into_iter().zip(bytes[40..].chunks_exact_mut(8)) {
             into.copy_from_slice(&number.to_le_bytes());
         }
@@ -250,16 +250,16 @@ impl Manifest {
         }
         let manifest = Manifest {
             identity: identity(header),
-            start: Position(eight(header, 40)),
-            end: Position(eight(header, 48)),
-            made_ms: eight(header, 56),
+            start: LogPosition(eight(header, 40)),
+            end: LogPosition(eight(header, 48)),
+            created_ms: eight(header, 56),
             records: eight(header, 64),
             files,
         };
         let checkpoint = manifest.files.iter().find(|file| file.kind == Kind::Checkpoint);
-        let begins_there = manifest.start == checkpoint.map_or(Position(0), |file| file.position);
+        let begins_there = manifest.start == checkpoint.map_or(LogPosition(0), |file| file.position);
         // The first one is the identity.
-        let has_no_log = !manifest.is_hash() || manifest.end == Position(0);
+        let has_no_log = !manifest.is_hash() || manifest.end == LogPosition(0);
         let is_sound =
             begins_there && has_no_log && manifest.start <= manifest.end && !manifest.files.is_empty();
         is_sound.then_some(manifest).ok_or_else(malformed)
@@ -287,12 +287,12 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        let listed = |kind, crc, position, len| Listed { kind, crc, position: Position(position), len };
+        let listed = |kind, crc, position, len| Listed { kind, crc, position: LogPosition(position), len };
         Manifest {
-            identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
-            start: Position(0x0102),
-            end: Position(0x0304),
-            made_ms: 1_800_000_000_123,
+            identity: DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" },
+            start: LogPosition(0x0102),
+            end: LogPosition(0x0304),
+            created_ms: 1_800_000_000_123,
             records: 5,
             files: vec![
                 listed(Kind::Identity, 1, 0, 36),
@@ -359,12 +359,12 @@ mod tests {
     #[test]
     fn it_starts_where_its_checkpoint_does_and_not_behind_its_end() {
         let refused = |manifest: Manifest| Manifest::decode(&manifest.encode().unwrap()).is_err();
-        assert!(refused(Manifest { start: Position(0), ..manifest() }));
-        assert!(refused(Manifest { end: Position(0x0101), ..manifest() }));
+        assert!(refused(Manifest { start: LogPosition(0), ..manifest() }));
+        assert!(refused(Manifest { end: LogPosition(0x0101), ..manifest() }));
         let mut without = manifest();
         without.files.remove(1);
         assert!(refused(without.clone()));
-        assert!(!refused(Manifest { start: Position(0), ..without }));
-        assert!(refused(Manifest { start: Position(0), files: Vec::new(), ..manifest() }));
+        assert!(!refused(Manifest { start: LogPosition(0), ..without }));
+        assert!(refused(Manifest { start: LogPosition(0), files: Vec::new(), ..manifest() }));
     }
 }

@@ -2,11 +2,12 @@
 
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
-use crate::checkpoint::{Failure, Held, Hold, HoldFiles};
+use crate::checkpoint::{CheckpointFailure, HeldBytes, HoldFiles, LogHold};
 use crate::data_directory::{LOG, cannot, refuse_tree};
 use crate::disk::{Disk, File};
 use crate::update_log::{
-    Change, Identity, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_name, segment_start,
+    DatabaseIdentity, LogChange, LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, segment_name,
+    segment_start,
 };
 use crate::{DataDirectory, Database, Db};
 use std::collections::VecDeque;
@@ -27,16 +28,16 @@ pub struct Backup {
     disk: Arc<dyn Disk>,
     /// The update log; `None` of a hash on disk, whose files are its log.
     log: Option<PathBuf>,
-    identity: Identity,
+    identity: DatabaseIdentity,
     /// The database at work, if it is.
     database: Option<Arc<Database>>,
-    start: Position,
+    start: LogPosition,
     /// Where the log is to end; not known before its turn has come.
-    end: Option<Position>,
-    made_ms: u64,
+    end: Option<LogPosition>,
+    created_ms: u64,
     records: u64,
     refused: Vec<String>,
-    tail: Tail,
+    tail: LogTail,
     stage: Stage,
     queue: VecDeque<Outgoing>,
     files: Vec<Listed>,
@@ -45,7 +46,7 @@ pub struct Backup {
     done: u64,
     likely: u64,
     bytes: Vec<u8>,
-    hold: Option<Hold>,
+    hold: Option<LogHold>,
     /// Of a hash on disk: what compaction removes meanwhile.
     hold_files: Option<HoldFiles>,
     /// What has to stay open meanwhile.
@@ -128,9 +129,9 @@ impl Backup {
         let hold_files = HoldFiles::new(&files);
         let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
         backup.hold_files = Some(hold_files);
-        backup.made_ms = database.now().0.saturating_mul(1000);
+        backup.created_ms = database.now().0.saturating_mul(1000);
         backup.records = database.engine().status().records;
-        backup.end = Some(Position(0));
+        backup.end = Some(LogPosition(0));
         if let Some(first) = files.first() {
             let mut bytes = [0; 64];
             let got = first.content.read_at(0, &mut bytes)?;
@@ -141,7 +142,7 @@ impl Backup {
                 FrozenKind::Records => Kind::HashSegment,
                 FrozenKind::Dictionary => Kind::HashDictionary,
             };
-            let listed = Listed { kind, crc: 0, position: Position(number), len };
+            let listed = Listed { kind, crc: 0, position: LogPosition(number), len };
             backup.likely += len;
             let path = content.path().to_path_buf();
             backup.queue.push_back(Outgoing { path, content: Content::Frozen(content), listed, offset: 0 });
@@ -160,28 +161,28 @@ impl Backup {
     /// damage, the message naming file and offset; with `Invalid` if it is a tree on disk.
     pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
         refuse_tree(&**directory.disk(), directory.path())?;
-        let hold = directory.hold(Position(0));
+        let hold = directory.hold(LogPosition(0));
         let mut backup = Backup::new(directory, hold, None);
         backup.enqueue_identity()?;
         let shelf = directory.shelf();
-        let mut until = Position(0);
+        let mut until = LogPosition(0);
         for start in shelf.list()? {
-            let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
+            let outcome = shelf.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
                 reader.verify(progress)?;
                 Ok(reader)
             });
             match outcome {
                 Ok(reader) => {
-                    (backup.start, backup.records, backup.made_ms) =
-                        (start, reader.footer.records, reader.header.made_ms);
+                    (backup.start, backup.records, backup.created_ms) =
+                        (start, reader.footer.records, reader.header.created_ms);
                     until = reader.footer.until;
                     let listed =
                         Listed { kind: Kind::Checkpoint, crc: 0, position: start, len: reader.len() };
                     backup.enqueue(shelf.path_of(start), listed)?;
                     break;
                 }
-                Err(Failure::Damaged(why)) => backup.refused.push(why),
-                Err(Failure::Refused(error)) => return Err(error),
+                Err(CheckpointFailure::Damaged(why)) => backup.refused.push(why),
+                Err(CheckpointFailure::Refused(error)) => return Err(error),
             }
         }
         let end = backup.read_log(progress).map_err(|error| {
@@ -200,7 +201,7 @@ impl Backup {
         Ok(backup)
     }
 
-    fn new(directory: &DataDirectory, hold: Hold, database: Option<Arc<Database>>) -> Backup {
+    fn new(directory: &DataDirectory, hold: LogHold, database: Option<Arc<Database>>) -> Backup {
         let mut backup = Backup::empty(Arc::clone(directory.disk()), database);
         backup.log = Some(directory.path().join(LOG));
         backup.identity = directory.identity();
@@ -212,14 +213,14 @@ impl Backup {
         Backup {
             disk,
             log: None,
-            identity: Identity { server_id: 0, database_id: [0; 16] },
+            identity: DatabaseIdentity { server_id: 0, database_id: [0; 16] },
             database,
-            start: Position(0),
+            start: LogPosition(0),
             end: None,
-            made_ms: 0,
+            created_ms: 0,
             records: 0,
             refused: Vec::new(),
-            tail: Tail::Clean,
+            tail: LogTail::Clean,
             stage: Stage::Header,
             queue: VecDeque::new(),
             files: Vec::new(),
@@ -259,7 +260,7 @@ impl Backup {
                         identity: self.identity,
                         start: self.start,
                         end: self.end.unwrap_or(self.start),
-                        made_ms: self.made_ms,
+                        created_ms: self.created_ms,
                         records: self.records,
                         files: std::mem::take(&mut self.files),
                     };
@@ -282,8 +283,8 @@ impl Backup {
     }
 
     /// How much of the log, or of the files of a hash, is on disk for the sake of this alone.
-    pub fn held(&self) -> Option<Held> {
-        self.hold.as_ref().map(Hold::held).or_else(|| self.hold_files.as_ref().map(HoldFiles::held))
+    pub fn held(&self) -> Option<HeldBytes> {
+        self.hold.as_ref().map(LogHold::held).or_else(|| self.hold_files.as_ref().map(HoldFiles::held))
     }
 
     /// The checkpoint's records.
@@ -297,7 +298,7 @@ impl Backup {
     }
 
     /// What stands behind the log of a directory at rest, and was left out.
-    pub fn tail(&self) -> &Tail {
+    pub fn tail(&self) -> &LogTail {
         &self.tail
     }
 
@@ -334,7 +335,7 @@ impl Backup {
         let path = self.log_path().with_file_name("identity");
         let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
         let len = file.len().map_err(|error| cannot("read", &path, &error))?;
-        let listed = Listed { kind: Kind::Identity, crc: 0, position: Position(0), len };
+        let listed = Listed { kind: Kind::Identity, crc: 0, position: LogPosition(0), len };
         self.likely += len;
         self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
         Ok(())
@@ -365,7 +366,7 @@ impl Backup {
                 // All that has been answered by now. If it cannot be written just now, what is on disk has to do: the checkpoint's
                 // own stretch of the log is.
                 let _ = log.sync_to(log.end());
-                self.made_ms =
+                self.created_ms =
                     self.database.as_ref().map_or(0, |database| database.now().0.saturating_mul(1000));
                 log.synced()
             }
@@ -374,7 +375,7 @@ impl Backup {
         self.end = Some(end);
         let directory = self.log_path().to_path_buf();
         let names = self.disk.list(&directory).map_err(|error| cannot("read", &directory, &error))?;
-        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         for (n, &start) in starts.iter().enumerate() {
             let next = starts.get(n + 1).copied();
@@ -391,13 +392,13 @@ impl Backup {
     }
 
     /// Reads the log from the checkpoint on, and says where it ends.
-    fn read_log(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Position> {
+    fn read_log(&mut self, progress: &mut dyn FnMut(u64)) -> Result<LogPosition> {
         const TELL_EVERY: u64 = 1 << 12;
-        let mut reader = Reader::open(Arc::clone(&self.disk), self.log_path(), self.identity, self.start)?;
+        let mut reader = LogReader::open(Arc::clone(&self.disk), self.log_path(), self.identity, self.start)?;
         let mut entries = 0u64;
         while let Some((_, entry)) = reader.next_entry()? {
-            if let Change::Mark { time_ms, .. } = entry.change {
-                self.made_ms = self.made_ms.max(time_ms);
+            if let LogChange::Mark { time_ms, .. } = entry.change {
+                self.created_ms = self.created_ms.max(time_ms);
             }
             entries += 1;
             if entries.is_multiple_of(TELL_EVERY) {

@@ -1,7 +1,7 @@
 //! What goes over the wire: header and pieces (docs/format/backup.md, section 3).
 
 use crate::file_header::{Format, eight, sealed};
-use crate::update_log::{Identity, Position};
+use crate::update_log::{DatabaseIdentity, LogPosition};
 
 pub(super) const HEADER_LEN: usize = 64;
 pub(super) const FRAME_LEN: usize = 12;
@@ -13,8 +13,8 @@ const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANABS", version: 1, old
 /// How a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) identity: Identity,
-    pub(super) start: Position,
+    pub(super) identity: DatabaseIdentity,
+    pub(super) start: LogPosition,
     /// Bytes of files that are likely to come.
     pub(super) likely: u64,
 }
@@ -39,7 +39,7 @@ impl Header {
     /// Says what is wrong with it otherwise.
     pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let identity = FORMAT.check(bytes, &[36, 56])?;
-        Ok(Header { identity, start: Position(eight(bytes, 40)), likely: eight(bytes, 48) })
+        Ok(Header { identity, start: LogPosition(eight(bytes, 40)), likely: eight(bytes, 48) })
     }
 }
 
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn bytes_are_those_of_the_format_page() {
-        let identity = Identity { server_id: 7, database_id: *b"0123456789abcdef" };
-        let header = Header { identity, start: Position(2), likely: 3 };
+        let identity = DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" };
+        let header = Header { identity, start: LogPosition(2), likely: 3 };
         let bytes = header.encode();
         assert_eq!(&bytes[..16], b"TODANABS\x01\0\0\0\x40\0\0\0");
         assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\0\0\0\0");

@@ -1,6 +1,6 @@
 //! Records in columns: the content of a block of records (docs/format/checkpoint.md, section 2.1).
 
-use crate::update_log::{Rest, put_varint};
+use crate::update_log::{ByteReader, put_varint};
 use todana_core::{Attributes, Expiry, Marks, Record, UnixSeconds, decimal};
 
 const SIZES_LEN: usize = 12;
@@ -137,7 +137,7 @@ pub(crate) fn put_attributes(attributes: &Attributes, out: &mut Vec<u8>) {
 }
 
 /// What a tag says is there. `None` if it is not.
-pub(crate) fn take_attributes(tag: u8, rest: &mut Rest<'_>) -> Option<Attributes> {
+pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attributes> {
     let mut attributes = Attributes::default();
     if tag == 0 {
         return Some(attributes);
@@ -170,10 +170,10 @@ pub(crate) struct Rows<'a> {
     forms: &'a [u8],
     keys: Planes<'a>,
     values: Planes<'a>,
-    lengths: Rest<'a>,
-    attributes: Rest<'a>,
-    key_text: Rest<'a>,
-    value_text: Rest<'a>,
+    lengths: ByteReader<'a>,
+    attributes: ByteReader<'a>,
+    key_text: ByteReader<'a>,
+    value_text: ByteReader<'a>,
 }
 
 /// A record of a block.
@@ -202,7 +202,7 @@ impl Text<'_> {
 impl<'a> Rows<'a> {
     /// `None` if this is not the content of so many records.
     pub(crate) fn new(content: &'a [u8], records: usize) -> Option<Rows<'a>> {
-        let mut rest = Rest(content);
+        let mut rest = ByteReader(content);
         let mut size = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
         let (lengths_len, attributes_len, key_text_len) = (size()?, size()?, size()?);
         let (tags, forms) = (rest.take(records)?, rest.take(records)?);
@@ -218,9 +218,9 @@ impl<'a> Rows<'a> {
         }
         let keys = Planes::take(&keys, &mut rest)?;
         let values = Planes::take(&values, &mut rest)?;
-        let lengths = Rest(rest.take(lengths_len)?);
-        let attributes = Rest(rest.take(attributes_len)?);
-        let key_text = Rest(rest.take(key_text_len)?);
+        let lengths = ByteReader(rest.take(lengths_len)?);
+        let attributes = ByteReader(rest.take(attributes_len)?);
+        let key_text = ByteReader(rest.take(key_text_len)?);
         Some(Rows { tags, forms, keys, values, lengths, attributes, key_text, value_text: rest })
     }
 
@@ -249,8 +249,8 @@ impl<'a> Rows<'a> {
 fn text<'a>(
     form: u8,
     numbers: &mut Planes<'a>,
-    lengths: &mut Rest<'a>,
-    plain: &mut Rest<'a>,
+    lengths: &mut ByteReader<'a>,
+    plain: &mut ByteReader<'a>,
 ) -> Option<Text<'a>> {
     if form == TEXT {
         let len = usize::try_from(lengths.varint()?).ok()?;
@@ -268,7 +268,7 @@ struct Planes<'a>([&'a [u8]; 8]);
 
 impl<'a> Planes<'a> {
     /// `counts`: how many numbers there are of each length less one.
-    fn take(counts: &[usize; 16], rest: &mut Rest<'a>) -> Option<Planes<'a>> {
+    fn take(counts: &[usize; 16], rest: &mut ByteReader<'a>) -> Option<Planes<'a>> {
         let mut planes = [&b""[..]; 8];
         for (plane, bytes) in planes.iter_mut().enumerate() {
             *bytes = rest.take(counts[plane..8].iter().sum())?;

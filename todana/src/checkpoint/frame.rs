@@ -1,7 +1,7 @@
 //! What stands around the records of a checkpoint: header, block frames, footer (docs/format/checkpoint.md).
 
 use crate::file_header::{Format, eight, four, sealed};
-use crate::update_log::{Identity, Position};
+use crate::update_log::{DatabaseIdentity, LogPosition};
 use todana_core::{Order, UnixSeconds};
 
 pub(crate) const HEADER_LEN: usize = 96;
@@ -16,10 +16,10 @@ const END_MAGIC: &[u8; 8] = b"TODANAEC";
 /// How a checkpoint begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) identity: Identity,
+    pub(crate) identity: DatabaseIdentity,
     /// The log has to be read again from here.
-    pub(crate) start: Position,
-    pub(crate) made_ms: u64,
+    pub(crate) start: LogPosition,
+    pub(crate) created_ms: u64,
     /// The highest made so far.
     pub(crate) version: u64,
     pub(crate) planned_clear: Option<UnixSeconds>,
@@ -31,7 +31,7 @@ impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = FORMAT.begin(&self.identity);
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.version.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.planned_clear.map_or(0, |at| at.0).to_le_bytes());
         if let Some(order) = self.order {
@@ -45,8 +45,8 @@ impl Header {
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         Ok(Header {
             identity: FORMAT.check(bytes, &[36, 88])?,
-            start: Position(eight(bytes, 40)),
-            made_ms: eight(bytes, 48),
+            start: LogPosition(eight(bytes, 40)),
+            created_ms: eight(bytes, 48),
             version: eight(bytes, 56),
             planned_clear: Some(eight(bytes, 64)).filter(|&at| at != 0).map(UnixSeconds),
             order: Some(Order { seed: eight(bytes, 72), groups: eight(bytes, 80) })
@@ -143,7 +143,7 @@ pub(crate) struct Footer {
     /// Where it stands itself.
     pub(crate) offset: u64,
     /// The log was on disk to here.
-    pub(crate) until: Position,
+    pub(crate) until: LogPosition,
     /// Of all blocks.
     pub(crate) content_len: u64,
 }
@@ -169,7 +169,7 @@ impl Footer {
             blocks: eight(bytes, 8),
             records: eight(bytes, 16),
             offset: eight(bytes, 24),
-            until: Position(eight(bytes, 32)),
+            until: LogPosition(eight(bytes, 32)),
             content_len: eight(bytes, 40),
         })
     }
@@ -180,9 +180,9 @@ mod tests {
     use super::*;
 
     const HEADER: Header = Header {
-        identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
-        start: Position(0x0102_0304),
-        made_ms: 1_800_000_000_123,
+        identity: DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" },
+        start: LogPosition(0x0102_0304),
+        created_ms: 1_800_000_000_123,
         version: 99,
         planned_clear: Some(UnixSeconds(1_900_000_000)),
         order: Some(Order { seed: 5, groups: 6 }),
@@ -197,7 +197,7 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(Header::decode(&damaged).is_err(), "bit {bit}");
         }
-        let footer = Footer { blocks: 1, records: 2, offset: 3, until: Position(4), content_len: 5 };
+        let footer = Footer { blocks: 1, records: 2, offset: 3, until: LogPosition(4), content_len: 5 };
         let bytes = footer.encode(HEADER.crc());
         assert_eq!(Footer::decode(&bytes, HEADER.crc()), Some(footer));
         assert_eq!(Footer::decode(&bytes, [0; 4]), None);

@@ -1,6 +1,6 @@
 //! The thread that makes checkpoints when they are due.
 
-use super::Checkpoint;
+use super::CheckpointInfo;
 use crate::{DataDirectory, Database};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl CheckpointKeeper {
     pub fn start(
         directory: Arc<DataDirectory>,
         database: Arc<Database>,
-        mut report: impl FnMut(Result<Checkpoint>) + Send + 'static,
+        mut report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
     ) -> Result<CheckpointKeeper> {
         let shared = Arc::new(Shared::default());
         let its_own = Arc::clone(&shared);
@@ -43,7 +43,7 @@ impl CheckpointKeeper {
             // What waits in memory for a checkpoint grows fast.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
-            let mut report = |made: Result<Checkpoint>| {
+            let mut report = |made: Result<CheckpointInfo>| {
                 database.note_checkpoint(made.is_err());
                 report(made);
             };

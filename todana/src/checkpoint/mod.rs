@@ -18,16 +18,16 @@ mod salvage;
 mod shelf;
 mod writer;
 
-use crate::update_log::Position;
+use crate::update_log::LogPosition;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_core::{ErrorKind, Result};
 
 pub use keeper::CheckpointKeeper;
-pub(crate) use reader::{Failure, Reader, called_off};
+pub(crate) use reader::{CheckpointFailure, CheckpointReader, called_off};
 pub(crate) use salvage::{Saved, salvage_checkpoint};
 pub(crate) use shelf::{BroughtBack, HoldFiles, Shelf};
-pub use shelf::{Footprint, Held, Hold};
+pub use shelf::{DiskFootprint, HeldBytes, LogHold};
 pub(crate) use writer::{Sink, write, write_empty};
 
 /// So many bytes of changes may wait in memory where an engine brings them to disk by checkpoints ([`todana_core::Checkpointed`]); then
@@ -38,7 +38,7 @@ pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
     /// How they are kept.
-    pub compression: Compression,
+    pub compression: CheckpointCompression,
     /// One is due when the log has grown since the last one by more than this and by more than that one's size.
     pub log_len_min: u64,
     /// Of the log that no checkpoint needs any longer so many bytes are kept, the newest ones, for whoever restores a backup to a
@@ -53,7 +53,7 @@ pub struct CheckpointOptions {
 impl Default for CheckpointOptions {
     fn default() -> Self {
         CheckpointOptions {
-            compression: Compression::Zstd(1),
+            compression: CheckpointCompression::Zstd(1),
             log_len_min: 64 << 20,
             log_kept_len: 0,
             log_kept_age: Duration::MAX,
@@ -64,7 +64,7 @@ impl Default for CheckpointOptions {
 
 /// How blocks are kept on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
+pub enum CheckpointCompression {
     /// As they are.
     None,
     /// Compressed by zstd at this level where that makes them smaller.
@@ -73,17 +73,17 @@ pub enum Compression {
 
 /// What has become of the checkpoints since a data directory was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub struct CheckpointHistory {
     /// How many were made.
     pub made: u64,
     /// How many could not be made; those that were called off are not among them.
     pub failed: u64,
     /// The newest one. Of one that was brought back nobody knows how long it took to make, and that is 0.
-    pub last: Option<Checkpoint>,
+    pub last: Option<CheckpointInfo>,
 }
 
-impl History {
-    pub(crate) fn add(&mut self, made: &Result<Checkpoint>) {
+impl CheckpointHistory {
+    pub(crate) fn add(&mut self, made: &Result<CheckpointInfo>) {
         match made {
             Ok(made) => {
                 self.made += 1;
@@ -97,19 +97,19 @@ impl History {
 
 /// A checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
+pub struct CheckpointInfo {
     /// The file.
     pub path: PathBuf,
     /// The log has to be read again from here.
-    pub start: Position,
+    pub start: LogPosition,
     /// The log has to go to here at least.
-    pub until: Position,
+    pub until: LogPosition,
     /// How many records it has.
     pub records: u64,
     /// Its length in bytes.
     pub len: u64,
     /// When it was begun, Unix time in milliseconds.
-    pub made_ms: u64,
+    pub created_ms: u64,
     /// How long it took to make, or to bring back.
     pub took: Duration,
 }

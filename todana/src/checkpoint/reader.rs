@@ -4,7 +4,7 @@ use super::columns::{Rows, take_attributes};
 use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method};
 use crate::Database;
 use crate::disk::{Disk, File};
-use crate::update_log::{Change, Identity, Position, Rest};
+use crate::update_log::{ByteReader, DatabaseIdentity, LogChange, LogPosition};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 
 /// Why records do not come back.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CheckpointFailure {
     /// The file is no whole checkpoint: what, and where.
     Damaged(String),
     /// The engine does not take them.
@@ -34,7 +34,7 @@ pub(crate) enum Failure {
 }
 
 /// A file with the header and the footer of a checkpoint.
-pub(crate) struct Reader {
+pub(crate) struct CheckpointReader {
     path: PathBuf,
     file: Box<dyn File>,
     header_crc: [u8; 4],
@@ -59,9 +59,13 @@ struct Tally {
     content_len: u64,
 }
 
-impl Reader {
+impl CheckpointReader {
     /// Says what is wrong with the file otherwise.
-    pub(crate) fn open(disk: &dyn Disk, path: &Path, identity: Identity) -> Result<Reader, String> {
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        identity: DatabaseIdentity,
+    ) -> Result<CheckpointReader, String> {
         let told = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let at = |offset: u64, why: &str| format!("{} at offset {offset}: {why}", path.display());
         let file = disk.open(path, false).map_err(told)?;
@@ -80,7 +84,7 @@ impl Reader {
         let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
         let footer = footer.filter(|footer| footer.offset == offset && footer.until >= header.start);
         let footer = footer.ok_or_else(|| at(offset, "the footer is missing or damaged"))?;
-        Ok(Reader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
+        Ok(CheckpointReader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
     }
 
     /// The length of the file.
@@ -94,7 +98,7 @@ impl Reader {
         &self,
         database: &Database,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CheckpointFailure> {
         if let Some(Order { seed, groups }) = self.header.order {
             // Neither is known to be true yet, and what is expected takes memory.
             let groups = groups.min(self.footer.records).min(self.len());
@@ -108,7 +112,7 @@ impl Reader {
     }
 
     /// Reads everything and checks every checksum.
-    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), CheckpointFailure> {
         self.read_all(None, &mut |done| {
             progress(done);
             ControlFlow::Continue(())
@@ -120,7 +124,7 @@ impl Reader {
         &self,
         database: Option<&Database>,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CheckpointFailure> {
         let threads = thread::available_parallelism().map_or(2, |threads| threads.get().min(THREADS_MAX));
         // Each thread begins at a place of its own: neighbours in a checkpoint are neighbours in the engine, and two threads
         // would wait for one another there.
@@ -151,7 +155,7 @@ impl Reader {
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         if progress(done.load(Ordering::Relaxed)).is_break() {
                             stops.store(true, Ordering::Relaxed);
-                            outcome = Err(Failure::Refused(called_off()));
+                            outcome = Err(CheckpointFailure::Refused(called_off()));
                         }
                     }
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -165,7 +169,7 @@ impl Reader {
         }
         match progress(self.len()) {
             ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Failure::Refused(called_off())),
+            ControlFlow::Break(()) => Err(CheckpointFailure::Refused(called_off())),
         }
     }
 
@@ -177,7 +181,7 @@ impl Reader {
         first: usize,
         stops: &AtomicBool,
         done: &AtomicU64,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<Tally, CheckpointFailure> {
         let mut blocks = Blocks { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
         let mut tally = Tally::default();
         // Its own part, then what others have not come to.
@@ -197,7 +201,7 @@ impl Reader {
     }
 
     /// All units, told by the frames alone, which are checked with what follows them.
-    fn units(&self) -> Result<Vec<Unit>, Failure> {
+    fn units(&self) -> Result<Vec<Unit>, CheckpointFailure> {
         let (mut units, mut cursor) = (Vec::new(), HEADER_LEN as u64);
         while let Some(unit) = self.next_unit(&mut cursor)? {
             units.push(unit);
@@ -205,7 +209,7 @@ impl Reader {
         Ok(units)
     }
 
-    fn next_unit(&self, cursor: &mut u64) -> Result<Option<Unit>, Failure> {
+    fn next_unit(&self, cursor: &mut u64) -> Result<Option<Unit>, CheckpointFailure> {
         let offset = *cursor;
         if offset == self.footer.offset {
             return Ok(None);
@@ -226,7 +230,7 @@ impl Reader {
     }
 
     /// The frame at an offset, and where its block ends: at the footer at the latest.
-    fn frame(&self, offset: u64) -> Result<([u8; BLOCK_FRAME_LEN], BlockFrame, u64), Failure> {
+    fn frame(&self, offset: u64) -> Result<([u8; BLOCK_FRAME_LEN], BlockFrame, u64), CheckpointFailure> {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         self.read(offset, &mut bytes)?;
         let frame = BlockFrame::decode(&bytes);
@@ -238,7 +242,7 @@ impl Reader {
         Ok((bytes, frame, end))
     }
 
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CheckpointFailure> {
         match self.file.read_at(offset, into) {
             Ok(len) if len == into.len() => Ok(()),
             Ok(_) => Err(self.damaged(offset, "the file ends here")),
@@ -246,8 +250,8 @@ impl Reader {
         }
     }
 
-    fn damaged(&self, offset: u64, what: &str) -> Failure {
-        Failure::Damaged(format!("{} at offset {offset}: {what}", self.path.display()))
+    fn damaged(&self, offset: u64, what: &str) -> CheckpointFailure {
+        CheckpointFailure::Damaged(format!("{} at offset {offset}: {what}", self.path.display()))
     }
 }
 
@@ -261,14 +265,14 @@ impl Tally {
 
 /// One thread's buffers.
 struct Blocks<'r> {
-    reader: &'r Reader,
+    reader: &'r CheckpointReader,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     stored: Vec<u8>,
     content: Vec<u8>,
 }
 
 impl Blocks<'_> {
-    fn bring_back(&mut self, unit: &Unit, database: Option<&Database>) -> Result<Tally, Failure> {
+    fn bring_back(&mut self, unit: &Unit, database: Option<&Database>) -> Result<Tally, CheckpointFailure> {
         let offset = unit.offset;
         let (frame, end) = self.load(offset)?;
         let mut tally =
@@ -284,7 +288,7 @@ impl Blocks<'_> {
     }
 
     /// Brings the block at an offset into `content`, once it has been checked; tells where it ends.
-    fn load(&mut self, offset: u64) -> Result<(BlockFrame, u64), Failure> {
+    fn load(&mut self, offset: u64) -> Result<(BlockFrame, u64), CheckpointFailure> {
         let reader = self.reader;
         let (bytes, frame, end) = reader.frame(offset)?;
         let into = match frame.method {
@@ -302,7 +306,7 @@ impl Blocks<'_> {
         Ok((frame, end))
     }
 
-    fn decompress(&mut self, offset: u64, len: usize) -> Result<(), Failure> {
+    fn decompress(&mut self, offset: u64, len: usize) -> Result<(), CheckpointFailure> {
         let wrong = |_| self.reader.damaged(offset, "a block is not as compression left it");
         if self.zstd.is_none() {
             self.zstd = Some(zstd::bulk::Decompressor::new().map_err(wrong)?);
@@ -316,7 +320,12 @@ impl Blocks<'_> {
         }
     }
 
-    fn records(&self, offset: u64, records: usize, database: Option<&Database>) -> Result<(), Failure> {
+    fn records(
+        &self,
+        offset: u64,
+        records: usize,
+        database: Option<&Database>,
+    ) -> Result<(), CheckpointFailure> {
         let malformed = || self.reader.damaged(offset, "a block does not hold the records it should");
         let mut rows = Rows::new(&self.content, records).ok_or_else(malformed)?;
         // In the engine's own order each record goes to where the one before it went.
@@ -340,7 +349,12 @@ impl Blocks<'_> {
     }
 
     /// A long record, whose head is in `content`.
-    fn long(&mut self, unit: &Unit, pieces: u64, database: Option<&Database>) -> Result<Tally, Failure> {
+    fn long(
+        &mut self,
+        unit: &Unit,
+        pieces: u64,
+        database: Option<&Database>,
+    ) -> Result<Tally, CheckpointFailure> {
         let reader = self.reader;
         let malformed = || reader.damaged(unit.offset, "a long record is not as it should be");
         let (attributes, key_len, value_len) = long_head(&self.content).ok_or_else(malformed)?;
@@ -370,14 +384,14 @@ pub(crate) fn called_off() -> Error {
     Error::new(ErrorKind::Closed, "reading the data was called off")
 }
 
-fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<(), Failure> {
+fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<(), CheckpointFailure> {
     let Some(database) = database else { return Ok(()) };
-    database.replay(&Change::Put { key, record }).map_err(Failure::Refused)
+    database.replay(&LogChange::Put { key, record }).map_err(CheckpointFailure::Refused)
 }
 
 /// Attributes, length of the key, length of the value.
 pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
-    let mut rest = Rest(content);
+    let mut rest = ByteReader(content);
     let tag = rest.byte()?;
     let mut len = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
     let (key_len, value_len) = (len()?, len()?);
@@ -404,7 +418,7 @@ impl Pieces<'_, '_> {
     }
 
     /// At most `len` of the next bytes, at least one of them.
-    fn next(&mut self, len: usize) -> Result<&[u8], Failure> {
+    fn next(&mut self, len: usize) -> Result<&[u8], CheckpointFailure> {
         while self.left() == 0 {
             let reader = self.blocks.reader;
             if self.offset == self.end {
@@ -423,7 +437,7 @@ impl Pieces<'_, '_> {
         Ok(piece)
     }
 
-    fn extend(&mut self, into: &mut Vec<u8>, len: usize) -> Result<(), Failure> {
+    fn extend(&mut self, into: &mut Vec<u8>, len: usize) -> Result<(), CheckpointFailure> {
         let end = into.len() + len;
         while into.len() < end {
             into.extend_from_slice(self.next(end - into.len())?);
@@ -431,14 +445,14 @@ impl Pieces<'_, '_> {
         Ok(())
     }
 
-    fn pass(&mut self, mut len: usize) -> Result<(), Failure> {
+    fn pass(&mut self, mut len: usize) -> Result<(), CheckpointFailure> {
         while len > 0 {
             len -= self.next(len)?.len();
         }
         Ok(())
     }
 
-    fn fill(&mut self, into: &mut [u8]) -> Result<(), Failure> {
+    fn fill(&mut self, into: &mut [u8]) -> Result<(), CheckpointFailure> {
         let mut at = 0;
         while at < into.len() {
             let piece = self.next(into.len() - at)?;
@@ -449,11 +463,13 @@ impl Pieces<'_, '_> {
     }
 
     /// The value, in the engine's own memory if it has any.
-    fn value(&mut self, database: &Database, len: usize) -> Result<SharedBytes, Failure> {
+    fn value(&mut self, database: &Database, len: usize) -> Result<SharedBytes, CheckpointFailure> {
         let engine = database.engine();
         let mut buffer = match engine.buffer(len) {
             Ok(buffer) if len >= LONG_VALUE_LEN => buffer,
-            Err(error) if error.kind() != ErrorKind::Invalid => return Err(Failure::Refused(error)),
+            Err(error) if error.kind() != ErrorKind::Invalid => {
+                return Err(CheckpointFailure::Refused(error));
+            }
             _ => {
                 let mut value = Vec::new();
                 self.extend(&mut value, len)?;
@@ -462,7 +478,7 @@ impl Pieces<'_, '_> {
         };
         while buffer.filled() < len {
             let wanted = len - buffer.filled();
-            let room = engine.room(&mut *buffer, wanted).map_err(Failure::Refused)?;
+            let room = engine.room(&mut *buffer, wanted).map_err(CheckpointFailure::Refused)?;
             self.fill(room)?;
             let filled = room.len();
             buffer.advance(filled);
@@ -472,8 +488,8 @@ impl Pieces<'_, '_> {
 }
 
 /// What has to be known of a checkpoint to choose among several.
-impl Reader {
-    pub(crate) fn start(&self) -> Position {
+impl CheckpointReader {
+    pub(crate) fn start(&self) -> LogPosition {
         self.header.start
     }
 }

@@ -9,7 +9,7 @@ use super::frame::{
 use super::reader::long_head;
 use super::writer::unwritable;
 use crate::disk::{Disk, File};
-use crate::update_log::{Identity, Position};
+use crate::update_log::{DatabaseIdentity, LogPosition};
 use std::io::{self, IoSlice};
 use std::path::Path;
 use todana_core::Result;
@@ -23,7 +23,7 @@ const SEARCH_MAX: u64 = 4 << 30;
 pub(crate) struct Saved {
     pub(crate) header: Header,
     /// Where the log is needed to; the checkpoint's own position if that is not known.
-    pub(crate) until: Position,
+    pub(crate) until: LogPosition,
     /// Records that are whole.
     pub(crate) records: u64,
     /// And those that are not, if it is known how many there were.
@@ -58,8 +58,8 @@ struct Unfinished {
 pub(crate) fn salvage_checkpoint(
     disk: &dyn Disk,
     path: &Path,
-    identity: Identity,
-    start: Position,
+    identity: DatabaseIdentity,
+    start: LogPosition,
     into: Option<&Path>,
 ) -> Result<Option<Saved>> {
     let Some(mut ruin) = Ruin::open(disk, path, identity, start) else { return Ok(None) };
@@ -75,7 +75,7 @@ pub(crate) fn salvage_checkpoint(
 }
 
 impl Ruin {
-    fn open(disk: &dyn Disk, path: &Path, identity: Identity, start: Position) -> Option<Ruin> {
+    fn open(disk: &dyn Disk, path: &Path, identity: DatabaseIdentity, start: LogPosition) -> Option<Ruin> {
         let file = disk.open(path, false).ok()?;
         let len = file.len().ok()?;
         let mut bytes = [0; HEADER_LEN];
@@ -173,7 +173,7 @@ impl Ruin {
         self.end
     }
 
-    fn write(&self, units: &[Unit], until: Position, to: &dyn File) -> io::Result<()> {
+    fn write(&self, units: &[Unit], until: LogPosition, to: &dyn File) -> io::Result<()> {
         let crc = self.header.crc();
         to.write_at(0, &mut [IoSlice::new(&self.header.encode())])?;
         let mut footer = Footer { blocks: 0, records: 0, offset: HEADER_LEN as u64, until, content_len: 0 };

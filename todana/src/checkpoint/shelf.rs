@@ -1,11 +1,11 @@
 //! The checkpoints of a data directory: which there are, which of them stay, and what of the log stays for them.
 
 use super::writer::Written;
-use super::{Checkpoint, CheckpointOptions, Failure, Reader, Sink, write};
+use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, Sink, write};
 use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{
-    self, Identity, Position, SEGMENT_HEADER_LEN, UpdateLog, segment_name, segment_start,
+    self, DatabaseIdentity, LogPosition, SEGMENT_HEADER_LEN, UpdateLog, segment_name, segment_start,
 };
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ pub(crate) struct Shelf {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     log: PathBuf,
-    identity: Identity,
+    identity: DatabaseIdentity,
     /// Known to be whole, the newest one first. Locked while one is made.
     whole: Mutex<Vec<Known>>,
     holds: Arc<Holds>,
@@ -40,7 +40,7 @@ pub(crate) struct Shelf {
 
 /// What a data directory has on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
+pub struct DiskFootprint {
     /// Segments of the update log.
     pub log_segments: u64,
     /// Their bytes.
@@ -53,14 +53,14 @@ pub struct Footprint {
 
 #[derive(Clone, Copy)]
 struct Known {
-    start: Position,
+    start: LogPosition,
     len: u64,
 }
 
 /// What bringing back the newest checkpoint has come to.
 #[derive(Default)]
 pub(crate) struct BroughtBack {
-    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) checkpoint: Option<CheckpointInfo>,
     /// Newer ones that are not whole, and why.
     pub(crate) refused: Vec<String>,
     /// Older ones that are not, as far as they were looked at, and why.
@@ -68,27 +68,32 @@ pub(crate) struct BroughtBack {
 }
 
 impl Shelf {
-    pub(crate) fn new(disk: Arc<dyn Disk>, directory: PathBuf, log: PathBuf, identity: Identity) -> Shelf {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        log: PathBuf,
+        identity: DatabaseIdentity,
+    ) -> Shelf {
         let (whole, holds) = (Mutex::new(Vec::new()), Arc::new(Holds::default()));
         Shelf { disk, directory, log, identity, whole, holds, asides: AtomicU64::new(0) }
     }
 
     /// Where they begin, the newest one first.
-    pub(crate) fn list(&self) -> Result<Vec<Position>> {
+    pub(crate) fn list(&self) -> Result<Vec<LogPosition>> {
         let names = match self.disk.list(&self.directory) {
             // Whoever opens a database makes it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| cannot("read", &self.directory, &error))?,
         };
-        let mut starts: Vec<Position> =
+        let mut starts: Vec<LogPosition> =
             names.iter().filter_map(|name| update_log::position_of(name, SUFFIX)).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));
         Ok(starts)
     }
 
-    pub(crate) fn open(&self, start: Position) -> std::result::Result<Reader, String> {
+    pub(crate) fn open(&self, start: LogPosition) -> std::result::Result<CheckpointReader, String> {
         let path = self.path_of(start);
-        let reader = Reader::open(&*self.disk, &path, self.identity)?;
+        let reader = CheckpointReader::open(&*self.disk, &path, self.identity)?;
         if reader.start() != start {
             return Err(format!("{} at offset 0: its name is not that of its position", path.display()));
         }
@@ -100,7 +105,7 @@ impl Shelf {
     pub(crate) fn bring_back(
         &self,
         database: &Database,
-        progress: &mut dyn FnMut(Position, u64, u64) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(LogPosition, u64, u64) -> ControlFlow<()>,
     ) -> Result<BroughtBack> {
         let mut brought = BroughtBack::default();
         let mut whole = self.whole.lock();
@@ -121,18 +126,18 @@ impl Shelf {
             let began = Instant::now();
             match reader.load(database, &mut |done| progress(start, done, reader.len())) {
                 Ok(()) => {
-                    brought.checkpoint = Some(Checkpoint {
+                    brought.checkpoint = Some(CheckpointInfo {
                         path: self.path_of(start),
                         start,
                         until: reader.footer.until,
                         records: reader.footer.records,
                         len: reader.len(),
-                        made_ms: reader.header.made_ms,
+                        created_ms: reader.header.created_ms,
                         took: began.elapsed(),
                     });
                 }
-                Err(Failure::Refused(error)) => return Err(error),
-                Err(Failure::Damaged(why)) => {
+                Err(CheckpointFailure::Refused(error)) => return Err(error),
+                Err(CheckpointFailure::Damaged(why)) => {
                     whole.pop();
                     brought.refused.push(why);
                     database.engine().clear(&mut || ())?;
@@ -143,10 +148,10 @@ impl Shelf {
     }
 
     /// Returns true if the log has grown enough for another one; on a full disk, if it has grown at all.
-    pub(crate) fn is_due(&self, end: Position, options: &CheckpointOptions, is_full: bool) -> bool {
+    pub(crate) fn is_due(&self, end: LogPosition, options: &CheckpointOptions, is_full: bool) -> bool {
         // One that is being made now is none the less.
         let Some(whole) = self.whole.try_lock() else { return false };
-        let (start, len) = whole.first().map_or((Position(0), 0), |last| (last.start, last.len));
+        let (start, len) = whole.first().map_or((LogPosition(0), 0), |last| (last.start, last.len));
         end.0.saturating_sub(start.0) > if is_full { 0 } else { options.log_len_min.max(len) }
     }
 
@@ -156,7 +161,7 @@ impl Shelf {
         database: &Database,
         options: &CheckpointOptions,
         stops: &AtomicBool,
-    ) -> Result<Checkpoint> {
+    ) -> Result<CheckpointInfo> {
         let mut whole = self.whole.lock();
         let began = Instant::now();
         if let Some(log) = database.log() {
@@ -188,7 +193,7 @@ impl Shelf {
         database: &Database,
         options: &CheckpointOptions,
         stops: &AtomicBool,
-    ) -> Result<(Checkpoint, Box<dyn File>)> {
+    ) -> Result<(CheckpointInfo, Box<dyn File>)> {
         let began = Instant::now();
         if let Some(log) = database.log() {
             // So that little of the log before it goes along.
@@ -203,7 +208,7 @@ impl Shelf {
         let removed = self.disk.remove(&partial);
         let (written, file) = opened?;
         removed.map_err(|error| cannot("remove", &partial, &error))?;
-        Ok((Checkpoint { took: began.elapsed(), ..checkpoint(partial, &written) }, file))
+        Ok((CheckpointInfo { took: began.elapsed(), ..checkpoint(partial, &written) }, file))
     }
 
     /// Has an engine that keeps a checkpoint itself bring everything there, and removes the log before it. `directory`: where
@@ -214,7 +219,7 @@ impl Shelf {
         engine: &dyn Checkpointed,
         directory: &Path,
         options: &CheckpointOptions,
-    ) -> Result<Checkpoint> {
+    ) -> Result<CheckpointInfo> {
         let _alone = self.whole.lock();
         let began = Instant::now();
         let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
@@ -222,7 +227,7 @@ impl Shelf {
         log.rotate()?;
         // A commit is in as a whole, or not begun.
         let still = RefCell::new(Some(database.stillness()));
-        let told = Cell::new(Position(0));
+        let told = Cell::new(LogPosition(0));
         let mut cut = || {
             let marked = still.borrow().as_ref().map(|still| still.mark(log));
             let (mark, until) = marked.unwrap_or_default();
@@ -234,15 +239,15 @@ impl Shelf {
             log.sync_to(told.get())
         };
         engine.checkpoint_at(&mut cut, &mut ready)?;
-        let mark = Position(engine.mark());
+        let mark = LogPosition(engine.mark());
         self.remove_log(mark, options, database.now().0.saturating_mul(1000))?;
-        Ok(Checkpoint {
+        Ok(CheckpointInfo {
             path: directory.into(),
             start: mark,
             until: mark,
             records: database.engine().status().records,
             len: engine.file_bytes(),
-            made_ms: database.now().0.saturating_mul(1000),
+            created_ms: database.now().0.saturating_mul(1000),
             took: began.elapsed(),
         })
     }
@@ -253,7 +258,7 @@ impl Shelf {
         database: &Database,
         options: &CheckpointOptions,
         stops: &AtomicBool,
-    ) -> Result<Checkpoint> {
+    ) -> Result<CheckpointInfo> {
         let partial = self.directory.join("new.checkpoint.partial");
         let made = self.write(database, options, stops, &partial);
         if made.is_err() {
@@ -269,7 +274,7 @@ impl Shelf {
         options: &CheckpointOptions,
         stops: &AtomicBool,
         partial: &Path,
-    ) -> Result<Checkpoint> {
+    ) -> Result<CheckpointInfo> {
         let failed = |error: io::Error| cannot("write", partial, &error);
         let written = self.write_to(database, options, stops, partial)?;
         let path = self.path_of(written.header.start);
@@ -318,40 +323,40 @@ impl Shelf {
     }
 
     /// Removes the log before a position, but for what the options keep, where it is for replicas alone.
-    pub(crate) fn trim(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
+    pub(crate) fn trim(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let _alone = self.whole.lock();
         self.remove_log(position, options, now_ms)
     }
 
     /// Removes what of the log no checkpoint needs and the options keep all the same, as far as `is_over` says so of the time when a
     /// segment came to its end, in milliseconds. `mark`: that of an engine which keeps a checkpoint itself.
-    pub(crate) fn release(&self, mark: Option<Position>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
+    pub(crate) fn release(&self, mark: Option<LogPosition>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let whole = self.whole.lock();
         let Some(needed) = mark.or_else(|| whole.get(KEPT - 1).map(|known| known.start)) else {
             return Ok(());
         };
-        let ended_ms = |pair: &[Position]| update_log::made_ms(&*self.disk, &self.log, pair[1]);
+        let ended_ms = |pair: &[LogPosition]| update_log::created_ms(&*self.disk, &self.log, pair[1]);
         self.remove_segments(needed, &|pair| !is_over(ended_ms(pair)))
     }
 
     /// Removes the segments that end at or before a position, but those that the options keep, or somebody who still reads them.
-    fn remove_log(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
+    fn remove_log(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
         self.remove_segments(position, &|pair| {
             // A segment ends when the one behind it is made.
-            let age_ms = || now_ms.saturating_sub(update_log::made_ms(&*self.disk, &self.log, pair[1]));
+            let age_ms = || now_ms.saturating_sub(update_log::created_ms(&*self.disk, &self.log, pair[1]));
             position.0 - pair[0].0 <= options.log_kept_len
                 && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
         })
     }
 
     /// The same with those from the first on, of the last ones, of which `is_kept` says so. It is shown where they begin and end.
-    fn remove_segments(&self, position: Position, is_kept: &dyn Fn(&[Position]) -> bool) -> Result<()> {
+    fn remove_segments(&self, position: LogPosition, is_kept: &dyn Fn(&[LogPosition]) -> bool) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
-        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         // In order, so that there is never a gap; the last one is written to.
-        let over: Vec<&[Position]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
+        let over: Vec<&[LogPosition]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
         let unneeded = &over[..over.len() - kept];
         if let Some(pair) = unneeded.last() {
@@ -371,15 +376,15 @@ impl Shelf {
     }
 
     /// What there is on disk now; the log ends at `end`.
-    pub(crate) fn footprint(&self, end: Position) -> Result<Footprint> {
+    pub(crate) fn footprint(&self, end: LogPosition) -> Result<DiskFootprint> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
-        let segments: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        let segments: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         let first = segments.iter().min().copied().unwrap_or(end);
         let headers = (segments.len() * SEGMENT_HEADER_LEN) as u64;
         let checkpoints = self.list()?;
         // One that was found damaged stands there too, and its size is not known.
         let whole = self.whole.lock();
-        Ok(Footprint {
+        Ok(DiskFootprint {
             log_segments: segments.len() as u64,
             log_bytes: headers + end.0.saturating_sub(first.0),
             checkpoints: checkpoints.len() as u64,
@@ -387,23 +392,23 @@ impl Shelf {
         })
     }
 
-    pub(crate) fn hold(&self, from: Position) -> Hold {
-        Hold { holds: Arc::clone(&self.holds), number: self.holds.add(from) }
+    pub(crate) fn hold(&self, from: LogPosition) -> LogHold {
+        LogHold { holds: Arc::clone(&self.holds), number: self.holds.add(from) }
     }
 
-    pub(crate) fn path_of(&self, start: Position) -> PathBuf {
+    pub(crate) fn path_of(&self, start: LogPosition) -> PathBuf {
         self.directory.join(format!("{:020}{SUFFIX}", start.0))
     }
 }
 
-fn checkpoint(path: PathBuf, written: &Written) -> Checkpoint {
-    Checkpoint {
+fn checkpoint(path: PathBuf, written: &Written) -> CheckpointInfo {
+    CheckpointInfo {
         path,
         start: written.header.start,
         until: written.footer.until,
         records: written.footer.records,
         len: written.len(),
-        made_ms: written.header.made_ms,
+        created_ms: written.header.created_ms,
         took: Duration::ZERO,
     }
 }
@@ -436,13 +441,13 @@ pub(crate) struct Holds(Mutex<Readers>);
 struct Readers {
     last: u64,
     /// From where each of them needs it.
-    positions: BTreeMap<u64, Position>,
+    positions: BTreeMap<u64, LogPosition>,
     /// Up to here nobody else needs it.
-    free: Position,
+    free: LogPosition,
 }
 
 impl Holds {
-    fn add(&self, from: Position) -> u64 {
+    fn add(&self, from: LogPosition) -> u64 {
         let mut readers = self.0.lock();
         readers.last += 1;
         let number = readers.last;
@@ -450,11 +455,11 @@ impl Holds {
         number
     }
 
-    fn first(&self) -> Position {
-        self.0.lock().positions.values().copied().min().unwrap_or(Position(u64::MAX))
+    fn first(&self) -> LogPosition {
+        self.0.lock().positions.values().copied().min().unwrap_or(LogPosition(u64::MAX))
     }
 
-    fn free_until(&self, position: Position) {
+    fn free_until(&self, position: LogPosition) {
         let mut readers = self.0.lock();
         readers.free = readers.free.max(position);
     }
@@ -462,14 +467,14 @@ impl Holds {
 
 /// Keeps the update log from a position on, for a backup or a replica, until it is dropped. What has been removed before is
 /// not brought back.
-pub struct Hold {
+pub struct LogHold {
     holds: Arc<Holds>,
     number: u64,
 }
 
 /// How much is on disk for the sake of one reader alone: of the update log, or of the files of a hash.
 #[derive(Clone)]
-pub struct Held(Kept);
+pub struct HeldBytes(Kept);
 
 #[derive(Clone)]
 enum Kept {
@@ -483,19 +488,19 @@ enum Kept {
     },
 }
 
-impl Hold {
+impl LogHold {
     /// What lies before this position is not needed any longer.
-    pub fn advance(&self, position: Position) {
+    pub fn advance(&self, position: LogPosition) {
         self.holds.0.lock().positions.insert(self.number, position);
     }
 
     /// For whoever wants to know what this costs.
-    pub fn held(&self) -> Held {
-        Held(Kept::Log { holds: Arc::clone(&self.holds), number: self.number })
+    pub fn held(&self) -> HeldBytes {
+        HeldBytes(Kept::Log { holds: Arc::clone(&self.holds), number: self.number })
     }
 }
 
-impl Drop for Hold {
+impl Drop for LogHold {
     fn drop(&mut self) {
         self.holds.0.lock().positions.remove(&self.number);
     }
@@ -514,12 +519,12 @@ impl HoldFiles {
         HoldFiles { all: all.iter().map(|file| (Arc::downgrade(&file.content), file.len)).collect() }
     }
 
-    pub(crate) fn held(&self) -> Held {
-        Held(Kept::Files { all: Arc::downgrade(&self.all) })
+    pub(crate) fn held(&self) -> HeldBytes {
+        HeldBytes(Kept::Files { all: Arc::downgrade(&self.all) })
     }
 }
 
-impl Held {
+impl HeldBytes {
     /// Bytes of entries that the last checkpoint would have removed if they were not held; 0 once they are not. Others may hold the
     /// same ones. Of files, those that have no name any more and still are to be read.
     pub fn len_bytes(&self) -> u64 {

@@ -3,10 +3,10 @@
 use super::columns::{Columns, put_attributes, tag_of};
 use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN};
 use super::frame::{Header, Kind, Method};
-use super::{CheckpointOptions, Compression};
+use super::{CheckpointCompression, CheckpointOptions};
 use crate::Database;
 use crate::disk::Disk;
-use crate::update_log::{Identity, Position};
+use crate::update_log::{DatabaseIdentity, LogPosition};
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -51,7 +51,7 @@ impl Written {
 /// Fails with `Unavailable` if the sink or the log fails, with `Closed` if `stops` has become true.
 pub(crate) fn write(
     database: &Database,
-    identity: Identity,
+    identity: DatabaseIdentity,
     options: &CheckpointOptions,
     stops: &AtomicBool,
     sink: &mut dyn Sink,
@@ -62,7 +62,7 @@ pub(crate) fn write(
     let header = Header {
         identity,
         start: stand.end,
-        made_ms: database.now().0 * 1000,
+        created_ms: database.now().0 * 1000,
         version: stand.version,
         planned_clear: stand.planned_clear,
         order: database.engine().order(),
@@ -117,10 +117,10 @@ pub(crate) fn write_empty(
     disk: &dyn Disk,
     directory: &Path,
     path: &Path,
-    identity: Identity,
-    start: Position,
+    identity: DatabaseIdentity,
+    start: LogPosition,
 ) -> Result<()> {
-    let header = Header { identity, start, made_ms: 0, version: 0, planned_clear: None, order: None };
+    let header = Header { identity, start, created_ms: 0, version: 0, planned_clear: None, order: None };
     let offset = HEADER_LEN as u64;
     let footer = Footer { blocks: 0, records: 0, offset, until: start, content_len: 0 };
     let partial = directory.join("new.checkpoint.partial");
@@ -173,15 +173,21 @@ struct Blocks<'s> {
 }
 
 impl<'s> Blocks<'s> {
-    fn new(sink: &'s mut dyn Sink, header: &Header, compression: Compression) -> Result<Blocks<'s>> {
+    fn new(
+        sink: &'s mut dyn Sink,
+        header: &Header,
+        compression: CheckpointCompression,
+    ) -> Result<Blocks<'s>> {
         let bytes = header.encode();
         sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;
         let zstd = match compression {
-            Compression::None => None,
-            Compression::Zstd(level) => Some(zstd::bulk::Compressor::new(level).map_err(unwritable)?),
+            CheckpointCompression::None => None,
+            CheckpointCompression::Zstd(level) => {
+                Some(zstd::bulk::Compressor::new(level).map_err(unwritable)?)
+            }
         };
         let offset = HEADER_LEN as u64;
-        let footer = Footer { blocks: 0, records: 0, offset, until: Position(0), content_len: 0 };
+        let footer = Footer { blocks: 0, records: 0, offset, until: LogPosition(0), content_len: 0 };
         Ok(Blocks { sink, header_crc: header.crc(), zstd, content: Vec::new(), packed: Vec::new(), footer })
     }
 
@@ -238,7 +244,7 @@ impl<'s> Blocks<'s> {
         Ok(())
     }
 
-    fn finish(mut self, until: Position) -> Result<Footer> {
+    fn finish(mut self, until: LogPosition) -> Result<Footer> {
         self.footer.until = until;
         let bytes = self.footer.encode(self.header_crc);
         self.sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;

@@ -3,7 +3,7 @@
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
 use crate::file_header::write_whole;
-use crate::update_log::{Identity, segments};
+use crate::update_log::{DatabaseIdentity, segments};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ const MAGIC: &[u8; 8] = b"TODANAID";
 const VERSION: u32 = 1;
 
 /// Reads the identity, or makes one for a new directory.
-pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
+pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     match read(disk, directory)? {
         Some(identity) => Ok(identity),
         None => make(disk, directory),
@@ -22,7 +22,7 @@ pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<Identity
 }
 
 /// Reads it; `None` if there is none.
-pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>> {
+pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<DatabaseIdentity>> {
     let path = directory.join("identity");
     let file = match disk.open(&path, false) {
         Ok(file) => file,
@@ -37,7 +37,7 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>
 }
 
 /// Who the database is by what its segments say; `None` if they say nothing, or not all the same.
-pub(crate) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<Identity> {
+pub(crate) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<DatabaseIdentity> {
     let found = segments(disk, &directory.join(LOG)).ok()?;
     let first = found.first()?.identity;
     found.iter().all(|segment| segment.identity == first).then_some(first)
@@ -53,7 +53,7 @@ pub(crate) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{} is no data directory", directory.display()))
 }
 
-fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
+fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     // Logs without the identity that they name are not a new directory.
     for part in [LOG, CHECKPOINTS] {
         let path = directory.join(part);
@@ -68,18 +68,18 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
     let mut database_id = [0; 16];
     database_id[..8].copy_from_slice(&random().to_le_bytes());
     database_id[8..].copy_from_slice(&random().to_le_bytes());
-    let identity = Identity { server_id, database_id };
+    let identity = DatabaseIdentity { server_id, database_id };
     write(disk, directory, identity)?;
     Ok(identity)
 }
 
 /// Writes it, in one step.
-pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: Identity) -> Result<()> {
+pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: DatabaseIdentity) -> Result<()> {
     write_whole(disk, directory, "identity", &encode(identity))
         .map_err(|error| cannot("write", &directory.join("identity"), &error))
 }
 
-fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {
+fn encode(identity: DatabaseIdentity) -> [u8; IDENTITY_LEN] {
     let mut bytes = [0; IDENTITY_LEN];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -90,7 +90,7 @@ fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> std::result::Result<Identity, String> {
+fn decode(bytes: &[u8]) -> std::result::Result<DatabaseIdentity, String> {
     let Ok(bytes) = <&[u8; IDENTITY_LEN]>::try_from(bytes) else {
         return Err(format!("the length is not {IDENTITY_LEN}"));
     };
@@ -104,7 +104,10 @@ fn decode(bytes: &[u8]) -> std::result::Result<Identity, String> {
     if four(8) != VERSION {
         return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
     }
-    Ok(Identity { server_id: four(12), database_id: bytes[16..32].try_into().expect("sixteen bytes") })
+    Ok(DatabaseIdentity {
+        server_id: four(12),
+        database_id: bytes[16..32].try_into().expect("sixteen bytes"),
+    })
 }
 
 #[cfg(test)]
@@ -113,7 +116,7 @@ mod tests {
 
     #[test]
     fn an_identity_comes_back_and_no_flipped_bit_goes_unseen() {
-        let identity = Identity { server_id: 7, database_id: *b"0123456789abcdef" };
+        let identity = DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" };
         let bytes = encode(identity);
         assert_eq!(decode(&bytes), Ok(identity));
         for bit in 0..bytes.len() * 8 {

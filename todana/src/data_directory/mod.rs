@@ -9,14 +9,17 @@ mod verification;
 mod work_paths;
 
 use crate::backup::Manifest;
-use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
+use crate::checkpoint::{
+    BroughtBack, CheckpointHistory, CheckpointInfo, CheckpointOptions, DiskFootprint, LogHold, Shelf,
+};
 use crate::clock::Clock;
 use crate::disk::{Disk, File, busy};
 use crate::open::contents::expect_kind;
 pub(crate) use crate::open::contents::{CHECKPOINTS, LOG};
 use crate::open::hinted;
 use crate::update_log::{
-    Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Tail, UpdateLog, append_recent, begin_anew,
+    DatabaseIdentity, LogBytes, LogOptions, LogPlace, LogPosition, LogReader, LogTail, UpdateLog,
+    append_recent, write_lost_segment,
 };
 use crate::{Database, Kind};
 use allowance::Allowance;
@@ -51,11 +54,11 @@ pub struct DataDirectory {
     /// The same, of which the log's writes may spend a reserve.
     log_disk: ReserveDisk,
     path: PathBuf,
-    identity: Identity,
+    identity: DatabaseIdentity,
     shelf: Shelf,
     checkpoints: Mutex<CheckpointOptions>,
-    footprint: Mutex<Footprint>,
-    history: Mutex<History>,
+    footprint: Mutex<DiskFootprint>,
+    history: Mutex<CheckpointHistory>,
     lock: Lock,
 }
 
@@ -66,7 +69,7 @@ pub(crate) type Lock = Arc<dyn Send + Sync>;
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The checkpoint that was brought back, if there was any.
-    pub checkpoint: Option<Checkpoint>,
+    pub checkpoint: Option<CheckpointInfo>,
     /// Newer ones that were not, because they are damaged: file, offset and why. The older one and more of the log have
     /// given the same state.
     pub refused: Vec<String>,
@@ -77,9 +80,9 @@ pub struct Opened {
     /// Bytes of changes in that part of the log that a repair has marked as lost: they were not made again.
     pub lost: u64,
     /// Where the log ended, and where it goes on.
-    pub end: Position,
+    pub end: LogPosition,
     /// What was cut off behind that.
-    pub tail: Tail,
+    pub tail: LogTail,
     /// How long it took.
     pub took: Duration,
 }
@@ -94,7 +97,7 @@ impl Opened {
         if self.lost > 0 {
             notes.push(format!("{} bytes of the log are lost, as a repair has marked", self.lost));
         }
-        if let Tail::Torn { path, offset, len } = &self.tail {
+        if let LogTail::Torn { path, offset, len } = &self.tail {
             notes.push(format!(
                 "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
                 path.display()
@@ -170,13 +173,13 @@ impl DataDirectory {
 
     /// Begins the log of a new directory, as that of a database that has been opened so often.
     pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
-        let (log, start) = (self.path.join(LOG), Position(0));
-        begin_anew(&*self.disk, &log, self.identity, openings, (start, start))
+        let (log, start) = (self.path.join(LOG), LogPosition(0));
+        write_lost_segment(&*self.disk, &log, self.identity, openings, (start, start))
             .map_err(|error| cannot("write", &log, &error))
     }
 
     /// Who the database is.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> DatabaseIdentity {
         self.identity
     }
 
@@ -218,9 +221,9 @@ impl DataDirectory {
         let began = Instant::now();
         *self.checkpoints.lock() = options.checkpoints;
         let log = self.path.join(LOG);
-        let open = |from| Reader::open(Arc::clone(&self.disk), &log, self.identity, from);
+        let open = |from| LogReader::open(Arc::clone(&self.disk), &log, self.identity, from);
         let allowance = Allowance::of(database);
-        let mut log_len: Option<(Position, u64)> = None;
+        let mut log_len: Option<(LogPosition, u64)> = None;
         let engine = database.engine().checkpointed();
         match engine {
             Some(engine) => engine.tie(self.identity.database_id)?,
@@ -242,7 +245,7 @@ impl DataDirectory {
             })?,
         };
         let checkpoint = brought.checkpoint;
-        let mark = engine.map(|engine| Position(engine.mark()));
+        let mark = engine.map(|engine| LogPosition(engine.mark()));
         let from = mark.or(checkpoint.as_ref().map(|checkpoint| checkpoint.start)).unwrap_or_default();
         let mut reader = open(from).map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
@@ -271,7 +274,7 @@ impl DataDirectory {
         let (end, tail) = (reader.position(), reader.tail().clone());
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
             let (name, until) = (checkpoint.path.display(), checkpoint.until.0);
-            let place = reader.place();
+            let place = reader.location();
             let message =
                 format!("{place}: the update log ends at position {}, but {name} needs it to {until}", end.0);
             return Err(Error::new(ErrorKind::Corrupt, message));
@@ -285,7 +288,7 @@ impl DataDirectory {
             database.attach(log, openings);
             self.measure(database);
         }
-        let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });
+        let found = checkpoint.clone().map(|found| CheckpointInfo { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
         let BroughtBack { refused, spare, .. } = brought;
@@ -295,12 +298,12 @@ impl DataDirectory {
     /// Makes a checkpoint of the database that was restored from here, while it goes on working; removes those before the
     /// last one, and what of the log they needed. Fails with `Unavailable` if that cannot be written; what there was stays.
     /// Takes a second or two for ten million small records, and little memory.
-    pub fn checkpoint(&self, database: &Database) -> Result<Checkpoint> {
+    pub fn checkpoint(&self, database: &Database) -> Result<CheckpointInfo> {
         self.checkpoint_unless(database, &AtomicBool::new(false))
     }
 
     /// The same; it is called off, with `Closed`, when `stops` becomes true.
-    pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
+    pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<CheckpointInfo> {
         self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
         let made = match database.engine().checkpointed() {
@@ -318,7 +321,7 @@ impl DataDirectory {
         &self,
         database: &Database,
         stops: &AtomicBool,
-    ) -> Result<(Checkpoint, Box<dyn File>)> {
+    ) -> Result<(CheckpointInfo, Box<dyn File>)> {
         self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
         self.shelf.make_aside(database, &options, stops)
@@ -330,7 +333,7 @@ impl DataDirectory {
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let is_for_replicas = database.engine().durable().is_some();
         let mark = match database.engine().checkpointed() {
-            Some(engine) => Some(Position(engine.mark())),
+            Some(engine) => Some(LogPosition(engine.mark())),
             None => database.log().filter(|_| is_for_replicas).map(UpdateLog::synced),
         };
         let outcome = self.shelf.release(mark, is_over);
@@ -339,7 +342,7 @@ impl DataDirectory {
     }
 
     /// What has become of the checkpoints, whoever asked for them.
-    pub fn history(&self) -> History {
+    pub fn history(&self) -> CheckpointHistory {
         self.history.lock().clone()
     }
 
@@ -360,7 +363,7 @@ impl DataDirectory {
     }
 
     /// What is on disk here, as of the last look at it: those who ask do not wait for the disk.
-    pub fn footprint(&self) -> Footprint {
+    pub fn footprint(&self) -> DiskFootprint {
         *self.footprint.lock()
     }
 
@@ -374,13 +377,13 @@ impl DataDirectory {
     }
 
     /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.
-    pub fn hold(&self, from: Position) -> Hold {
+    pub fn hold(&self, from: LogPosition) -> LogHold {
         self.shelf.hold(from)
     }
 
     /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside whoever writes it. Fails with
     /// `Invalid` if it does not go back so far, with `Unavailable` if it cannot be read.
-    pub fn log_bytes(&self, from: Option<Position>) -> Result<LogBytes> {
+    pub fn log_bytes(&self, from: Option<LogPosition>) -> Result<LogBytes> {
         // Before it is looked at what there is.
         let hold = self.hold(from.unwrap_or_default());
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
@@ -407,8 +410,8 @@ impl DataDirectory {
     }
 
     /// What has been read of the log is on disk when this returns.
-    fn secure(&self, reader: &Reader) -> Result<()> {
-        match reader.unsure() {
+    fn secure(&self, reader: &LogReader) -> Result<()> {
+        match reader.unsynced() {
             Some((path, offset)) => {
                 write_again(&self.log_disk, path, offset).map_err(|error| cannot("write", path, &error))
             }
@@ -417,8 +420,8 @@ impl DataDirectory {
     }
 
     /// Cuts a torn tail off, for good before anything is written behind it.
-    fn cut(&self, tail: &Tail) -> Result<()> {
-        let Tail::Torn { path, offset, .. } = tail else { return Ok(()) };
+    fn cut(&self, tail: &LogTail) -> Result<()> {
+        let LogTail::Torn { path, offset, .. } = tail else { return Ok(()) };
         let cut = || {
             let file = self.log_disk.open(path, true)?;
             file.set_len(*offset)?;
@@ -563,7 +566,7 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
 }
 
 /// Who the database of a directory is; fails if it is none.
-pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Identity> {
+pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<DatabaseIdentity> {
     let found =
         identity::read(disk, path).and_then(|found| found.ok_or_else(|| identity::missing(disk, path)));
     found.map_err(|error| hinted(error, path))

@@ -9,7 +9,7 @@
 
 use crate::Database;
 use crate::checkpoint::called_off;
-use crate::update_log::{Change, Position, Reader, decode};
+use crate::update_log::{LogChange, LogPosition, LogReader, decode};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,9 +37,9 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    fn count(&mut self, change: &Change<'_>) {
+    fn count(&mut self, change: &LogChange<'_>) {
         self.entries += 1;
-        if let Change::Lost { len } = change {
+        if let LogChange::Lost { len } = change {
             self.lost += len;
         }
     }
@@ -49,8 +49,8 @@ impl Replayed {
 /// then, and may call it off. What fails first by its place in the log is what is told, as if the changes were made one by one.
 pub(crate) fn replay(
     database: &Database,
-    reader: &mut Reader,
-    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
+    reader: &mut LogReader,
+    progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
 ) -> Result<Replayed> {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS_MAX));
     if threads == 1 {
@@ -83,8 +83,8 @@ pub(crate) fn replay(
 
 fn replay_alone(
     database: &Database,
-    reader: &mut Reader,
-    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
+    reader: &mut LogReader,
+    progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
 ) -> Result<Replayed> {
     let (mut read, mut told) = (Replayed::default(), reader.position());
     while let Some((_, entry)) = reader.next_entry()? {
@@ -103,16 +103,16 @@ fn replay_alone(
 /// Reads, and has the threads make the changes.
 fn share_out(
     database: &Database,
-    reader: &mut Reader,
+    reader: &mut LogReader,
     lanes: &mut [Lane],
     failed: &AtomicBool,
-    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&LogReader) -> ControlFlow<()>,
 ) -> Result<Replayed> {
     let (mut read, mut told) = (Replayed::default(), reader.position());
     while let Some((position, content, entry)) = reader.next_content()? {
         read.count(&entry.change);
         match entry.change {
-            Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key }
+            LogChange::Put { key, .. } | LogChange::Retag { key, .. } | LogChange::Remove { key }
                 if content.len() < LONG_VALUE_LEN =>
             {
                 let lane = &mut lanes[lane_of(key, lanes.len())];
@@ -121,7 +121,7 @@ fn share_out(
                     lane.hand_over();
                 }
             }
-            Change::Mark { .. } | Change::Lost { .. } => {}
+            LogChange::Mark { .. } | LogChange::Lost { .. } => {}
             change => {
                 lanes.iter_mut().for_each(Lane::finish);
                 if !failed.load(Ordering::Relaxed) {
@@ -189,11 +189,11 @@ impl Lane {
 struct Batch {
     bytes: Vec<u8>,
     /// The position of each, and where its content ends.
-    entries: Vec<(Position, usize)>,
+    entries: Vec<(LogPosition, usize)>,
 }
 
 impl Batch {
-    fn push(&mut self, position: Position, content: &[u8]) {
+    fn push(&mut self, position: LogPosition, content: &[u8]) {
         self.bytes.extend_from_slice(content);
         self.entries.push((position, self.bytes.len()));
     }
@@ -201,7 +201,7 @@ impl Batch {
 
 /// What went wrong, and at which entry.
 struct Trouble {
-    position: Position,
+    position: LogPosition,
     error: Error,
 }
 
@@ -235,7 +235,8 @@ fn make(database: &Database, batch: &Batch) -> std::result::Result<(), Trouble> 
     for entries in batch.entries.chunks(GROUP) {
         for &(position, end) in entries {
             let entry = decode(&batch.bytes[start..end]).expect("it was decoded when it was read");
-            if let Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key } = entry.change
+            if let LogChange::Put { key, .. } | LogChange::Retag { key, .. } | LogChange::Remove { key } =
+                entry.change
             {
                 database.engine().prefetch(key);
             }

@@ -11,8 +11,8 @@ use crate::clock::{Clock, ClockAhead};
 use crate::file_header::write_whole;
 use crate::open::contents::is_hidden;
 use crate::update_log::{
-    Position, Reader, SEGMENT_HEADER_LEN, Tail, UpdateLog, last_told_ms, segment_name, segment_start,
-    segments,
+    LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, UpdateLog, last_mark_ms, segment_name,
+    segment_start, segments,
 };
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ enum Known {
 /// How far a log has come at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reached {
-    position: Position,
+    position: LogPosition,
     time_ms: u64,
 }
 
@@ -79,10 +79,10 @@ impl DataDirectory {
         // The time of the log never goes back, though the clock may have been put back.
         let (begin, from_ms) = match end {
             Some(end) => (end, known.reached().time_ms),
-            None if is_new => (Position(0), 0),
+            None if is_new => (LogPosition(0), 0),
             None => {
                 let Reached { position, time_ms } = self.reached(known)?;
-                (Position(position.0.saturating_add(1)), (time_ms / 1000 + 1).saturating_mul(1000))
+                (LogPosition(position.0.saturating_add(1)), (time_ms / 1000 + 1).saturating_mul(1000))
             }
         };
         let ahead_s = from_ms.saturating_sub(now_ms).div_ceil(1000);
@@ -134,12 +134,12 @@ impl DataDirectory {
     }
 
     /// Where the log ends, if it is intact from its last segment on and has all up to `end`.
-    fn end_from(&self, end: Position) -> Option<Position> {
+    fn end_from(&self, end: LogPosition) -> Option<LogPosition> {
         let log = self.path.join(LOG);
         let last = segments(&*self.disk, &log).ok()?.last()?.start;
-        let mut reader = Reader::open(Arc::clone(&self.disk), &log, self.identity, last).ok()?;
+        let mut reader = LogReader::open(Arc::clone(&self.disk), &log, self.identity, last).ok()?;
         while reader.next_entry().ok()?.is_some() {}
-        (*reader.tail() == Tail::Clean && reader.position() >= end).then(|| reader.position())
+        (*reader.tail() == LogTail::Clean && reader.position() >= end).then(|| reader.position())
     }
 
     /// How far a log has come that begins anew: no position and no time from there on has been told to a replica.
@@ -150,7 +150,7 @@ impl DataDirectory {
             let path = log.join(segment_name(start));
             let len = self.disk.open(&path, false).and_then(|file| file.len());
             let len = len.map_err(|error| cannot("read", &path, &error))?;
-            let end = Position(start.0.saturating_add(len.saturating_sub(SEGMENT_HEADER_LEN as u64)));
+            let end = LogPosition(start.0.saturating_add(len.saturating_sub(SEGMENT_HEADER_LEN as u64)));
             reached.position = reached.position.max(end);
         }
         // Damaged segments tell no time.
@@ -159,10 +159,10 @@ impl DataDirectory {
             let next = found.get(at + 1);
             // The clock runs on evenly until the database is opened the next time.
             let told_ms = match next.is_some_and(|next| next.openings == segment.openings) {
-                true => segment.made_ms,
+                true => segment.created_ms,
                 false => {
-                    let end = next.map_or(Position(u64::MAX), |next| next.start);
-                    last_told_ms(&self.disk, &log, segment, end)
+                    let end = next.map_or(LogPosition(u64::MAX), |next| next.start);
+                    last_mark_ms(&self.disk, &log, segment, end)
                 }
             };
             reached.time_ms = reached.time_ms.max(told_ms);
@@ -170,10 +170,10 @@ impl DataDirectory {
         Ok(reached)
     }
 
-    fn segment_starts(&self) -> Result<Vec<Position>> {
+    fn segment_starts(&self) -> Result<Vec<LogPosition>> {
         let log = self.path.join(LOG);
         let names = self.disk.list(&log).map_err(|error| cannot("read", &log, &error))?;
-        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         Ok(starts)
     }
@@ -240,7 +240,7 @@ fn decode(bytes: &[u8; LEN]) -> Known {
     if !is_intact || four(8) != VERSION {
         return Known::Existence;
     }
-    let reached = Reached { position: Position(eight(16)), time_ms: eight(24) };
+    let reached = Reached { position: LogPosition(eight(16)), time_ms: eight(24) };
     match four(12) {
         0 => Known::Open(reached),
         1 => Known::Closed(reached, ContentsToken(bytes[32..72].try_into().expect("forty bytes"))),
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_is_known_comes_back_and_a_flipped_bit_is_existence() {
-        let reached = Reached { position: Position(1 << 40), time_ms: 99 };
+        let reached = Reached { position: LogPosition(1 << 40), time_ms: 99 };
         for known in [Known::Open(reached), Known::Closed(reached, ContentsToken([7; 40]))] {
             let bytes = encode(known);
             assert_eq!(decode(&bytes), known);

@@ -2,12 +2,14 @@
 
 use super::{CHECKPOINTS, LOG, identity, is_tree};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
-use crate::checkpoint::{Failure, Shelf};
+use crate::checkpoint::{CheckpointFailure, Shelf};
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::engine::TREE;
 use crate::salvage::torn_tail;
-use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start, with_recent};
+use crate::update_log::{
+    LogChange, LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, segment_start, with_recent,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
@@ -33,9 +35,9 @@ pub struct Verified {
     /// Bytes of changes that a repair has marked as lost.
     pub lost: u64,
     /// Where the log begins, and where its whole entries end.
-    pub log: (Position, Position),
+    pub log: (LogPosition, LogPosition),
     /// What stands behind that.
-    pub tail: Tail,
+    pub tail: LogTail,
     /// Segments of a hash on disk, or of the backup of one; it has neither checkpoints nor a log then.
     pub hash_segments: u64,
     /// Their bytes, and those of dictionaries.
@@ -58,7 +60,7 @@ pub struct Newest {
     /// How many records it has.
     pub records: u64,
     /// When it was begun, Unix time in milliseconds.
-    pub made_ms: u64,
+    pub created_ms: u64,
 }
 
 /// Reads all of a data directory, a backup, or a hash or tree on disk, and checks every checksum; nothing is changed. `progress` is given the
@@ -107,7 +109,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     // Writes that a killed process has left beside its log belong to it.
     let disk = with_recent(disk, &log, identity)?;
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
-    let mut needed = tree.map(|tree| (Position(tree.mark), path.join(TREE)));
+    let mut needed = tree.map(|tree| (LogPosition(tree.mark), path.join(TREE)));
     for start in shelf.list()? {
         let reader = match shelf.open(start) {
             Ok(reader) => reader,
@@ -123,24 +125,24 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
                 verified.newest.get_or_insert_with(|| Newest {
                     path: shelf.path_of(start),
                     records: reader.footer.records,
-                    made_ms: reader.header.made_ms,
+                    created_ms: reader.header.created_ms,
                 });
                 needed = needed.max(Some((reader.footer.until, shelf.path_of(start))));
             }
-            Err(Failure::Damaged(why)) => verified.damages.push(why),
-            Err(Failure::Refused(error)) => return Err(error),
+            Err(CheckpointFailure::Damaged(why)) => verified.damages.push(why),
+            Err(CheckpointFailure::Refused(error)) => return Err(error),
         }
         done += reader.len();
     }
     let starts = || segment_starts(&*disk, &log);
     let mut first = starts()?.first().copied().unwrap_or_default();
-    let mut opened = Reader::open(Arc::clone(&disk), &log, identity, first);
+    let mut opened = LogReader::open(Arc::clone(&disk), &log, identity, first);
     // A server may have removed it meanwhile, and does so one after the other; one goes on behind them.
     while opened.is_err()
         && let Some(now) = starts()?.first().copied().filter(|&now| now > first)
     {
         first = now;
-        opened = Reader::open(Arc::clone(&disk), &log, identity, first);
+        opened = LogReader::open(Arc::clone(&disk), &log, identity, first);
     }
     verified.log = (first, first);
     if let Some(tree) = tree.filter(|tree| tree.mark < first.0) {
@@ -148,15 +150,15 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     }
     let read = opened.and_then(|reader| read_log(reader, &mut verified, &mut |read| progress(done + read)));
     let (first, end) = verified.log;
-    let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
+    let torn = if let LogTail::Torn { len, .. } = verified.tail { len } else { 0 };
     verified.segments = starts()?.iter().filter(|&&start| first <= start && start <= end).count() as u64;
     verified.log_bytes = verified.segments * SEGMENT_HEADER_LEN as u64 + (end.0 - first.0) + torn;
     done += verified.log_bytes;
     match read {
         Err(error) => verified.damages.push(error.to_string()),
         Ok(place) => {
-            if let Some((Position(until), name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
-                let (Position(end), name) = (verified.log.1, name.display());
+            if let Some((LogPosition(until), name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
+                let (LogPosition(end), name) = (verified.log.1, name.display());
                 let why =
                     format!("{place}: the update log ends at position {end}, but {name} needs it to {until}");
                 verified.damages.push(why);
@@ -188,7 +190,7 @@ fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> R
     if unlisted > 0 {
         verified.damages.push(format!("{}: {unlisted} more damages are not listed", path.display()));
     }
-    verified.tail = found.torn.map_or(Tail::Clean, torn_tail);
+    verified.tail = found.torn.map_or(LogTail::Clean, torn_tail);
     Ok(verified)
 }
 
@@ -217,7 +219,7 @@ fn check_backup(
 ) {
     check_files(disk, path, manifest, verified, progress);
     let (_, end) = verified.log;
-    if verified.damages.is_empty() && (end != manifest.end || verified.tail != Tail::Clean) {
+    if verified.damages.is_empty() && (end != manifest.end || verified.tail != LogTail::Clean) {
         let message = format!("{}: its log ends at {}, not at {}", path.display(), end.0, manifest.end.0);
         verified.damages.push(message);
     }
@@ -283,22 +285,22 @@ fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -
 }
 
 /// Where the segments begin, in order.
-fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<Position>> {
+fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<LogPosition>> {
     let names = super::names(disk, log)?;
-    let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+    let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
     starts.sort_unstable();
     Ok(starts)
 }
 
 /// Reads the log from where it begins; returns where it ends, file and offset.
-fn read_log(mut reader: Reader, verified: &mut Verified, progress: &mut dyn FnMut(u64)) -> Result<String> {
+fn read_log(mut reader: LogReader, verified: &mut Verified, progress: &mut dyn FnMut(u64)) -> Result<String> {
     const TELL_EVERY: u64 = 1 << 12;
     let (first, _) = verified.log;
     loop {
         let found = reader.next_entry().map(|entry| {
             entry.map(|(_, entry)| match entry.change {
-                Change::Mark { .. } => (0, 0),
-                Change::Lost { len } => (0, len),
+                LogChange::Mark { .. } => (0, 0),
+                LogChange::Lost { len } => (0, len),
                 _ => (1, 0),
             })
         });
@@ -312,5 +314,5 @@ fn read_log(mut reader: Reader, verified: &mut Verified, progress: &mut dyn FnMu
         }
     }
     verified.tail = reader.tail().clone();
-    Ok(reader.place())
+    Ok(reader.location())
 }

@@ -3,7 +3,7 @@
 use super::visits::Worth;
 use super::{Database, is_full};
 use crate::arithmetic::ArithmeticVisitor;
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::delete::DeleteVisitor;
 use crate::inspect::InspectVisitor;
 use crate::touch::TouchVisitor;
@@ -18,7 +18,7 @@ impl Database {
     pub(crate) fn run(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         command: &Operation<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -60,7 +60,7 @@ impl Database {
     pub(super) fn delete(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         delete: &Delete<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
@@ -90,7 +90,7 @@ impl Database {
     fn arithmetic(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         arithmetic: &Arithmetic<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
@@ -130,7 +130,13 @@ impl Database {
         outcome
     }
 
-    fn touch(&self, space: Space<'_>, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn touch(
+        &self,
+        space: Space<'_>,
+        lane: &WorkerCounters,
+        touch: &Touch<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
         lane.counts.cmd_touch.one();
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
         let visited = self.visit(space, lane, touch.key, now, &mut visitor);
@@ -152,7 +158,7 @@ impl Database {
     fn inspect(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         inspect: &Inspect<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {

@@ -4,7 +4,7 @@
 //! their use: noting uses on disk would cost a write a read.
 
 use super::Database;
-use crate::{Lane, Name, Transaction};
+use crate::{Name, Transaction, WorkerCounters};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl Limiter {
     ///
     /// The write is made all the same. Where nothing can be removed, the next one is refused, or others go with that.
     #[cold]
-    pub(super) fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) {
+    pub(super) fn enforce(&self, database: &Database, lane: &WorkerCounters, written: &[u8]) {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
             return;
         }

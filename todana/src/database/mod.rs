@@ -15,14 +15,14 @@ pub use visits::Overwrite;
 
 use crate::access::Tracking;
 use crate::clock::Clock;
-use crate::counters::{ClassCounters, Counters, Lane, Lanes};
+use crate::counters::{ClassCounters, Counters, Lanes, WorkerCounters};
 use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
 use crate::figures::Figures;
 use crate::flush::{self, Flush};
 use crate::open::Name;
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::transaction::{Gate, Space, WhileWaiting};
-use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
+use crate::update_log::{LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use crate::versions::Versions;
 use limiter::Limiter;
 use std::cell::Cell;
@@ -112,7 +112,7 @@ impl Database {
 
     /// When changes count as made where the engine keeps them in files of its own ([`Engine::durable`]): they are not in the update
     /// log then, which has an option of its own for it. At first, one second.
-    pub fn sync_engine(mut self, sync: Sync) -> Database {
+    pub fn sync_engine(mut self, sync: SyncPolicy) -> Database {
         self.files = self.engine.durable().map(|_| EngineFiles::new(sync));
         self
     }
@@ -131,7 +131,7 @@ impl Database {
 
     /// Removes what was there before the database was limited, some tens of records at a time, until the limit holds or `goes_on` returns
     /// false. Does not wait for an open transaction.
-    pub(crate) fn keep_to_limits(&self, lane: &Lane, mut goes_on: impl FnMut() -> bool) {
+    pub(crate) fn keep_to_limits(&self, lane: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
         let step = || {
             let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
             limiter.remove_surplus(&self.try_begin(lane)?).ok().filter(|&removed| removed > 0)
@@ -141,7 +141,7 @@ impl Database {
     }
 
     /// The same, waiting for its turn, until the limit holds.
-    pub(crate) fn meet_limits(&self, lane: &Lane) -> Result<()> {
+    pub(crate) fn meet_limits(&self, lane: &WorkerCounters) -> Result<()> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(lane)?)? > 0 {}
         Ok(())
@@ -191,12 +191,12 @@ impl Database {
     }
 
     /// Returns when changes count as made where the engine keeps them in files of its own; `None` elsewhere.
-    pub fn engine_sync(&self) -> Option<Sync> {
+    pub fn engine_sync(&self) -> Option<SyncPolicy> {
         self.engine_files().map(EngineFiles::sync)
     }
 
     /// Returns what an answer to a change has to wait for that the log was given up to this position.
-    pub(crate) fn commit_point(&self, logged: Option<Position>) -> CommitPoint {
+    pub(crate) fn commit_point(&self, logged: Option<LogPosition>) -> CommitPoint {
         match &self.files {
             Some(files) => files.commit_point(),
             None => logged.map_or(CommitPoint::NONE, CommitPoint::from),
@@ -204,7 +204,7 @@ impl Database {
     }
 
     /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
-    pub fn lane(&self) -> Arc<Lane> {
+    pub fn lane(&self) -> Arc<WorkerCounters> {
         self.lanes.open(&self.classes)
     }
 
@@ -340,11 +340,17 @@ impl Database {
     }
 
     /// Tells the log, if there is one.
-    fn tell(&self, change: Change<'_>) -> Option<Position> {
+    fn tell(&self, change: LogChange<'_>) -> Option<LogPosition> {
         self.log.get().map(|log| log.append(&change))
     }
 
-    fn plan_flush(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<CommitPoint> {
+    fn plan_flush(
+        &self,
+        origin: Option<u32>,
+        lane: &WorkerCounters,
+        at: Ttl,
+        now: UnixSeconds,
+    ) -> Result<CommitPoint> {
         self.refuse_if_read_only()?;
         // Records outlive a restart there, and a plan would not.
         if self.engine.durable().is_some() && flush::is_ahead(at, now) {
@@ -400,7 +406,7 @@ impl Database {
     }
 
     /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
-    pub(crate) fn refuse_if_unwritable(&self, lane: &Lane) -> Result<()> {
+    pub(crate) fn refuse_if_unwritable(&self, lane: &WorkerCounters) -> Result<()> {
         if !self.cannot_write() {
             return Ok(());
         }
@@ -410,7 +416,7 @@ impl Database {
     }
 
     /// Fails with `Unavailable`, and counts the refusal, while only removals are taken.
-    pub(crate) fn refuse_if_full(&self, lane: &Lane) -> Result<()> {
+    pub(crate) fn refuse_if_full(&self, lane: &WorkerCounters) -> Result<()> {
         if !self.takes_only_removals() {
             return Ok(());
         }
@@ -427,7 +433,7 @@ impl Database {
 
     /// Returns once what stands before this position of the log is on disk, in the engine's own files first, if it keeps such: what the
     /// log tells replicas is then never more than those hold. Fails as [`sync`](Self::sync) does.
-    pub fn sync_to(&self, position: Position) -> Result<()> {
+    pub fn sync_to(&self, position: LogPosition) -> Result<()> {
         self.sync_engine_files()?;
         self.log().map_or(Ok(()), |log| log.sync_to(position))
     }
@@ -438,16 +444,16 @@ impl Database {
 
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
     /// open.
-    pub fn clear(&self, lane: &Lane) -> Result<CommitPoint> {
+    pub fn clear(&self, lane: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(None, lane)
     }
 
     /// The same as it was first done at the server `origin`, which the update log is told.
-    pub fn clear_from(&self, origin: u32, lane: &Lane) -> Result<CommitPoint> {
+    pub fn clear_from(&self, origin: u32, lane: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(Some(origin), lane)
     }
 
-    fn clear_first_made_by(&self, origin: Option<u32>, lane: &Lane) -> Result<CommitPoint> {
+    fn clear_first_made_by(&self, origin: Option<u32>, lane: &WorkerCounters) -> Result<CommitPoint> {
         self.refuse_if_unwritable(lane)?;
         lane.counts.cmd_flush.one();
         self.plan_flush(origin, lane, Ttl::Never, self.clock.now())
@@ -465,7 +471,7 @@ impl Database {
     /// Returns what the answer has to wait for ([`durability`](Self::durability)).
     pub fn execute(
         &self,
-        lane: &Lane,
+        lane: &WorkerCounters,
         command: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> CommitPoint {

@@ -4,7 +4,7 @@ use super::commands::refusal;
 use super::visits::Worth;
 use super::{Database, is_full};
 use crate::classes::plain_size;
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::expiry::Bury;
 use crate::get::{self, GetVisitor, Outcome};
 use crate::transaction::Space;
@@ -14,7 +14,7 @@ impl Database {
     pub(super) fn get(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -63,7 +63,7 @@ impl Database {
     fn look(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -99,7 +99,7 @@ impl Database {
     fn visit_get(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),

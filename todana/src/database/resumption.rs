@@ -2,36 +2,36 @@
 
 use super::{Database, Overwrite};
 use crate::flush;
-use crate::update_log::{Change, Position, UpdateLog};
+use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
 use todana_core::{Action, Expiry, Order, Result, UnixSeconds};
 
 impl Database {
     /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a
     /// later entry may tell that it was touched in time. Fails with `Full` where there is no room and nothing may be evicted.
-    pub(crate) fn replay(&self, change: &Change<'_>) -> Result<()> {
+    pub(crate) fn replay(&self, change: &LogChange<'_>) -> Result<()> {
         match *change {
-            Change::Put { key, record } => {
+            LogChange::Put { key, record } => {
                 self.versions.have_been_made_to(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
                 self.engine.visit(key, &mut Overwrite(Action::Put(record)))
             }
-            Change::Retag { key, attributes } => {
+            LogChange::Retag { key, attributes } => {
                 self.versions.have_been_made_to(attributes.version);
                 self.sweep.note_expiry(attributes.expiry);
                 self.engine.visit(key, &mut Overwrite(Action::Retag(attributes)))
             }
-            Change::Remove { key } => self.engine.visit(key, &mut Overwrite(Action::Remove)),
-            Change::Clear => {
+            LogChange::Remove { key } => self.engine.visit(key, &mut Overwrite(Action::Remove)),
+            LogChange::Clear => {
                 self.flush.restore(None);
                 self.engine.clear(&mut || ())
             }
-            Change::PlanClear { at } => {
+            LogChange::PlanClear { at } => {
                 self.flush.restore(at);
                 Ok(())
             }
-            Change::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
-            Change::Mark { .. } | Change::Lost { .. } => Ok(()),
+            LogChange::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
+            LogChange::Mark { .. } | LogChange::Lost { .. } => Ok(()),
         }
     }
 
@@ -65,7 +65,7 @@ impl Database {
     }
 
     /// The end of the log, which has been told of whatever the engine has.
-    pub(crate) fn log_end(&self, log: &UpdateLog) -> Position {
+    pub(crate) fn log_end(&self, log: &UpdateLog) -> LogPosition {
         self.gate.between_commits(|| log.end())
     }
 
@@ -104,16 +104,16 @@ pub(crate) struct Stillness<'d> {
 impl Stillness<'_> {
     /// The end of the log, for an engine that has all of it so far. What else it has told comes behind it once more, up to the
     /// second position: it must be on disk before anything that stands before the mark is removed.
-    pub(crate) fn mark(&self, log: &UpdateLog) -> (Position, Position) {
+    pub(crate) fn mark(&self, log: &UpdateLog) -> (LogPosition, LogPosition) {
         let (mark, at) = (log.end(), self.clear.planned());
-        let told = at.map_or(mark, |_| log.append(&Change::PlanClear { at }));
+        let told = at.map_or(mark, |_| log.append(&LogChange::PlanClear { at }));
         (mark, told)
     }
 }
 
 /// See [`Database::stand`].
 pub(crate) struct Stand {
-    pub(crate) end: Position,
+    pub(crate) end: LogPosition,
     pub(crate) planned_clear: Option<UnixSeconds>,
     pub(crate) version: u64,
 }

@@ -1,7 +1,7 @@
 //! Going over all records that are alive, a stretch at a time between two commits.
 
 use super::Database;
-use crate::records::{self, Heading};
+use crate::records::{self, ScanDirection};
 use std::ops::{Bound, ControlFlow};
 use todana_core::{Inspection, Place, Record, Result};
 
@@ -48,7 +48,7 @@ impl Database {
     /// [`Ordered`]: todana_core::Ordered
     pub fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {

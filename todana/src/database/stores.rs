@@ -4,7 +4,7 @@ use super::Database;
 use super::commands::refusal;
 use super::visits::{Met, Overwrite};
 use crate::classes::size_of;
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::transaction::Space;
@@ -20,7 +20,7 @@ impl Database {
     pub(super) fn store(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
@@ -75,7 +75,7 @@ impl Database {
     pub(super) fn refuse_store(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         (key, class): (&[u8], usize),
         discards: bool,
         refusal: Refusal,
@@ -98,7 +98,7 @@ impl Database {
     fn visit_store(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
     ) -> Result<(Met, Reply<'static>)> {

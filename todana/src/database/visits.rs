@@ -1,7 +1,7 @@
 //! Visits: with expiry in between, behind transactions, and with what has expired making room.
 
 use super::{Database, is_full, unwritable};
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::expiry::Living;
 use crate::transaction::Space;
@@ -34,7 +34,7 @@ impl Database {
     pub(crate) fn visit_in(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<()> {
@@ -46,7 +46,12 @@ impl Database {
     /// if the database is read-only and the visitor wants a change; with `Unavailable` if changes cannot be written to disk.
     ///
     /// Returns what an answer has to wait for.
-    pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<CommitPoint> {
+    pub fn visit_record(
+        &self,
+        lane: &WorkerCounters,
+        key: &[u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<CommitPoint> {
         self.visit_first_made_by(None, lane, key, visitor)
     }
 
@@ -54,7 +59,7 @@ impl Database {
     pub fn visit_record_from(
         &self,
         origin: u32,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<CommitPoint> {
@@ -64,7 +69,7 @@ impl Database {
     fn visit_first_made_by(
         &self,
         origin: Option<u32>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<CommitPoint> {
@@ -99,7 +104,7 @@ impl Database {
     pub(super) fn visit(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -108,7 +113,7 @@ impl Database {
     }
 
     /// Removes a record, unless a transaction is open: fails with `Busy` then, without waiting.
-    pub(super) fn evict(&self, lane: &Lane, key: &[u8]) -> Result<()> {
+    pub(super) fn evict(&self, lane: &WorkerCounters, key: &[u8]) -> Result<()> {
         let (commit, now) = (Cell::default(), self.clock.now());
         let visitor = &mut Overwrite(Action::Remove);
         self.visit_telling(self.space(&commit), Worth::Note, lane, key, now, visitor).map(|_| ())
@@ -119,7 +124,7 @@ impl Database {
     /// compare-and-set of another state of it, and no version is issued twice ([`Versions::begin_anew`]).
     pub(super) fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
         let takes_notes =
-            |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_crowded();
+            |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();
         Space { log: space.log.filter(takes_notes), ..space }
     }
 
@@ -128,7 +133,7 @@ impl Database {
         &self,
         space: Space<'_>,
         worth: Worth,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -150,7 +155,7 @@ impl Database {
     fn visit_only_removing(
         &self,
         space: Space<'_>,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -172,7 +177,7 @@ impl Database {
         &self,
         space: Space<'_>,
         worth: Worth,
-        lane: &Lane,
+        lane: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,

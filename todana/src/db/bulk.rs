@@ -1,8 +1,8 @@
 //! Many records at once: several atomically, all one after the other, all on many threads.
 
 use super::batch::Batch;
-use super::{Db, Iter};
-use crate::{Record, Records, Update};
+use super::{Db, RecordIter};
+use crate::{Record, Records, UpdateAction};
 use parking_lot::Mutex;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +15,14 @@ impl Db {
     /// [transaction](Db::begin), and fails as that does; `update` must not write to the database otherwise.
     ///
     /// ```
-    /// # use todana::{Db, Records, Update};
+    /// # use todana::{Db, Records, UpdateAction};
     /// let db = Db::open("mem:hash")?;
     /// db.set_many(&[(b"left", b"A"), (b"right", b"B")])?;
     /// // Swaps two values.
     /// let mut last = db.get(b"right")?.unwrap_or_default();
     /// db.visit_many(&[b"left", b"right"], &mut |_, record| match record {
-    ///     Some(record) => Update::Value(std::mem::replace(&mut last, record.value.to_vec())),
-    ///     None => Update::Keep,
+    ///     Some(record) => UpdateAction::Value(std::mem::replace(&mut last, record.value.to_vec())),
+    ///     None => UpdateAction::Keep,
     /// })?;
     /// assert_eq!((db.get(b"left")?, db.get(b"right")?), (Some(b"B".to_vec()), Some(b"A".to_vec())));
     /// # Ok::<(), todana::Error>(())
@@ -30,7 +30,7 @@ impl Db {
     pub fn visit_many(
         &self,
         keys: &[&[u8]],
-        update: &mut dyn FnMut(&[u8], Option<Record<'_>>) -> Update,
+        update: &mut dyn FnMut(&[u8], Option<Record<'_>>) -> UpdateAction,
     ) -> Result<()> {
         let transaction = self.begin()?;
         for key in keys {
@@ -45,24 +45,24 @@ impl Db {
     /// must not call the database.
     ///
     /// ```
-    /// # use todana::{Db, Records, Update};
+    /// # use todana::{Db, Records, UpdateAction};
     /// let db = Db::open("mem:hash")?;
     /// db.set_many(&[(b"a", b"1"), (b"b", b""), (b"c", b"3")])?;
     /// let changed = db.update_each(&mut |_, record| match record.value {
-    ///     b"" => Update::Remove,
-    ///     b"3" => Update::Value(b"30".to_vec()),
-    ///     _ => Update::Keep,
+    ///     b"" => UpdateAction::Remove,
+    ///     b"3" => UpdateAction::Value(b"30".to_vec()),
+    ///     _ => UpdateAction::Keep,
     /// })?;
     /// assert_eq!((changed, db.count()), (2, 2));
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn update_each(&self, update: &mut dyn FnMut(&[u8], Record<'_>) -> Update) -> Result<u64> {
+    pub fn update_each(&self, update: &mut dyn FnMut(&[u8], Record<'_>) -> UpdateAction) -> Result<u64> {
         let mut changed = 0;
         for key in self.iter().keys() {
             let (key, mut is_change) = (key?, false);
             self.update(&key, &mut |record| {
-                let decided = record.map_or(Update::Keep, |record| update(&key, record));
-                is_change = decided != Update::Keep;
+                let decided = record.map_or(UpdateAction::Keep, |record| update(&key, record));
+                is_change = decided != UpdateAction::Keep;
                 decided
             })?;
             changed += u64::from(is_change);
@@ -112,7 +112,7 @@ pub(crate) fn deal<T>(
     own: &(dyn Fn(usize) -> T + Sync),
     finish: &(dyn Fn(T) -> Result<()> + Sync),
 ) -> Result<()> {
-    let (source, has_failed) = (Mutex::new(Iter::new(records)), AtomicBool::new(false));
+    let (source, has_failed) = (Mutex::new(RecordIter::new(records)), AtomicBool::new(false));
     let work = |number: usize| -> Result<()> {
         let (mut mine, mut batch) = (own(number), Batch::default());
         while !has_failed.load(Ordering::Relaxed) && source.lock().fill(&mut batch)? {

@@ -1,8 +1,8 @@
 //! Cursors: a place among the records that is remembered between calls.
 
 use super::iter::unordered;
-use crate::records::Heading;
-use crate::{OwnedRecord, Records, Update};
+use crate::records::ScanDirection;
+use crate::{OwnedRecord, Records, UpdateAction};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -32,7 +32,7 @@ use todana_core::{Place, Result};
 /// assert!(!cursor.step()?);
 /// # Ok::<(), todana::Error>(())
 /// ```
-pub struct Cursor<R> {
+pub struct RecordCursor<R> {
     records: R,
     key: Option<Vec<u8>>,
     next: Next,
@@ -46,25 +46,25 @@ enum Next {
     Unknown,
 }
 
-impl<R> fmt::Debug for Cursor<R> {
+impl<R> fmt::Debug for RecordCursor<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = self.key.as_ref().map(|key| key.escape_ascii().to_string());
         f.debug_struct("Cursor").field("key", &key).finish_non_exhaustive()
     }
 }
 
-impl<R: Records> Cursor<R> {
+impl<R: Records> RecordCursor<R> {
     /// A cursor over `records`: over a clone of a [`Db`](crate::Db), for one that borrows nothing. It stands nowhere at first.
     ///
     /// ```
-    /// # use todana::{Cursor, Db, Records};
+    /// # use todana::{RecordCursor, Db, Records};
     /// # let db = Db::open("mem:tree")?;
-    /// let mut cursor: Cursor<Db> = Cursor::new(db.clone());
+    /// let mut cursor: RecordCursor<Db> = RecordCursor::new(db.clone());
     /// assert!(!cursor.first()?);
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn new(records: R) -> Cursor<R> {
-        Cursor { records, key: None, next: Next::Unknown }
+    pub fn new(records: R) -> RecordCursor<R> {
+        RecordCursor { records, key: None, next: Next::Unknown }
     }
 
     /// What it goes over.
@@ -75,7 +75,7 @@ impl<R: Records> Cursor<R> {
     /// Goes to the first record. False if there is none, as with all that moves it; it stands nowhere then.
     pub fn first(&mut self) -> Result<bool> {
         if self.records.is_ordered() {
-            return self.go(Heading::Up, Bound::Unbounded);
+            return self.go(ScanDirection::Up, Bound::Unbounded);
         }
         self.scan_on(VecDeque::new(), None)
     }
@@ -95,14 +95,14 @@ impl<R: Records> Cursor<R> {
     /// ```
     pub fn last(&mut self) -> Result<bool> {
         self.must_be_ordered("there is no last one")?;
-        self.go(Heading::Down, Bound::Unbounded)
+        self.go(ScanDirection::Down, Bound::Unbounded)
     }
 
     /// Goes to the record of this key or, where keys have an order, the first one behind it. Where they have none the next step
     /// looks for its place among all.
     pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
         if self.records.is_ordered() {
-            return self.go(Heading::Up, Bound::Included(key));
+            return self.go(ScanDirection::Up, Bound::Included(key));
         }
         self.next = Next::Unknown;
         self.key = self.records.contains(key)?.then(|| key.to_vec());
@@ -122,14 +122,14 @@ impl<R: Records> Cursor<R> {
     /// ```
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
         self.must_be_ordered("nothing lies before a key")?;
-        self.go(Heading::Down, Bound::Included(key))
+        self.go(ScanDirection::Down, Bound::Included(key))
     }
 
     /// Goes to the next record; from nowhere, nowhere.
     pub fn step(&mut self) -> Result<bool> {
         let Some(key) = self.key.take() else { return Ok(false) };
         if self.records.is_ordered() {
-            return self.go(Heading::Up, Bound::Excluded(&key));
+            return self.go(ScanDirection::Up, Bound::Excluded(&key));
         }
         match std::mem::replace(&mut self.next, Next::Unknown) {
             Next::Places(keys, None) if keys.is_empty() => Ok(false),
@@ -145,7 +145,7 @@ impl<R: Records> Cursor<R> {
     pub fn step_back(&mut self) -> Result<bool> {
         self.must_be_ordered("there is no going backwards in it")?;
         match self.key.take() {
-            Some(key) => self.go(Heading::Down, Bound::Excluded(&key)),
+            Some(key) => self.go(ScanDirection::Down, Bound::Excluded(&key)),
             None => Ok(false),
         }
     }
@@ -196,7 +196,7 @@ impl<R: Records> Cursor<R> {
         if let Some(key) = &self.key {
             self.records.update(key, &mut |old| {
                 was_there = old.is_some();
-                if was_there { Update::Value(value.to_vec()) } else { Update::Keep }
+                if was_there { UpdateAction::Value(value.to_vec()) } else { UpdateAction::Keep }
             })?;
         }
         Ok(was_there)
@@ -229,7 +229,7 @@ impl<R: Records> Cursor<R> {
     }
 
     /// Goes to the first record from a bound on, by the order.
-    fn go(&mut self, heading: Heading, from: Bound<&[u8]>) -> Result<bool> {
+    fn go(&mut self, heading: ScanDirection, from: Bound<&[u8]>) -> Result<bool> {
         let mut found = None;
         self.records.walk(heading, from, &mut |key, _| {
             found = Some(key.to_vec());

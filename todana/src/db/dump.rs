@@ -1,7 +1,7 @@
 //! Kyoto Cabinet's snapshots (`.kcss`) of a whole database, as files and as streams.
 
 use super::transfer::{Intake, unwritable};
-use super::{Db, Loaded, Merge};
+use super::{Db, LoadSummary, MergePolicy};
 use crate::data_directory::cannot;
 use crate::kyoto::{DumpFailure, DumpWriter, NEVER, expiry_of, read_dump, time_of};
 use crate::{OwnedRecord, Records};
@@ -73,9 +73,9 @@ impl Db {
     /// Stores the records of such a snapshot over those that are there. What has expired is left out. Memory holds a few megabytes
     /// and the longest record. Fails with `Corrupt` where the snapshot is damaged or cut, which the error names; the records before
     /// that place are stored then. [`load_snapshot_file`](Db::load_snapshot_file) stores none of them.
-    pub fn load_snapshot(&self, input: &mut impl Read, values: DumpedValues) -> Result<Loaded> {
-        let (mut loaded, now) = (Loaded::default(), self.database().now());
-        let mut intake = Intake::new(self, Merge::Set);
+    pub fn load_snapshot(&self, input: &mut impl Read, values: DumpedValues) -> Result<LoadSummary> {
+        let (mut loaded, now) = (LoadSummary::default(), self.database().now());
+        let mut intake = Intake::new(self, MergePolicy::Set);
         let outcome = read_records(input, values, &mut |key, record| {
             if !record.expiry.is_live(now) {
                 loaded.expired += 1;
@@ -110,7 +110,7 @@ impl Db {
 
     /// Stores the records of a snapshot in a file. The whole file is read before the first record is stored: one that is damaged or cut
     /// changes nothing. (A pipe can be read once only; it is read as [`load_snapshot`](Db::load_snapshot) does.)
-    pub fn load_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<Loaded> {
+    pub fn load_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<LoadSummary> {
         let failed = |error| cannot("read", path, &error);
         let of_file = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
         let mut file = File::open(path).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! Iterators over records, fetched in batches: no lock is held while the caller works, and writes go on meanwhile.
 
 use super::batch::Batch;
-use crate::records::Heading;
+use crate::records::ScanDirection;
 use crate::{OwnedRecord, Records};
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,18 +14,18 @@ const LAST_BATCH: usize = 1024;
 
 /// An iterator over the records of a database or a transaction: [`Records::iter`], [`Records::range`], [`Records::prefix`].
 ///
-/// It yields keys and values; [`records`](Iter::records) and [`keys`](Iter::keys) make others of it. What is written meanwhile is
+/// It yields keys and values; [`records`](RecordIter::records) and [`keys`](RecordIter::keys) make others of it. What is written meanwhile is
 /// seen or not. On an engine without an order a record that is there throughout comes at least once; on an ordered one exactly once, in the
 /// order of the keys, and [`rev`](Iterator::rev) goes the other way. After an error there is nothing more.
-pub struct Iter<R>(Walk<R>);
+pub struct RecordIter<R>(Walk<R>);
 
-/// An iterator over records with their attributes: [`Iter::records`].
+/// An iterator over records with their attributes: [`RecordIter::records`].
 pub struct IterRecords<R>(Walk<R>);
 
-/// An iterator over keys: [`Iter::keys`].
+/// An iterator over keys: [`RecordIter::keys`].
 pub struct IterKeys<R>(Walk<R>);
 
-impl<R> fmt::Debug for Iter<R> {
+impl<R> fmt::Debug for RecordIter<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Iter").finish_non_exhaustive()
     }
@@ -43,41 +43,41 @@ impl<R> fmt::Debug for IterKeys<R> {
     }
 }
 
-impl<R: Records> Iter<R> {
+impl<R: Records> RecordIter<R> {
     /// All records of `records`: of a clone of a [`Db`](crate::Db), for an iterator that borrows nothing.
-    pub fn new(records: R) -> Iter<R> {
-        Iter::with_prefix(records, b"")
+    pub fn new(records: R) -> RecordIter<R> {
+        RecordIter::with_prefix(records, b"")
     }
 
     /// The records whose keys lie between these bounds, in their order: [`Records::range`]. Fails with `Invalid` where they have none.
     ///
     /// ```
     /// # use std::ops::Bound;
-    /// # use todana::{Db, Iter, Records};
+    /// # use todana::{Db, RecordIter, Records};
     /// let db = Db::open("mem:tree")?;
     /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
-    /// let from_b: Iter<Db> = Iter::within(db.clone(), Bound::Included(b"b".to_vec()), Bound::Unbounded)?;
+    /// let from_b: RecordIter<Db> = RecordIter::within(db.clone(), Bound::Included(b"b".to_vec()), Bound::Unbounded)?;
     /// assert_eq!(from_b.count(), 2);
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn within(records: R, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Result<Iter<R>> {
+    pub fn within(records: R, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Result<RecordIter<R>> {
         if !records.is_ordered() {
             return Err(unordered("there are no ranges of them"));
         }
-        Ok(Iter(Walk::new(records, Source::Order { lower, upper })))
+        Ok(RecordIter(Walk::new(records, Source::Order { lower, upper })))
     }
 
     /// The records whose keys begin with this: [`Records::prefix`]. Where keys have no order all are looked at.
     ///
     /// ```
-    /// # use todana::{Db, Iter, Records};
+    /// # use todana::{Db, RecordIter, Records};
     /// let db = Db::open("mem:hash")?;
     /// db.set_many(&[(b"user:1", b"ada"), (b"user:2", b"bob"), (b"vat", b"19")])?;
-    /// let users: Iter<Db> = Iter::with_prefix(db.clone(), b"user:");
+    /// let users: RecordIter<Db> = RecordIter::with_prefix(db.clone(), b"user:");
     /// assert_eq!(users.count(), 2);
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn with_prefix(records: R, prefix: &[u8]) -> Iter<R> {
+    pub fn with_prefix(records: R, prefix: &[u8]) -> RecordIter<R> {
         let source = if records.is_ordered() {
             let lower = if prefix.is_empty() { Bound::Unbounded } else { Bound::Included(prefix.to_vec()) };
             let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
@@ -85,7 +85,7 @@ impl<R: Records> Iter<R> {
         } else {
             Source::Places { next: None, prefix: prefix.to_vec() }
         };
-        Iter(Walk::new(records, source))
+        RecordIter(Walk::new(records, source))
     }
 
     /// The same with the attributes of each record.
@@ -120,7 +120,7 @@ impl<R: Records> Iter<R> {
     /// Fetches the next records in one go, so that whoever has many threads can deal them out. False when there are none.
     pub(crate) fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
         self.0.batch_len = LAST_BATCH;
-        self.0.fetch(Heading::Up)?;
+        self.0.fetch(ScanDirection::Up)?;
         std::mem::swap(&mut self.0.front, batch);
         self.0.front.clear();
         Ok(!batch.is_empty())
@@ -161,7 +161,7 @@ impl<R: Records> Walk<R> {
 
     fn next(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
         if self.front.is_empty()
-            && let Err(error) = self.fetch(Heading::Up)
+            && let Err(error) = self.fetch(ScanDirection::Up)
         {
             self.is_over = true;
             return Some(Err(error));
@@ -172,7 +172,7 @@ impl<R: Records> Walk<R> {
 
     fn next_back(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
         if self.back.is_empty()
-            && let Err(error) = self.fetch(Heading::Down)
+            && let Err(error) = self.fetch(ScanDirection::Down)
         {
             self.is_over = true;
             return Some(Err(error));
@@ -181,10 +181,10 @@ impl<R: Records> Walk<R> {
     }
 
     /// Fetches the next batch from one end; there may be nothing in it only when all has been fetched.
-    fn fetch(&mut self, heading: Heading) -> Result<()> {
+    fn fetch(&mut self, heading: ScanDirection) -> Result<()> {
         let batch = match heading {
-            Heading::Up => &mut self.front,
-            Heading::Down => &mut self.back,
+            ScanDirection::Up => &mut self.front,
+            ScanDirection::Down => &mut self.back,
         };
         batch.clear();
         let (wants_values, records_max) = (self.wants_values, self.batch_len);
@@ -193,8 +193,8 @@ impl<R: Records> Walk<R> {
             _ if self.is_over => {}
             Source::Order { lower, upper } => {
                 let (near, far) = match heading {
-                    Heading::Up => (lower, &*upper),
-                    Heading::Down => (upper, &*lower),
+                    ScanDirection::Up => (lower, &*upper),
+                    ScanDirection::Down => (upper, &*lower),
                 };
                 self.is_over = true;
                 self.records.walk(heading, borrow(near), &mut |key, record| {
@@ -209,7 +209,7 @@ impl<R: Records> Walk<R> {
                     *near = Bound::Excluded(key.to_vec());
                 }
             }
-            Source::Places { .. } if heading == Heading::Down => {
+            Source::Places { .. } if heading == ScanDirection::Down => {
                 return Err(unordered("there is no going backwards in it"));
             }
             Source::Places { next, prefix } => {
@@ -239,16 +239,16 @@ pub(crate) fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
 }
 
 /// Whether a key lies beyond the other end.
-fn is_past(key: &[u8], heading: Heading, far: &Bound<Vec<u8>>) -> bool {
+fn is_past(key: &[u8], heading: ScanDirection, far: &Bound<Vec<u8>>) -> bool {
     let (Bound::Included(end) | Bound::Excluded(end)) = far else { return false };
     match (key.cmp(end), heading) {
         (Ordering::Equal, _) => matches!(far, Bound::Excluded(_)),
-        (ordering, Heading::Up) => ordering.is_gt(),
-        (ordering, Heading::Down) => ordering.is_lt(),
+        (ordering, ScanDirection::Up) => ordering.is_gt(),
+        (ordering, ScanDirection::Down) => ordering.is_lt(),
     }
 }
 
-impl<R: Records> Iterator for Iter<R> {
+impl<R: Records> Iterator for RecordIter<R> {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -256,7 +256,7 @@ impl<R: Records> Iterator for Iter<R> {
     }
 }
 
-impl<R: Records> DoubleEndedIterator for Iter<R> {
+impl<R: Records> DoubleEndedIterator for RecordIter<R> {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.0.next_back().map(|item| item.map(|(key, record)| (key, record.value)))
     }

@@ -1,6 +1,6 @@
 //! A lane for every thread and every open transaction, as no two threads may count in one at once.
 
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::ptr;
@@ -9,11 +9,11 @@ use thread_local::ThreadLocal;
 
 #[derive(Default)]
 pub(super) struct ThreadLanes {
-    by_thread: ThreadLocal<Arc<Lane>>,
+    by_thread: ThreadLocal<Arc<WorkerCounters>>,
     /// Of threads whose thread-locals are gone: those of the main thread go before the functions run that were given to `atexit`.
     late: Late,
     /// Of transactions that are over.
-    spare: Mutex<Vec<Arc<Lane>>>,
+    spare: Mutex<Vec<Arc<WorkerCounters>>>,
 }
 
 /// A list: what is in it stays where it is.
@@ -23,7 +23,7 @@ struct Late(OnceLock<Box<LateLane>>);
 struct LateLane {
     /// Where the thread has what it keeps. A thread that comes after it may have that, and the lane.
     thread: usize,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     next: Late,
 }
 
@@ -44,7 +44,7 @@ impl Drop for End {
 impl ThreadLanes {
     /// This thread's.
     #[inline]
-    pub(super) fn own(&self, open: impl FnOnce() -> Arc<Lane>) -> &Lane {
+    pub(super) fn own(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &WorkerCounters {
         match self.by_thread.get() {
             Some(lane) => lane,
             None => self.first(open),
@@ -52,18 +52,18 @@ impl ThreadLanes {
     }
 
     /// One for a transaction, which may go from thread to thread.
-    pub(super) fn lend(&self, open: impl FnOnce() -> Arc<Lane>) -> Arc<Lane> {
+    pub(super) fn lend(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> Arc<WorkerCounters> {
         let spare = self.spare.lock().pop();
         spare.unwrap_or_else(open)
     }
 
     /// The transaction is over.
-    pub(super) fn take_back(&self, lane: Arc<Lane>) {
+    pub(super) fn take_back(&self, lane: Arc<WorkerCounters>) {
         self.spare.lock().push(lane);
     }
 
     #[cold]
-    fn first(&self, open: impl FnOnce() -> Arc<Lane>) -> &Arc<Lane> {
+    fn first(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &Arc<WorkerCounters> {
         if HAS_ENDED.get() {
             return self.late.own(open);
         }
@@ -75,7 +75,7 @@ impl ThreadLanes {
 }
 
 impl Late {
-    fn own(&self, open: impl FnOnce() -> Arc<Lane>) -> &Arc<Lane> {
+    fn own(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &Arc<WorkerCounters> {
         let thread = HAS_ENDED.with(|kept| ptr::from_ref(kept).addr());
         let (mut open, mut place) = (Some(open), self);
         loop {

@@ -19,7 +19,7 @@ use crate::database::is_change;
 use crate::disk::SystemDisk;
 use crate::durability::CommitPoint;
 use crate::upkeep::UpkeepThread;
-use crate::{Database, Heading, Lane, Name, Records, Transaction};
+use crate::{Database, Name, Records, ScanDirection, Transaction, WorkerCounters};
 use lanes::ThreadLanes;
 use std::borrow::Cow;
 use std::fmt;
@@ -30,16 +30,16 @@ use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result, Sta
 use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
-pub use cursor::Cursor;
+pub use cursor::RecordCursor;
 pub(crate) use draft::Draft;
 pub use dump::DumpedValues;
 pub(crate) use iter::unordered;
-pub use iter::{Iter, IterKeys, IterRecords};
+pub use iter::{IterKeys, IterRecords, RecordIter};
 pub use options::DbOptions;
 pub(crate) use similarity::Closest;
-pub use similarity::Symbols;
+pub use similarity::KeySymbols;
 pub use snapshot::Snapshot;
-pub use transfer::{Loaded, Merge};
+pub use transfer::{LoadSummary, MergePolicy};
 
 /// An open database. Clones are the same one; it is closed when the last of them is dropped.
 ///
@@ -232,16 +232,16 @@ impl Db {
     }
 
     /// This thread's.
-    pub(crate) fn lane(&self) -> &Lane {
+    pub(crate) fn lane(&self) -> &WorkerCounters {
         self.0.lanes.own(|| self.0.database.lane())
     }
 
     /// A lane for a transaction, to be given back when that is over.
-    pub(crate) fn lend_lane(&self) -> Arc<Lane> {
+    pub(crate) fn lend_lane(&self) -> Arc<WorkerCounters> {
         self.0.lanes.lend(|| self.0.database.lane())
     }
 
-    pub(crate) fn take_back_lane(&self, lane: Arc<Lane>) {
+    pub(crate) fn take_back_lane(&self, lane: Arc<WorkerCounters>) {
         self.0.lanes.take_back(lane);
     }
 
@@ -290,7 +290,7 @@ impl Records for Db {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 /// What counts as one symbol of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Symbols {
+pub enum KeySymbols {
     /// Each byte.
     #[default]
     Bytes,
@@ -12,14 +12,14 @@ pub enum Symbols {
     Characters,
 }
 
-impl Symbols {
+impl KeySymbols {
     /// A key's symbols. Bytes that belong to no character come behind all characters.
     fn of(self, key: &[u8], into: &mut Vec<u32>) {
         const BEHIND_CHARACTERS: u32 = 0x11_0000;
         into.clear();
         match self {
-            Symbols::Bytes => into.extend(key.iter().map(|&byte| u32::from(byte))),
-            Symbols::Characters => {
+            KeySymbols::Bytes => into.extend(key.iter().map(|&byte| u32::from(byte))),
+            KeySymbols::Characters => {
                 for chunk in key.utf8_chunks() {
                     into.extend(chunk.valid().chars().map(u32::from));
                     into.extend(chunk.invalid().iter().map(|&byte| BEHIND_CHARACTERS + u32::from(byte)));
@@ -31,7 +31,7 @@ impl Symbols {
 
 /// Keeps the keys that are most like one of them.
 pub(crate) struct Closest {
-    symbols: Symbols,
+    symbols: KeySymbols,
     pattern: Vec<u32>,
     distance_max: usize,
     limit: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Closest {
 }
 
 impl Closest {
-    pub(crate) fn new(key: &[u8], distance_max: usize, symbols: Symbols, limit: usize) -> Closest {
+    pub(crate) fn new(key: &[u8], distance_max: usize, symbols: KeySymbols, limit: usize) -> Closest {
         let mut pattern = Vec::new();
         symbols.of(key, &mut pattern);
         let (best, other, row) = (BinaryHeap::new(), Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ impl Closest {
             _ => self.distance_max,
         };
         // A character has four bytes at most.
-        let len_min = if self.symbols == Symbols::Bytes { key.len() } else { key.len() / 4 };
+        let len_min = if self.symbols == KeySymbols::Bytes { key.len() } else { key.len() / 4 };
         if len_min > self.pattern.len().saturating_add(max)
             || key.len().saturating_add(max) < self.pattern.len()
         {

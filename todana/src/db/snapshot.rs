@@ -4,7 +4,7 @@ use super::Db;
 use super::witness::Past;
 use crate::database::OnlyLooks;
 use crate::records::{living, walk};
-use crate::{Heading, Records, get};
+use crate::{Records, ScanDirection, get};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Snapshot {
             _ => Bound::Unbounded,
         };
         let mut last = None;
-        self.walk(Heading::Up, from, &mut |key, record| {
+        self.walk(ScanDirection::Up, from, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
                 last = Some(Place::Key(key.into()));
@@ -187,11 +187,11 @@ impl Records for Snapshot {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (is_up, mut flow) = (heading == Heading::Up, ControlFlow::Continue(()));
+        let (is_up, mut flow) = (heading == ScanDirection::Up, ControlFlow::Continue(()));
         let mut see = living(self.db.database(), see);
         let mut at = from.map(<[u8]>::to_vec);
         walk(self.db.database().engine(), heading, from, &mut |key, record| {

@@ -5,7 +5,7 @@ use super::draft::Draft;
 use crate::data_directory::refuse_overlap;
 use crate::open::{Name, Storage};
 use crate::tsv;
-use crate::{OwnedRecord, Records, Update};
+use crate::{OwnedRecord, Records, UpdateAction};
 use std::io::{self, BufRead, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,7 +20,7 @@ const LINE_LEN_MAX: u64 = 6 << 30;
 
 /// What becomes of a record that is there already when another database is merged in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Merge {
+pub enum MergePolicy {
     /// It is replaced.
     #[default]
     Set,
@@ -34,7 +34,7 @@ pub enum Merge {
 
 /// What [`Db::load`] has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadSummary {
     /// Records stored.
     pub stored: u64,
     /// Records left out, as they had expired.
@@ -47,16 +47,16 @@ impl Db {
     /// this one; what has come in by then stays.
     ///
     /// ```
-    /// use todana::{Db, Merge, Records};
+    /// use todana::{Db, MergePolicy, Records};
     ///
     /// let (all, monday, tuesday) = (Db::open("mem:tree")?, Db::open("mem:hash")?, Db::open("mem:hash")?);
     /// monday.set_many(&[(b"log", b"started "), (b"a", b"1")])?;
     /// tuesday.set(b"log", b"stopped")?;
-    /// assert_eq!(all.merge(&[&monday, &tuesday], Merge::Append)?, 3);
+    /// assert_eq!(all.merge(&[&monday, &tuesday], MergePolicy::Append)?, 3);
     /// assert_eq!(all.get(b"log")?, Some(b"started stopped".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn merge(&self, sources: &[&Db], mode: Merge) -> Result<u64> {
+    pub fn merge(&self, sources: &[&Db], mode: MergePolicy) -> Result<u64> {
         if sources.iter().any(|source| Arc::ptr_eq(&source.0, &self.0)) {
             return Err(Error::new(ErrorKind::Invalid, "a database cannot be merged into itself"));
         }
@@ -132,7 +132,7 @@ impl Db {
             lasting += u64::from(item.1.expiry == Expiry::Never);
             Ok(item)
         });
-        copy.take_in(records, Merge::Set)?;
+        copy.take_in(records, MergePolicy::Set)?;
         copy.sync()?;
         let copied = copy.count();
         // What has expired meanwhile may be gone, and whatever a limit leaves no room for; without an order some may have been seen
@@ -173,9 +173,9 @@ impl Db {
         for item in self.iter().records() {
             let (key, record) = item?;
             let expiry = match record.expiry {
-                Expiry::Never => tsv::Expiry::default(),
-                Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
-                Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
+                Expiry::Never => tsv::TsvExpiry::default(),
+                Expiry::At(at) => tsv::TsvExpiry { at: at.0, span_s: 0 },
+                Expiry::Sliding { at, span_s } => tsv::TsvExpiry { at: at.0, span_s },
             };
             tsv::put(out, &key, &record.value, record.flags, expiry).map_err(|error| unwritable(&error))?;
             written += 1;
@@ -186,8 +186,8 @@ impl Db {
 
     /// Stores the records of such text. A sliding expiry begins anew; what has expired is left out. Fails with `Invalid` at the first line
     /// that is none, which it names; what came before it may be stored by then.
-    pub fn load(&self, input: &mut impl BufRead) -> Result<Loaded> {
-        let (mut loaded, mut number) = (Loaded::default(), 0u64);
+    pub fn load(&self, input: &mut impl BufRead) -> Result<LoadSummary> {
+        let (mut loaded, mut number) = (LoadSummary::default(), 0u64);
         let (mut line, mut failure) = (Vec::new(), None);
         let now = self.database().now();
         let records = std::iter::from_fn(|| {
@@ -201,7 +201,7 @@ impl Db {
                     Err(error) => return Some(Err(unreadable(&error))),
                 }
                 let text = line.strip_suffix(b"\n").unwrap_or(&line);
-                let tsv::Line { key, value, flags, expiry } = match tsv::parse(text) {
+                let tsv::TsvLine { key, value, flags, expiry } = match tsv::parse(text) {
                     Ok(line) => line,
                     Err(what) => {
                         failure = Some(Error::new(ErrorKind::Invalid, format!("line {number}: {what}")));
@@ -209,9 +209,9 @@ impl Db {
                     }
                 };
                 let expiry = match expiry {
-                    tsv::Expiry { at: 0, .. } => Expiry::Never,
-                    tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
-                    tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+                    tsv::TsvExpiry { at: 0, .. } => Expiry::Never,
+                    tsv::TsvExpiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+                    tsv::TsvExpiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
                 };
                 if !expiry.is_live(now) {
                     loaded.expired += 1;
@@ -226,10 +226,10 @@ impl Db {
                 return Some(Ok((key, OwnedRecord { value, flags, expiry, version: 0 })));
             }
         });
-        let stored = self.take_in(records, Merge::Set)?;
+        let stored = self.take_in(records, MergePolicy::Set)?;
         match failure {
             Some(error) => Err(error),
-            None => Ok(Loaded { stored, ..loaded }),
+            None => Ok(LoadSummary { stored, ..loaded }),
         }
     }
 
@@ -237,7 +237,7 @@ impl Db {
     fn take_in(
         &self,
         records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
-        mode: Merge,
+        mode: MergePolicy,
     ) -> Result<u64> {
         let mut intake = Intake::new(self, mode);
         for item in records {
@@ -247,7 +247,7 @@ impl Db {
         intake.finish()
     }
 
-    fn put_all(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: Merge) -> Result<u64> {
+    fn put_all(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: MergePolicy) -> Result<u64> {
         if batch.is_empty() {
             return Ok(0);
         }
@@ -256,11 +256,13 @@ impl Db {
         for (key, record) in batch.drain(..) {
             transaction.update(&key, &mut |old| {
                 let update = match (mode, old) {
-                    (Merge::Add, Some(_)) | (Merge::Replace, None) => Update::Keep,
-                    (Merge::Append, Some(old)) => Update::Value([old.value, &record.value].concat()),
-                    _ => Update::Record(record.clone()),
+                    (MergePolicy::Add, Some(_)) | (MergePolicy::Replace, None) => UpdateAction::Keep,
+                    (MergePolicy::Append, Some(old)) => {
+                        UpdateAction::Value([old.value, &record.value].concat())
+                    }
+                    _ => UpdateAction::Record(record.clone()),
                 };
-                taken += u64::from(update != Update::Keep);
+                taken += u64::from(update != UpdateAction::Keep);
                 update
             })?;
         }
@@ -272,14 +274,14 @@ impl Db {
 /// Records on their way into a database: many are stored at once.
 pub(super) struct Intake<'d> {
     db: &'d Db,
-    mode: Merge,
+    mode: MergePolicy,
     batch: Vec<(Vec<u8>, OwnedRecord)>,
     bytes: usize,
     taken: u64,
 }
 
 impl<'d> Intake<'d> {
-    pub(super) fn new(db: &'d Db, mode: Merge) -> Intake<'d> {
+    pub(super) fn new(db: &'d Db, mode: MergePolicy) -> Intake<'d> {
         Intake { db, mode, batch: Vec::new(), bytes: 0, taken: 0 }
     }
 

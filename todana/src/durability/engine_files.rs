@@ -8,9 +8,9 @@
 //! A round covers what was written before it began. So writers wait for the next one to begin and end, together with all others that
 //! come meanwhile. Only the thread touches the disk for it.
 
-use super::{CommitPoint, Health};
+use super::{CommitPoint, DurabilityHealth};
 use crate::Database;
-use crate::update_log::Sync;
+use crate::update_log::SyncPolicy;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How far the files of an engine have come to disk.
 pub(crate) struct EngineFiles {
     /// When changes count as made.
-    sync: Sync,
+    sync: SyncPolicy,
     begun: AtomicU64,
     over: AtomicU64,
     is_well: AtomicBool,
@@ -41,30 +41,30 @@ struct RoundState {
     wanted: u64,
     ends: bool,
     /// Stuck: the disk is full, nothing is lost, and the round is tried again. Lost: what the disk has kept is not known.
-    health: Health,
+    health: DurabilityHealth,
 }
 
 impl EngineFiles {
-    pub(crate) fn new(sync: Sync) -> EngineFiles {
+    pub(crate) fn new(sync: SyncPolicy) -> EngineFiles {
         EngineFiles {
             sync,
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
             is_well: AtomicBool::new(true),
-            state: Mutex::new(RoundState { wanted: 0, ends: false, health: Health::Well }),
+            state: Mutex::new(RoundState { wanted: 0, ends: false, health: DurabilityHealth::Well }),
             wakes: Condvar::new(),
             progress: Condvar::new(),
         }
     }
 
-    pub(crate) fn sync(&self) -> Sync {
+    pub(crate) fn sync(&self) -> SyncPolicy {
         self.sync
     }
 
     /// Returns what the answer to a change that has just been written has to wait for.
     #[inline]
     pub(crate) fn commit_point(&self) -> CommitPoint {
-        if self.sync != Sync::Always {
+        if self.sync != SyncPolicy::Always {
             return CommitPoint::NONE;
         }
         // After the write, in the order that all threads agree on: a round that begins later covers it.
@@ -89,14 +89,14 @@ impl EngineFiles {
         self.is_well.load(Ordering::Relaxed)
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub(super) fn health(&self) -> DurabilityHealth {
         self.state.lock().health.clone()
     }
 
     pub(super) fn wait_while(&self, point: CommitPoint, goes_on: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !self.is_durable(point) {
-            if state.health != Health::Well || !goes_on() {
+            if state.health != DurabilityHealth::Well || !goes_on() {
                 return false;
             }
             self.progress.wait_for(&mut state, ASK_EVERY);
@@ -108,10 +108,10 @@ impl EngineFiles {
     fn waits_for_round(&self) -> bool {
         let mut state = self.state.lock();
         let pause = match (self.sync, &state.health) {
-            (_, Health::Lost(_)) => return false,
-            (Sync::Every(interval), _) => Some(interval),
-            (_, Health::Stuck(_)) => Some(RETRY),
-            (_, Health::Well) => None,
+            (_, DurabilityHealth::Lost(_)) => return false,
+            (SyncPolicy::Every(interval), _) => Some(interval),
+            (_, DurabilityHealth::Stuck(_)) => Some(RETRY),
+            (_, DurabilityHealth::Well) => None,
         };
         if let Some(pause) = pause.filter(|_| !state.ends) {
             self.wakes.wait_for(&mut state, pause);
@@ -130,12 +130,12 @@ impl EngineFiles {
         state.health = match outcome {
             Ok(()) => {
                 self.over.store(round, Ordering::SeqCst);
-                Health::Well
+                DurabilityHealth::Well
             }
-            Err(error) if error.kind() == ErrorKind::Full => Health::Stuck(error.to_string()),
-            Err(error) => Health::Lost(error.to_string()),
+            Err(error) if error.kind() == ErrorKind::Full => DurabilityHealth::Stuck(error.to_string()),
+            Err(error) => DurabilityHealth::Lost(error.to_string()),
         };
-        self.is_well.store(state.health == Health::Well, Ordering::SeqCst);
+        self.is_well.store(state.health == DurabilityHealth::Well, Ordering::SeqCst);
         self.progress.notify_all();
     }
 
@@ -158,7 +158,7 @@ impl SyncThread {
         database: &Arc<Database>,
         on_progress: impl Fn() + Send + 'static,
     ) -> Result<Option<SyncThread>> {
-        if database.engine_files().is_none_or(|files| files.sync == Sync::Never) {
+        if database.engine_files().is_none_or(|files| files.sync == SyncPolicy::Never) {
             return Ok(None);
         }
         let its_own = Arc::clone(database);

@@ -8,11 +8,11 @@
 
 mod engine_files;
 
-pub use crate::update_log::Health;
+pub use crate::update_log::DurabilityHealth;
 pub(crate) use engine_files::EngineFiles;
 pub use engine_files::SyncThread;
 
-use crate::update_log::{Position, UpdateLog};
+use crate::update_log::{LogPosition, UpdateLog};
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Durable, Refusal, Result};
 
@@ -31,17 +31,17 @@ impl CommitPoint {
     }
 }
 
-impl From<CommitPoint> for Position {
+impl From<CommitPoint> for LogPosition {
     /// Returns where the change ends in the update log, where that vouches for it.
     #[inline]
-    fn from(point: CommitPoint) -> Position {
-        Position(point.0)
+    fn from(point: CommitPoint) -> LogPosition {
+        LogPosition(point.0)
     }
 }
 
-impl From<Position> for CommitPoint {
+impl From<LogPosition> for CommitPoint {
     #[inline]
-    fn from(position: Position) -> CommitPoint {
+    fn from(position: LogPosition) -> CommitPoint {
         CommitPoint(position.0)
     }
 }
@@ -92,7 +92,7 @@ impl Durability<'_> {
     /// Returns true if an answer to the change that ends there may leave. Costs a few loads.
     pub fn is_durable(self, point: CommitPoint) -> bool {
         match self {
-            Durability::Log(log) => log.is_settled(Position(point.0)),
+            Durability::Log(log) => log.is_durable(LogPosition(point.0)),
             Durability::Files(durability) => durability.files.is_durable(point),
         }
     }
@@ -109,7 +109,7 @@ impl Durability<'_> {
     pub fn wait(self, point: CommitPoint) -> Result<()> {
         match self {
             _ if point.is_none() => Ok(()),
-            Durability::Log(log) => log.wait(Position(point.0)),
+            Durability::Log(log) => log.wait(LogPosition(point.0)),
             Durability::Files(durability) => durability.engine.sync(),
         }
     }
@@ -118,7 +118,9 @@ impl Durability<'_> {
     /// and then, says no.
     pub fn wait_while(self, point: CommitPoint, goes_on: &dyn Fn() -> bool) -> bool {
         match self {
-            Durability::Log(log) => log.wait_while(Position(point.0), goes_on).is_ok_and(|is_over| is_over),
+            Durability::Log(log) => {
+                log.wait_while(LogPosition(point.0), goes_on).is_ok_and(|is_over| is_over)
+            }
             Durability::Files(durability) => durability.files.wait_while(point, goes_on),
         }
     }
@@ -134,20 +136,20 @@ impl Durability<'_> {
     }
 
     /// Returns true if more waits to be written than there should. An engine's own files take what comes.
-    pub fn is_crowded(self) -> bool {
+    pub fn is_backlogged(self) -> bool {
         match self {
-            Durability::Log(log) => log.is_crowded(),
-            Durability::Files(durability) => durability.log.is_some_and(UpdateLog::is_crowded),
+            Durability::Log(log) => log.is_backlogged(),
+            Durability::Files(durability) => durability.log.is_some_and(UpdateLog::is_backlogged),
         }
     }
 
     /// Returns whether changes can be written, and if not, why.
-    pub fn health(self) -> Health {
+    pub fn health(self) -> DurabilityHealth {
         match self {
             Durability::Log(log) => log.health(),
             Durability::Files(durability) => {
                 match (durability.files.health(), durability.engine.refused_write()) {
-                    (Health::Well, Some(why)) => Health::Stuck(why.to_string()),
+                    (DurabilityHealth::Well, Some(why)) => DurabilityHealth::Stuck(why.to_string()),
                     (health, _) => health,
                 }
             }

@@ -6,8 +6,8 @@
 //!
 //! Source: the original, by `curs.py` against both; its trees keep the flag in each cursor.
 
-use super::{Kyoto, NEVER, time_of};
-use crate::{Cursor, Name, Records};
+use super::{KyotoRecords, NEVER, time_of};
+use crate::{Name, RecordCursor, Records};
 use std::fmt;
 use todana_core::{Expiry, Result};
 
@@ -29,7 +29,7 @@ use todana_core::{Expiry, Result};
 /// # Ok::<(), todana::Error>(())
 /// ```
 pub struct KyotoCursor<R> {
-    cursor: Cursor<R>,
+    cursor: RecordCursor<R>,
     is_persistent: bool,
     /// False for the databases named `+`.
     keeps_direction: bool,
@@ -38,7 +38,7 @@ pub struct KyotoCursor<R> {
 
 /// A record that a cursor has read or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CursorEntry {
     /// Its key.
     pub key: Vec<u8>,
     /// Its value.
@@ -57,7 +57,7 @@ impl<R: Records> KyotoCursor<R> {
     /// Creates a cursor over the records of the database of this name. It stands nowhere at first.
     pub fn new(records: R, name: &Name) -> KyotoCursor<R> {
         KyotoCursor {
-            cursor: Cursor::new(records),
+            cursor: RecordCursor::new(records),
             is_persistent: name.tuning.persistent,
             keeps_direction: name.asked() != "+",
             is_backward: false,
@@ -136,13 +136,13 @@ impl<R: Records> KyotoCursor<R> {
     }
 
     /// Reads the record where it stands; `steps`: and moves on.
-    pub fn read(&mut self, steps: bool) -> Result<Option<Entry>> {
+    pub fn read(&mut self, steps: bool) -> Result<Option<CursorEntry>> {
         let is_persistent = self.is_persistent;
         let found = self.at_record(|records, key| {
             let mut found = None;
             records.view(key, &mut |record| {
                 let time = time(is_persistent, record.attributes.expiry);
-                found = Some(Entry { key: key.to_vec(), value: record.value.to_vec(), time });
+                found = Some(CursorEntry { key: key.to_vec(), value: record.value.to_vec(), time });
             })?;
             Ok(found)
         })?;
@@ -153,7 +153,7 @@ impl<R: Records> KyotoCursor<R> {
     }
 
     /// Removes the record where it stands, moves on, and returns what was there.
-    pub fn take(&mut self) -> Result<Option<Entry>>
+    pub fn take(&mut self) -> Result<Option<CursorEntry>>
     where
         for<'r> &'r R: Records,
     {
@@ -161,9 +161,9 @@ impl<R: Records> KyotoCursor<R> {
         let taken = self.at_record(|records, key| {
             let mut taken = None;
             let mut see = |value: &[u8], time: Option<u64>| {
-                taken = Some(Entry { key: key.to_vec(), value: value.to_vec(), time });
+                taken = Some(CursorEntry { key: key.to_vec(), value: value.to_vec(), time });
             };
-            let was_there = Kyoto::new(records, is_persistent).seize(key, &mut see)?;
+            let was_there = KyotoRecords::new(records, is_persistent).seize(key, &mut see)?;
             Ok(taken.filter(|_| was_there))
         })?;
         if taken.is_some() {
@@ -179,7 +179,7 @@ impl<R: Records> KyotoCursor<R> {
     {
         let is_persistent = self.is_persistent;
         let replaced = self.at_record(|records, key| {
-            Ok(Kyoto::new(records, is_persistent).replace(key, value, time)?.then_some(()))
+            Ok(KyotoRecords::new(records, is_persistent).replace(key, value, time)?.then_some(()))
         })?;
         if steps && replaced.is_some() {
             self.advance()?;
@@ -188,7 +188,7 @@ impl<R: Records> KyotoCursor<R> {
     }
 }
 
-impl Entry {
+impl CursorEntry {
     /// The last second of its life as a number: [`NEVER`] if it never dies.
     pub fn time_number(&self) -> u64 {
         self.time.unwrap_or(NEVER)

@@ -18,7 +18,7 @@ mod pattern;
 mod sum;
 mod unread;
 
-pub use cursor::{Entry, KyotoCursor};
+pub use cursor::{CursorEntry, KyotoCursor};
 pub use dump::{DumpFailure, DumpWriter, SeeDumped, read_dump};
 pub use number::Fixed;
 pub use pattern::translate;
@@ -32,9 +32,9 @@ use todana_core::{Action, Attributes, Expiry, Record, Result, Store, StoreMode, 
 /// The time of what never expires: the greatest of 40 bits.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// What [`Kyoto::increment`] and [`Records::increment_binary`] do where there is no record, or what counts besides.
+/// What [`KyotoRecords::increment`] and [`Records::increment_binary`] do where there is no record, or what counts besides.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Origin<T> {
+pub enum IncrementOrigin<T> {
     /// It starts from this number.
     Number(T),
     /// It fails.
@@ -44,23 +44,23 @@ pub enum Origin<T> {
 }
 
 /// The borders stand for the words, as in the original: clients send its constants.
-impl From<i64> for Origin<i64> {
-    fn from(number: i64) -> Origin<i64> {
+impl From<i64> for IncrementOrigin<i64> {
+    fn from(number: i64) -> IncrementOrigin<i64> {
         match number {
-            i64::MAX => Origin::Set,
-            i64::MIN => Origin::Try,
-            number => Origin::Number(number),
+            i64::MAX => IncrementOrigin::Set,
+            i64::MIN => IncrementOrigin::Try,
+            number => IncrementOrigin::Number(number),
         }
     }
 }
 
 /// Infinities stand for the words.
-impl From<f64> for Origin<f64> {
-    fn from(number: f64) -> Origin<f64> {
+impl From<f64> for IncrementOrigin<f64> {
+    fn from(number: f64) -> IncrementOrigin<f64> {
         match number {
-            f64::INFINITY => Origin::Set,
-            f64::NEG_INFINITY => Origin::Try,
-            number => Origin::Number(number),
+            f64::INFINITY => IncrementOrigin::Set,
+            f64::NEG_INFINITY => IncrementOrigin::Try,
+            number => IncrementOrigin::Number(number),
         }
     }
 }
@@ -68,12 +68,12 @@ impl From<f64> for Origin<f64> {
 /// The records of a database, as Kyoto Tycoon's users mean them.
 ///
 /// ```
-/// use todana::kyoto::{Kyoto, NEVER, Origin};
+/// use todana::kyoto::{KyotoRecords, NEVER, IncrementOrigin};
 /// use todana::{Db, Records};
 ///
 /// let db = Db::open("mem:tree")?;
-/// let records = Kyoto::new(&db, false);
-/// assert_eq!(records.increment(b"visits", 5, Origin::Number(0), NEVER)?, Some(5));
+/// let records = KyotoRecords::new(&db, false);
+/// assert_eq!(records.increment(b"visits", 5, IncrementOrigin::Number(0), NEVER)?, Some(5));
 /// assert_eq!(db.get(b"visits")?, Some(5i64.to_be_bytes().to_vec()));
 /// records.set(b"token", b"x", 2_000_000_000)?;
 /// let mut time = None;
@@ -82,7 +82,7 @@ impl From<f64> for Origin<f64> {
 /// # Ok::<(), todana::Error>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct Kyoto<R> {
+pub struct KyotoRecords<R> {
     records: R,
     is_persistent: bool,
 }
@@ -101,10 +101,10 @@ pub fn time_of(expiry: Expiry) -> Option<u64> {
     expiry.at().map(|at| at.0.saturating_sub(1).min(NEVER)).filter(|&time| time < NEVER)
 }
 
-impl<R: Records> Kyoto<R> {
+impl<R: Records> KyotoRecords<R> {
     /// The records of `records`. `is_persistent`: times are ignored there, and nothing expires.
-    pub fn new(records: R, is_persistent: bool) -> Kyoto<R> {
-        Kyoto { records, is_persistent }
+    pub fn new(records: R, is_persistent: bool) -> KyotoRecords<R> {
+        KyotoRecords { records, is_persistent }
     }
 
     /// What is below.
@@ -149,20 +149,26 @@ impl<R: Records> Kyoto<R> {
         self.change(key, time, &mut |old, new| {
             new.extend_from_slice(old.unwrap_or_default());
             new.extend_from_slice(piece);
-            Change::Put
+            ValueChange::Put
         })
     }
 
     /// Adds to a number of eight bytes and returns the sum. `None`, with nothing changed, where what is there is not eight bytes long,
     /// the sum would need more, or there is none and `origin` asks for one. Nothing is written to add 0 to what is there.
-    pub fn increment(&self, key: &[u8], delta: i64, origin: Origin<i64>, time: u64) -> Result<Option<i64>> {
+    pub fn increment(
+        &self,
+        key: &[u8],
+        delta: i64,
+        origin: IncrementOrigin<i64>,
+        time: u64,
+    ) -> Result<Option<i64>> {
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
             let found = origin.sum(old, delta).ok();
             sum = found.map(|found| found.sum);
-            let Some(found) = found.filter(|found| found.is_new) else { return Change::Keep };
+            let Some(found) = found.filter(|found| found.is_new) else { return ValueChange::Keep };
             new.extend_from_slice(&found.sum.to_be_bytes());
-            Change::Put
+            ValueChange::Put
         })?;
         Ok(sum)
     }
@@ -172,16 +178,16 @@ impl<R: Records> Kyoto<R> {
         &self,
         key: &[u8],
         delta: f64,
-        origin: Origin<f64>,
+        origin: IncrementOrigin<f64>,
         time: u64,
     ) -> Result<Option<f64>> {
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
             let found = origin.sum(old, delta).ok();
             sum = found.map(|found| f64::from(found.sum));
-            let Some(found) = found.filter(|found| found.is_new) else { return Change::Keep };
+            let Some(found) = found.filter(|found| found.is_new) else { return ValueChange::Keep };
             new.extend_from_slice(&found.sum.to_bytes());
-            Change::Put
+            ValueChange::Put
         })?;
         Ok(sum)
     }
@@ -199,12 +205,12 @@ impl<R: Records> Kyoto<R> {
         self.change(key, time, &mut |value, into| {
             is_equal = value == old;
             match new {
-                _ if !is_equal => Change::Keep,
+                _ if !is_equal => ValueChange::Keep,
                 Some(new) => {
                     into.extend_from_slice(new);
-                    Change::Put
+                    ValueChange::Put
                 }
-                None => Change::Remove,
+                None => ValueChange::Remove,
             }
         })?;
         Ok(is_equal)
@@ -250,11 +256,11 @@ impl<R: Records> Kyoto<R> {
 }
 
 /// Decides from a value, which may not be there, and puts what is to take its place in the buffer.
-pub type Decision<'d> = dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> Change + 'd;
+pub type Decision<'d> = dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> ValueChange + 'd;
 
-/// What [`Kyoto::change`] makes of a record.
+/// What [`KyotoRecords::change`] makes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ValueChange {
     /// It stays as it is.
     Keep,
     /// It gets the value in the buffer.
@@ -273,13 +279,13 @@ impl Visitor for Decide<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.new.clear();
         match (self.decide)(old.map(|record| record.value), &mut self.new) {
-            Change::Keep => Action::Keep,
-            Change::Put => {
+            ValueChange::Keep => Action::Keep,
+            ValueChange::Put => {
                 let flags = old.map_or(0, |record| record.attributes.flags);
                 let attributes = Attributes { flags, expiry: self.expiry, ..Attributes::default() };
                 Action::Put(Record::new(&self.new, attributes))
             }
-            Change::Remove => Action::Remove,
+            ValueChange::Remove => Action::Remove,
         }
     }
 }
@@ -296,21 +302,21 @@ mod tests {
     #[test]
     fn a_sum_of_eight_bytes_keeps_its_range() {
         let db = db();
-        let records = Kyoto::new(&db, false);
+        let records = KyotoRecords::new(&db, false);
         let add = |delta, origin| records.increment(b"n", delta, origin, NEVER).unwrap();
-        assert_eq!(add(1, Origin::Try), None);
+        assert_eq!(add(1, IncrementOrigin::Try), None);
         assert_eq!(db.count(), 0);
-        assert_eq!(add(5, Origin::Number(10)), Some(15));
-        assert_eq!(add(-7, Origin::Number(10)), Some(8));
-        assert_eq!(add(-9, Origin::Try), Some(-1));
+        assert_eq!(add(5, IncrementOrigin::Number(10)), Some(15));
+        assert_eq!(add(-7, IncrementOrigin::Number(10)), Some(8));
+        assert_eq!(add(-9, IncrementOrigin::Try), Some(-1));
         assert_eq!(db.get(b"n").unwrap().unwrap(), [0xFF; 8]);
-        assert_eq!(add(i64::MAX, Origin::Set), Some(i64::MAX));
-        assert_eq!(add(1, Origin::Number(0)), None);
-        assert_eq!(add(0, Origin::Number(0)), Some(i64::MAX));
+        assert_eq!(add(i64::MAX, IncrementOrigin::Set), Some(i64::MAX));
+        assert_eq!(add(1, IncrementOrigin::Number(0)), None);
+        assert_eq!(add(0, IncrementOrigin::Number(0)), Some(i64::MAX));
         db.set(b"n", b"seven").unwrap();
-        assert_eq!(add(0, Origin::Number(0)), None);
+        assert_eq!(add(0, IncrementOrigin::Number(0)), None);
         // It was overwritten once: what is no number stays, whatever is asked.
-        assert_eq!(add(3, Origin::Set), None);
+        assert_eq!(add(3, IncrementOrigin::Set), None);
         assert_eq!(db.get(b"n").unwrap().unwrap(), b"seven");
         db.remove(b"n").unwrap();
         assert_eq!(add(3, i64::MIN.into()), None);
@@ -321,14 +327,14 @@ mod tests {
     #[test]
     fn adding_nothing_reads_and_keeps_the_time() {
         let db = db();
-        let records = Kyoto::new(&db, false);
-        records.increment(b"n", 5, Origin::Number(0), 2_000_000_000).unwrap();
-        assert_eq!(records.increment(b"n", 0, Origin::Number(0), NEVER).unwrap(), Some(5));
+        let records = KyotoRecords::new(&db, false);
+        records.increment(b"n", 5, IncrementOrigin::Number(0), 2_000_000_000).unwrap();
+        assert_eq!(records.increment(b"n", 0, IncrementOrigin::Number(0), NEVER).unwrap(), Some(5));
         let mut time = None;
         let mut see = |_: &[u8], at| time = at;
         assert!(records.view(b"n", &mut see).unwrap());
         assert_eq!(time, Some(2_000_000_000));
-        assert_eq!(records.increment(b"n", 1, Origin::Number(0), NEVER).unwrap(), Some(6));
+        assert_eq!(records.increment(b"n", 1, IncrementOrigin::Number(0), NEVER).unwrap(), Some(6));
         records.view(b"n", &mut |_, at| time = at).unwrap();
         assert_eq!(time, None);
     }
@@ -336,9 +342,10 @@ mod tests {
     #[test]
     fn a_sum_with_a_fraction_is_stored_as_the_original_does() {
         let db = db();
-        let records = Kyoto::new(&db, false);
-        let add =
-            |key: &[u8], delta| records.increment_double(key, delta, Origin::Number(0.0), NEVER).unwrap();
+        let records = KyotoRecords::new(&db, false);
+        let add = |key: &[u8], delta| {
+            records.increment_double(key, delta, IncrementOrigin::Number(0.0), NEVER).unwrap()
+        };
         let stored = |key: &[u8]| {
             let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
             db.get(key).unwrap().map(hex).unwrap_or_default()
@@ -358,14 +365,14 @@ mod tests {
         );
         assert_eq!((add(b"e", f64::NAN), &*stored(b"e")), (None, ""));
         // Where there was no record the parts were added, not the numbers: 1 and -0.25 was stored.
-        records.increment_double(b"f", -0.75, Origin::Number(1.5), NEVER).unwrap();
+        records.increment_double(b"f", -0.75, IncrementOrigin::Number(1.5), NEVER).unwrap();
         assert_eq!(stored(b"f"), "00000000000000000002aa1efb94e000");
     }
 
     #[test]
     fn a_swap_by_value_knows_absence() {
         let db = db();
-        let records = Kyoto::new(&db, false);
+        let records = KyotoRecords::new(&db, false);
         let swap = |old, new| records.compare_and_swap(b"k", old, new, NEVER).unwrap();
         assert!(swap(None, None));
         assert!(!swap(Some(b""), Some(b"x")));
@@ -379,7 +386,7 @@ mod tests {
     #[test]
     fn a_write_gives_a_new_time_and_an_append_makes_what_is_mortal_immortal() {
         let db = db();
-        let records = Kyoto::new(&db, false);
+        let records = KyotoRecords::new(&db, false);
         let time = || {
             let mut time = Some(1);
             records.view(b"k", &mut |_, at| time = at).unwrap();
@@ -401,7 +408,7 @@ mod tests {
     fn a_record_lives_to_the_end_of_its_second() {
         let db = db();
         let now = db.database().now().0;
-        let records = Kyoto::new(&db, false);
+        let records = KyotoRecords::new(&db, false);
         // Long past, whatever the clock does meanwhile.
         records.set(b"dead", b"", now - 1).unwrap();
         assert!(!records.view(b"dead", &mut |_, _| ()).unwrap());
@@ -414,7 +421,7 @@ mod tests {
     #[test]
     fn a_persistent_database_knows_no_times() {
         let db = db();
-        let records = Kyoto::new(&db, true);
+        let records = KyotoRecords::new(&db, true);
         records.set(b"k", b"v", 5).unwrap();
         let mut seen = None;
         assert!(records.view(b"k", &mut |value, at| seen = Some((value.to_vec(), at))).unwrap());

@@ -1,6 +1,6 @@
 //! Sums as Kyoto Cabinet makes them: what is added to, and what a missing record begins with.
 
-use super::{Fixed, Origin};
+use super::{Fixed, IncrementOrigin};
 use todana_core::{Error, ErrorKind};
 
 /// The reason why there is no sum. The record stays as it is.
@@ -30,35 +30,35 @@ pub(crate) struct Sum<T> {
     pub(crate) is_new: bool,
 }
 
-impl Origin<i64> {
+impl IncrementOrigin<i64> {
     /// Returns the sum of the stored number and `delta`.
     pub(crate) fn sum(self, old: Option<&[u8]>, delta: i64) -> Result<Sum<i64>, SumFailure> {
         let number = |value: &[u8]| value.try_into().map(i64::from_be_bytes).ok();
         let old = old.map(|value| number(value).ok_or(SumFailure::NotANumber)).transpose()?;
-        let is_new = old.is_none() || delta != 0 || self == Origin::Set;
+        let is_new = old.is_none() || delta != 0 || self == IncrementOrigin::Set;
         let from = match (old, self) {
-            (None, Origin::Try) => return Err(SumFailure::Missing),
-            (_, Origin::Set) => 0,
-            (Some(number), _) | (None, Origin::Number(number)) => number,
+            (None, IncrementOrigin::Try) => return Err(SumFailure::Missing),
+            (_, IncrementOrigin::Set) => 0,
+            (Some(number), _) | (None, IncrementOrigin::Number(number)) => number,
         };
         let sum = from.checked_add(delta).ok_or(SumFailure::Range)?;
         Ok(Sum { sum, is_new })
     }
 }
 
-impl Origin<f64> {
+impl IncrementOrigin<f64> {
     /// Returns the sum of the stored number and `delta`.
     pub(crate) fn sum(self, old: Option<&[u8]>, delta: f64) -> Result<Sum<Fixed>, SumFailure> {
         let number = |value: &[u8]| value.try_into().map(Fixed::from_bytes).ok();
         let old = old.map(|value| number(value).ok_or(SumFailure::NotANumber)).transpose()?;
-        let is_new = old.is_none() || delta != 0.0 || self == Origin::Set;
+        let is_new = old.is_none() || delta != 0.0 || self == IncrementOrigin::Set;
         let added = Fixed::from(delta);
         let sum = match (old, self) {
-            (None, Origin::Try) => return Err(SumFailure::Missing),
-            (_, Origin::Set) => added,
+            (None, IncrementOrigin::Try) => return Err(SumFailure::Missing),
+            (_, IncrementOrigin::Set) => added,
             (Some(number), _) => number + added,
             // Added before it is taken apart, as in the original: 1.5 and -0.75 are 0 and 0.75, not 1 and -0.25.
-            (None, Origin::Number(number)) => Fixed::from(number + delta),
+            (None, IncrementOrigin::Number(number)) => Fixed::from(number + delta),
         };
         if sum.is_nan() { Err(SumFailure::NotANumber) } else { Ok(Sum { sum, is_new }) }
     }

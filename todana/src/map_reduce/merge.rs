@@ -96,7 +96,10 @@ impl<'t> Merger<'t> {
     }
 
     /// Shows every key with all its values.
-    pub(super) fn each(mut self, see: &mut dyn FnMut(&[u8], &mut Values<'_>) -> Result<()>) -> Result<()> {
+    pub(super) fn each(
+        mut self,
+        see: &mut dyn FnMut(&[u8], &mut ReduceValues<'_>) -> Result<()>,
+    ) -> Result<()> {
         let mut key = Vec::new();
         let mut with_key: Vec<Source<'t>> = Vec::new();
         while let Some(first) = self.0.pop() {
@@ -108,7 +111,7 @@ impl<'t> Merger<'t> {
             {
                 with_key.extend(self.0.pop());
             }
-            let mut values = Values { sources: &mut with_key, at: 0 };
+            let mut values = ReduceValues { sources: &mut with_key, at: 0 };
             see(&key, &mut values)?;
             // Those that were not asked for.
             while values.next()?.is_some() {}
@@ -123,18 +126,18 @@ impl<'t> Merger<'t> {
 }
 
 /// The values of one key, for its reduction. They are read as they are asked for: there may be more than memory holds.
-pub struct Values<'v> {
+pub struct ReduceValues<'v> {
     sources: &'v mut dyn Lends,
     at: usize,
 }
 
-impl fmt::Debug for Values<'_> {
+impl fmt::Debug for ReduceValues<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Values").finish_non_exhaustive()
     }
 }
 
-impl Values<'_> {
+impl ReduceValues<'_> {
     /// The next value; `None` when there are no more. Fails with `Unavailable` if a temporary file cannot be read.
     #[allow(
         clippy::should_implement_trait,

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use table::Table;
 use todana_core::{Error, ErrorKind, Result};
 
-pub use merge::Values;
+pub use merge::ReduceValues;
 
 const MEMORY_MAX: usize = 64 << 20;
 /// Less than that a thread cannot do anything with.
@@ -35,7 +35,7 @@ const RUNS_AT_ONCE: usize = 64;
 type Combine<'c> = dyn Fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>) + Sync + 'c;
 
 /// Is shown each record, and emits what it makes of it.
-type Map<'m> = dyn Fn(&[u8], Record<'_>, &mut Emitter<'_>) -> Result<()> + Sync + 'm;
+type Map<'m> = dyn Fn(&[u8], Record<'_>, &mut PairEmitter<'_>) -> Result<()> + Sync + 'm;
 
 /// Map and reduce over all records of a database. Here it counts words:
 ///
@@ -150,23 +150,23 @@ impl<'c> MapReduce<'c> {
         &self,
         records: &(impl Records + Sync),
         map: &Map<'_>,
-        reduce: &mut dyn FnMut(&[u8], &mut Values<'_>) -> Result<()>,
+        reduce: &mut dyn FnMut(&[u8], &mut ReduceValues<'_>) -> Result<()>,
     ) -> Result<()> {
         let threads = thread_count(self.threads);
         let memory_max = (self.memory_max.unwrap_or(MEMORY_MAX) / threads).max(MEMORY_MIN);
         let left = Mutex::new(Vec::new());
-        let own = |_| Emitter {
+        let own = |_| PairEmitter {
             table: Table::new(memory_max),
             combine: self.combine,
             temp_dir: self.temp_dir.as_deref(),
             runs: Vec::new(),
             trouble: None,
         };
-        let see = |emitter: &mut Emitter<'_>, key: &[u8], record: Record<'_>| {
+        let see = |emitter: &mut PairEmitter<'_>, key: &[u8], record: Record<'_>| {
             map(key, record, emitter)?;
             emitter.trouble.take().map_or(Ok(()), Err)
         };
-        let finish = |mut emitter: Emitter<'_>| {
+        let finish = |mut emitter: PairEmitter<'_>| {
             emitter.settle()?;
             left.lock().push((emitter.table, emitter.runs));
             Ok(())
@@ -201,7 +201,7 @@ impl<'c> MapReduce<'c> {
 }
 
 /// Takes what a map emits.
-pub struct Emitter<'e> {
+pub struct PairEmitter<'e> {
     table: Table,
     combine: Option<&'e Combine<'e>>,
     temp_dir: Option<&'e Path>,
@@ -209,13 +209,13 @@ pub struct Emitter<'e> {
     trouble: Option<Error>,
 }
 
-impl fmt::Debug for Emitter<'_> {
+impl fmt::Debug for PairEmitter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Emitter").field("runs", &self.runs.len()).finish_non_exhaustive()
     }
 }
 
-impl Emitter<'_> {
+impl PairEmitter<'_> {
     /// Emits a pair for the reduction. What goes wrong ends the whole when `map` returns.
     #[inline]
     pub fn emit(&mut self, key: &[u8], value: &[u8]) {

@@ -4,8 +4,8 @@ pub(crate) mod replies;
 mod visitors;
 
 use crate::Database;
-use crate::db::{Closest, Cursor, Iter, Symbols};
-use crate::kyoto::{Origin, Sum, SumFailure};
+use crate::db::{Closest, KeySymbols, RecordCursor, RecordIter};
+use crate::kyoto::{IncrementOrigin, Sum, SumFailure};
 use crate::transaction::Transaction;
 use replies::{ask, found, of_key, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -38,7 +38,7 @@ impl OwnedRecord {
 
 /// What a compare-and-set has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum CompareOutcome {
     /// It was still the same, and is replaced.
     Stored,
     /// Somebody has changed it since.
@@ -49,7 +49,7 @@ pub enum Compared {
 
 /// What [`Records::update`] shall do with a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
+pub enum UpdateAction {
     /// Leave it.
     Keep,
     /// Give it this value; flags and expiry stay.
@@ -62,7 +62,7 @@ pub enum Update {
 
 /// Which way to go through records in the order of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heading {
+pub enum ScanDirection {
     /// From the first to the last.
     Up,
     /// From the last to the first.
@@ -117,31 +117,31 @@ pub trait Records {
     ///
     /// ```
     /// # use std::ops::{Bound, ControlFlow};
-    /// # use todana::{Db, Heading, Records};
+    /// # use todana::{Db, ScanDirection, Records};
     /// let db = Db::open("mem:tree")?;
     /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
     /// let mut keys = Vec::new();
-    /// db.walk(Heading::Down, Bound::Excluded(b"c"), &mut |key, _| {
+    /// db.walk(ScanDirection::Down, Bound::Excluded(b"c"), &mut |key, _| {
     ///     keys.push(key.to_vec());
     ///     ControlFlow::Continue(())
     /// })?;
     /// assert_eq!(keys, [b"b", b"a"]);
-    /// assert!(Db::open("mem:hash")?.walk(Heading::Up, Bound::Unbounded, &mut |_, _| ControlFlow::Continue(())).is_err());
+    /// assert!(Db::open("mem:hash")?.walk(ScanDirection::Up, Bound::Unbounded, &mut |_, _| ControlFlow::Continue(())).is_err());
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
     /// A cursor, which stands nowhere at first.
-    fn cursor(&self) -> Cursor<&Self>
+    fn cursor(&self) -> RecordCursor<&Self>
     where
         Self: Sized,
     {
-        Cursor::new(self)
+        RecordCursor::new(self)
     }
 
     /// All records, in the order of their keys if they have one. They are fetched in batches: no lock is held while the caller works,
@@ -159,11 +159,11 @@ pub trait Records {
     /// assert_eq!(values, [b"30", b"20", b"10"]);
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn iter(&self) -> Iter<&Self>
+    fn iter(&self) -> RecordIter<&Self>
     where
         Self: Sized,
     {
-        Iter::new(self)
+        RecordIter::new(self)
     }
 
     /// The records whose keys lie in a range, in their order. Fails with `Invalid` where they have none.
@@ -178,12 +178,12 @@ pub trait Records {
     /// assert!(Db::open("mem:hash")?.range("a".."b").is_err());
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Iter<&Self>>
+    fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<RecordIter<&Self>>
     where
         Self: Sized,
     {
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        Iter::within(self, own(range.start_bound()), own(range.end_bound()))
+        RecordIter::within(self, own(range.start_bound()), own(range.end_bound()))
     }
 
     /// The records whose keys begin with `prefix`. Where keys have no order all of them are looked at.
@@ -197,11 +197,11 @@ pub trait Records {
     /// }
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn prefix(&self, prefix: &[u8]) -> Iter<&Self>
+    fn prefix(&self, prefix: &[u8]) -> RecordIter<&Self>
     where
         Self: Sized,
     {
-        Iter::with_prefix(self, prefix)
+        RecordIter::with_prefix(self, prefix)
     }
 
     /// The keys that begin with `prefix`, at most `limit` of them; the first ones where keys have an order. Where they have none all are
@@ -251,10 +251,10 @@ pub trait Records {
     /// keys are looked at.
     ///
     /// ```
-    /// # use todana::{Db, Records, Symbols};
+    /// # use todana::{Db, Records, KeySymbols};
     /// let db = Db::open("mem:hash")?;
     /// db.set_many(&[(b"crane", b""), (b"crate", b""), (b"crab", b""), (b"heron", b"")])?;
-    /// let similar = db.match_similar(b"crane", 2, Symbols::Bytes, 2)?;
+    /// let similar = db.match_similar(b"crane", 2, KeySymbols::Bytes, 2)?;
     /// assert_eq!(similar, [(b"crane".to_vec(), 0), (b"crate".to_vec(), 1)]);
     /// # Ok::<(), todana::Error>(())
     /// ```
@@ -262,7 +262,7 @@ pub trait Records {
         &self,
         key: &[u8],
         distance_max: usize,
-        symbols: Symbols,
+        symbols: KeySymbols,
         limit: usize,
     ) -> Result<Vec<(Vec<u8>, usize)>>
     where
@@ -312,12 +312,12 @@ pub trait Records {
     /// changed. The first time costs a write, as a version is made only when it is asked for.
     ///
     /// ```
-    /// # use todana::{Compared, Db, Records};
+    /// # use todana::{CompareOutcome, Db, Records};
     /// # let db = Db::open("mem:hash")?;
     /// db.set(b"stock", b"3")?;
     /// let seen = db.get_record(b"stock")?.expect("it was just set");
     /// db.set(b"stock", b"2")?;
-    /// assert_eq!(db.compare_and_set(b"stock", b"9", seen.version)?, Compared::Changed);
+    /// assert_eq!(db.compare_and_set(b"stock", b"9", seen.version)?, CompareOutcome::Changed);
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
@@ -417,28 +417,28 @@ pub trait Records {
     }
 
     /// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant first, and returns the sum.
-    /// Without a record, `origin` is the number to add to. `Origin::Set` stores `delta` itself, whatever number was there, and
-    /// `Origin::Try` requires a record. In place of them, [`i64::MAX`] and [`i64::MIN`] may be given, as Kyoto Cabinet has it. Flags
+    /// Without a record, `origin` is the number to add to. `IncrementOrigin::Set` stores `delta` itself, whatever number was there, and
+    /// `IncrementOrigin::Try` requires a record. In place of them, [`i64::MAX`] and [`i64::MIN`] may be given, as Kyoto Cabinet has it. Flags
     /// and expiry stay. Adding 0 to a number that is there writes nothing. Fails with `Invalid`, and changes nothing, if the value is
     /// not 8 bytes long, the sum leaves the range of 64 bits, or there is no record to try.
     ///
     /// ```
-    /// # use todana::{Db, Origin, Records};
+    /// # use todana::{Db, IncrementOrigin, Records};
     /// let db = Db::open("mem:hash")?;
-    /// assert_eq!(db.increment_binary(b"visits", 5, Origin::Number(100))?, 105);
-    /// assert_eq!(db.increment_binary(b"visits", -6, Origin::Try)?, 99);
+    /// assert_eq!(db.increment_binary(b"visits", 5, IncrementOrigin::Number(100))?, 105);
+    /// assert_eq!(db.increment_binary(b"visits", -6, IncrementOrigin::Try)?, 99);
     /// assert_eq!(db.get(b"visits")?, Some(99i64.to_be_bytes().to_vec()));
     /// assert_eq!(db.increment_binary(b"visits", 7, i64::MAX.into())?, 7);
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn increment_binary(&self, key: &[u8], delta: i64, origin: Origin<i64>) -> Result<i64> {
+    fn increment_binary(&self, key: &[u8], delta: i64, origin: IncrementOrigin<i64>) -> Result<i64> {
         let mut outcome = Err(SumFailure::Missing);
         self.update(key, &mut |record| {
             let found = origin.sum(record.map(|record| record.value), delta);
             outcome = found.map(|found| found.sum);
             match found {
-                Ok(Sum { sum, is_new: true }) => Update::Value(sum.to_be_bytes().to_vec()),
-                _ => Update::Keep,
+                Ok(Sum { sum, is_new: true }) => UpdateAction::Value(sum.to_be_bytes().to_vec()),
+                _ => UpdateAction::Keep,
             }
         })?;
         outcome.map_err(|failure| failure.error(key, 8))
@@ -449,33 +449,33 @@ pub trait Records {
     /// and a sum beyond the range is infinite. Fails with `Invalid` for a sum that is not a number, too.
     ///
     /// ```
-    /// # use todana::{Db, Origin, Records};
+    /// # use todana::{Db, IncrementOrigin, Records};
     /// let db = Db::open("mem:hash")?;
-    /// assert_eq!(db.increment_double(b"balance", 1.5, Origin::Number(0.0))?, 1.5);
-    /// assert_eq!(db.increment_double(b"balance", -3.25, Origin::Number(0.0))?, -1.75);
+    /// assert_eq!(db.increment_double(b"balance", 1.5, IncrementOrigin::Number(0.0))?, 1.5);
+    /// assert_eq!(db.increment_double(b"balance", -3.25, IncrementOrigin::Number(0.0))?, -1.75);
     /// assert!(db.increment_double(b"other", 1.0, f64::NEG_INFINITY.into()).is_err());
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn increment_double(&self, key: &[u8], delta: f64, origin: Origin<f64>) -> Result<f64> {
+    fn increment_double(&self, key: &[u8], delta: f64, origin: IncrementOrigin<f64>) -> Result<f64> {
         let mut outcome = Err(SumFailure::Missing);
         self.update(key, &mut |record| {
             let found = origin.sum(record.map(|record| record.value), delta);
             outcome = found.map(|found| f64::from(found.sum));
             match found {
-                Ok(Sum { sum, is_new: true }) => Update::Value(sum.to_bytes().to_vec()),
-                _ => Update::Keep,
+                Ok(Sum { sum, is_new: true }) => UpdateAction::Value(sum.to_bytes().to_vec()),
+                _ => UpdateAction::Keep,
             }
         })?;
         outcome.map_err(|failure| failure.error(key, 16))
     }
 
     /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).
-    fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<Compared> {
+    fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<CompareOutcome> {
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
         ask(self, &Operation::Store(cas), |reply| match reply {
-            Reply::Stored(_) => Ok(Compared::Stored),
-            Reply::Exists => Ok(Compared::Changed),
-            Reply::NotFound => Ok(Compared::Missing),
+            Reply::Stored(_) => Ok(CompareOutcome::Stored),
+            Reply::Exists => Ok(CompareOutcome::Changed),
+            Reply::NotFound => Ok(CompareOutcome::Missing),
             other => Err(refused(other)),
         })
     }
@@ -536,17 +536,17 @@ pub trait Records {
     /// under a lock of the engine: it must be brief and must not call the database.
     ///
     /// ```
-    /// # use todana::{Db, Records, Update};
+    /// # use todana::{Db, Records, UpdateAction};
     /// # let db = Db::open("mem:hash")?;
     /// db.set(b"name", b"ada")?;
     /// db.update(b"name", &mut |record| match record {
-    ///     Some(record) => Update::Value(record.value.to_ascii_uppercase()),
-    ///     None => Update::Keep,
+    ///     Some(record) => UpdateAction::Value(record.value.to_ascii_uppercase()),
+    ///     None => UpdateAction::Keep,
     /// })?;
     /// assert_eq!(db.get(b"name")?, Some(b"ADA".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```
-    fn update(&self, key: &[u8], update: &mut dyn FnMut(Option<Record<'_>>) -> Update) -> Result<()> {
+    fn update(&self, key: &[u8], update: &mut dyn FnMut(Option<Record<'_>>) -> UpdateAction) -> Result<()> {
         self.visit(key, &mut Updater { update, new: OwnedRecord::default() })
     }
 
@@ -613,7 +613,7 @@ impl Records for Transaction<'_> {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -658,7 +658,7 @@ impl<H: RecordsHandle> Records for H {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
@@ -701,13 +701,13 @@ pub(crate) fn living<'s>(
 /// Goes through an engine in the order of its keys.
 pub(crate) fn walk(
     engine: &dyn Engine,
-    heading: Heading,
+    heading: ScanDirection,
     from: Bound<&[u8]>,
     see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
     match (engine.ordered(), heading) {
-        (Some(ordered), Heading::Up) => ordered.ascend(from, see),
-        (Some(ordered), Heading::Down) => ordered.descend(from, see),
+        (Some(ordered), ScanDirection::Up) => ordered.ascend(from, see),
+        (Some(ordered), ScanDirection::Down) => ordered.descend(from, see),
         (None, _) => Err(crate::db::unordered("there is no going through it from key to key")),
     }
 }

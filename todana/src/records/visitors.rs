@@ -1,6 +1,6 @@
 //! Visitors of what is no command: sums below zero, swaps by value, a program's own updates.
 
-use super::{OwnedRecord, Update};
+use super::{OwnedRecord, UpdateAction};
 use todana_core::{Action, Attributes, Record, Visitor};
 
 /// Why a sum could not be made.
@@ -69,20 +69,20 @@ impl Visitor for Seize {
 }
 
 pub(super) struct Updater<'u> {
-    pub(super) update: &'u mut dyn FnMut(Option<Record<'_>>) -> Update,
+    pub(super) update: &'u mut dyn FnMut(Option<Record<'_>>) -> UpdateAction,
     pub(super) new: OwnedRecord,
 }
 
 impl Visitor for Updater<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let attributes = match (self.update)(old) {
-            Update::Keep => return Action::Keep,
-            Update::Remove => return Action::Remove,
-            Update::Value(value) => {
+            UpdateAction::Keep => return Action::Keep,
+            UpdateAction::Remove => return Action::Remove,
+            UpdateAction::Value(value) => {
                 self.new.value = value;
                 kept(old)
             }
-            Update::Record(record) => {
+            UpdateAction::Record(record) => {
                 self.new = record;
                 let OwnedRecord { flags, expiry, .. } = self.new;
                 Attributes { flags, expiry, ..Attributes::default() }

@@ -11,5 +11,5 @@
 mod feed;
 mod stamps;
 
-pub use feed::{Begins, Feed};
+pub use feed::{FeedStart, ReplicationFeed};
 pub use stamps::{NANOS, first_of_second};

@@ -12,7 +12,7 @@ use crate::data_directory::{DataDirectory, cannot};
 use crate::db::Draft;
 use crate::disk::{Disk, SystemDisk};
 use crate::open::{EngineOptions, Storage, hash_at};
-use crate::update_log::{Change, Position, Tail};
+use crate::update_log::{LogChange, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
 use crate::{Database, Name, Progress, RestoreOptions};
 use std::io::IoSlice;
@@ -97,7 +97,7 @@ pub(crate) fn records_into<S: RecordSource>(
     restored.called_off = settle_clear(&database, planned, until_ms)?;
     if let Some(at) = database.planned_clear() {
         // There is no log yet that could keep the plan.
-        database.replay(&Change::PlanClear { at: None })?;
+        database.replay(&LogChange::PlanClear { at: None })?;
         restored.called_off = Some(at);
     }
     let openings = source.openings_of_restored(&database, now);
@@ -198,13 +198,13 @@ fn files(
     Ok(Restored {
         records,
         has_log: false,
-        position: Position(0),
-        time_ms: manifest.made_ms,
+        position: LogPosition(0),
+        time_ms: manifest.created_ms,
         entries: 0,
         lost: 0,
         refused: Vec::new(),
         ends_before: false,
-        tail: Tail::Clean,
+        tail: LogTail::Clean,
         called_off: None,
     })
 }

@@ -16,14 +16,15 @@
 mod database;
 
 use crate::backup::Manifest;
-use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
+use crate::checkpoint::{CheckpointFailure, CheckpointOptions, CheckpointReader, Shelf};
 use crate::clock::Clock;
 use crate::data_directory::{
     CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_overlap, refuse_tree,
 };
 use crate::disk::Disk;
 use crate::update_log::{
-    Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments, with_recent,
+    DatabaseIdentity, LogChange, LogEntry, LogPosition, LogReader, LogTail, openings_of, segment_start,
+    segments, with_recent,
 };
 use crate::versions::openings_of_restored;
 use crate::{DataDirectory, DataOptions, Database, Name, Progress, moment};
@@ -108,7 +109,7 @@ pub struct Restored {
     /// There was a log; of a hash on disk there is none.
     pub has_log: bool,
     /// The state is that as of this position of the old log.
-    pub position: Position,
+    pub position: LogPosition,
     /// The time of the last changes in it, Unix time in milliseconds; 0 if there was none.
     pub time_ms: u64,
     /// Changes read from logs.
@@ -121,7 +122,7 @@ pub struct Restored {
     /// is not in it.
     pub ends_before: bool,
     /// How the log ended; `Clean` if it was not read to its end.
-    pub tail: Tail,
+    pub tail: LogTail,
     /// A clear of everything that was planned as of then, and whose time has come since: it is called off.
     pub called_off: Option<UnixSeconds>,
 }
@@ -191,10 +192,10 @@ fn settle_clear(
 ) -> Result<Option<UnixSeconds>> {
     let Some(at) = planned.filter(|&at| at <= database.now()) else { return Ok(None) };
     if until_ms.is_none_or(|until| at.0.saturating_mul(1000) <= until) {
-        database.replay(&Change::Clear)?;
+        database.replay(&LogChange::Clear)?;
         return Ok(None);
     }
-    database.replay(&Change::PlanClear { at: None })?;
+    database.replay(&LogChange::PlanClear { at: None })?;
     Ok(Some(at))
 }
 
@@ -202,7 +203,7 @@ fn settle_clear(
 pub(crate) struct Source {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    identity: Identity,
+    identity: DatabaseIdentity,
     shelf: Shelf,
     /// Each goes on where the one before it ends.
     logs: Vec<PathBuf>,
@@ -211,7 +212,7 @@ pub(crate) struct Source {
 
 /// A log that goes on from the same position is not one that goes on with the same records. Fails with `Invalid` if it is another
 /// database's, or none.
-fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: Identity, from: &Path) -> Result<()> {
+fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: DatabaseIdentity, from: &Path) -> Result<()> {
     let refuse = |what: &str| {
         let message = format!("{} is {what}: more of the log of {} is wanted", log.display(), from.display());
         Err(Error::new(ErrorKind::Invalid, message))
@@ -234,8 +235,8 @@ fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: Identity, from: &Pat
 /// What there is to begin with: a checkpoint, or nothing where the log goes back to the beginning.
 struct Beginning {
     checkpoint: Option<CheckpointReader>,
-    start: Position,
-    until: Position,
+    start: LogPosition,
+    until: LogPosition,
 }
 
 impl Source {
@@ -304,8 +305,8 @@ impl RecordSource for Source {
         let mut earliest_ms = None;
         for start in self.shelf.list()?.into_iter().map(Some).chain([None]) {
             let beginning = match start {
-                None if !self.logs.iter().any(|log| self.goes_back(log, Position(0))) => break,
-                None => Beginning { checkpoint: None, start: Position(0), until: Position(0) },
+                None if !self.logs.iter().any(|log| self.goes_back(log, LogPosition(0))) => break,
+                None => Beginning { checkpoint: None, start: LogPosition(0), until: LogPosition(0) },
                 Some(start) => match self.shelf.open(start) {
                     Err(why) => {
                         refused.push(why);
@@ -318,32 +319,33 @@ impl RecordSource for Source {
                 },
             };
             // No change before its `start` was made later than the checkpoint was begun.
-            let made_ms = beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.made_ms);
+            let created_ms =
+                beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.created_ms);
             let stop = match until_ms {
-                None => Some(Position(u64::MAX)),
-                Some(until_ms) if until_ms < made_ms => None,
+                None => Some(LogPosition(u64::MAX)),
+                Some(until_ms) if until_ms < created_ms => None,
                 Some(until_ms) => Some(self.place_of(until_ms, beginning.start)?),
             };
             let Some(stop) = stop.filter(|&stop| stop >= beginning.until) else {
-                earliest_ms = Some(made_ms);
+                earliest_ms = Some(created_ms);
                 continue;
             };
             match self.bring_back_from(database, &beginning, stop, progress) {
                 Ok(mut restored) => {
                     restored.refused = refused;
-                    restored.ends_before = until_ms.is_some() && stop == Position(u64::MAX);
+                    restored.ends_before = until_ms.is_some() && stop == LogPosition(u64::MAX);
                     return Ok(restored);
                 }
-                Err(Failure::Refused(error)) => return Err(error),
-                Err(Failure::Damaged(why)) => {
+                Err(CheckpointFailure::Refused(error)) => return Err(error),
+                Err(CheckpointFailure::Damaged(why)) => {
                     refused.push(why);
                     database.engine().clear(&mut || ())?;
                 }
             }
         }
         let name = self.path.display();
-        if let Some(made_ms) = earliest_ms {
-            let made = moment::text(made_ms);
+        if let Some(created_ms) = earliest_ms {
+            let made = moment::text(created_ms);
             let message = format!("{name} does not go back to that time; its checkpoint is of {made}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -357,14 +359,14 @@ impl Source {
         &self,
         database: &Database,
         beginning: &Beginning,
-        stop: Position,
+        stop: LogPosition,
         progress: &mut dyn FnMut(Progress),
-    ) -> std::result::Result<Restored, Failure> {
+    ) -> std::result::Result<Restored, CheckpointFailure> {
         const TELL_EVERY: u64 = 1 << 12;
         let mut time_ms = 0;
         let checkpoint_len = beginning.checkpoint.as_ref().map_or(0, CheckpointReader::len);
         if let Some(checkpoint) = &beginning.checkpoint {
-            time_ms = checkpoint.header.made_ms;
+            time_ms = checkpoint.header.created_ms;
             let len = checkpoint.len();
             let mut told = |done: u64| {
                 progress(Progress { done, remaining: len.saturating_sub(done) });
@@ -378,8 +380,8 @@ impl Source {
                 return Ok(ControlFlow::Break(()));
             }
             match entry.change {
-                Change::Mark { time_ms: now_ms, .. } => time_ms = now_ms,
-                Change::Lost { len } => lost += len,
+                LogChange::Mark { time_ms: now_ms, .. } => time_ms = now_ms,
+                LogChange::Lost { len } => lost += len,
                 _ => database.replay(&entry.change)?,
             }
             entries += 1;
@@ -389,13 +391,13 @@ impl Source {
             }
             Ok(ControlFlow::Continue(()))
         });
-        let walked = walked.map_err(Failure::Refused)?;
+        let walked = walked.map_err(CheckpointFailure::Refused)?;
         if walked.position < beginning.until {
             let message = format!(
                 "the update log ends at position {}, but its checkpoint needs it to {}",
                 walked.position.0, beginning.until.0
             );
-            return Err(Failure::Refused(Error::new(ErrorKind::Corrupt, message)));
+            return Err(CheckpointFailure::Refused(Error::new(ErrorKind::Corrupt, message)));
         }
         Ok(Restored {
             records: 0,
@@ -412,33 +414,33 @@ impl Source {
     }
 
     /// Where the first change stands that was made later than that; behind everything if there is none.
-    fn place_of(&self, until_ms: u64, from: Position) -> Result<Position> {
+    fn place_of(&self, until_ms: u64, from: LogPosition) -> Result<LogPosition> {
         // From the mark that a segment begins with, as the time of what stands before the first mark is not known.
         let log = self.logs.iter().find(|log| self.goes_back(log, from));
         let from = log.map_or(from, |log| self.segment_of(log, from));
         let walked = self.walk(from, &mut |_, entry, _| {
             Ok(match entry.change {
-                Change::Mark { time_ms, .. } if time_ms > until_ms => ControlFlow::Break(()),
+                LogChange::Mark { time_ms, .. } if time_ms > until_ms => ControlFlow::Break(()),
                 _ => ControlFlow::Continue(()),
             })
         })?;
-        Ok(if walked.is_cut_short { walked.position } else { Position(u64::MAX) })
+        Ok(if walked.is_cut_short { walked.position } else { LogPosition(u64::MAX) })
     }
 
     /// Shows the entries from a position on, through all logs, and how many bytes are still to come, until `see` breaks.
-    fn walk(&self, from: Position, see: &mut See<'_>) -> Result<Walked> {
-        let mut walked = Walked { position: from, tail: Tail::Clean, is_cut_short: false };
+    fn walk(&self, from: LogPosition, see: &mut See<'_>) -> Result<Walked> {
+        let mut walked = Walked { position: from, tail: LogTail::Clean, is_cut_short: false };
         let mut logs = self.logs.iter().peekable();
         while let Some(log) = logs.next() {
             if logs.peek().is_some() && !self.goes_back(log, walked.position) {
                 continue;
             }
-            let mut reader = Reader::open(Arc::clone(&self.disk), log, self.identity, walked.position)?;
+            let mut reader = LogReader::open(Arc::clone(&self.disk), log, self.identity, walked.position)?;
             loop {
                 let remaining = reader.remaining();
                 let Some((position, entry)) = reader.next_entry()? else { break };
                 if see(position, &entry, remaining)?.is_break() {
-                    (walked.position, walked.tail, walked.is_cut_short) = (position, Tail::Clean, true);
+                    (walked.position, walked.tail, walked.is_cut_short) = (position, LogTail::Clean, true);
                     return Ok(walked);
                 }
             }
@@ -447,31 +449,31 @@ impl Source {
         Ok(walked)
     }
 
-    fn goes_back(&self, log: &Path, to: Position) -> bool {
+    fn goes_back(&self, log: &Path, to: LogPosition) -> bool {
         match self.disk.list(log) {
             Ok(names) => {
                 let mut starts = names.iter().filter_map(|name| segment_start(name)).peekable();
-                (starts.peek().is_none() && to == Position(0)) || starts.any(|start| start <= to)
+                (starts.peek().is_none() && to == LogPosition(0)) || starts.any(|start| start <= to)
             }
             // Opening makes the directory then.
-            Err(error) => error.kind() == io::ErrorKind::NotFound && to == Position(0),
+            Err(error) => error.kind() == io::ErrorKind::NotFound && to == LogPosition(0),
         }
     }
 
     /// Where the segment begins that a position lies in.
-    fn segment_of(&self, log: &Path, position: Position) -> Position {
+    fn segment_of(&self, log: &Path, position: LogPosition) -> LogPosition {
         let names = self.disk.list(log).unwrap_or_default();
         let starts = names.iter().filter_map(|name| segment_start(name)).filter(|&start| start <= position);
         starts.max().unwrap_or(position)
     }
 }
 
-type See<'s> = dyn FnMut(Position, &Entry<'_>, u64) -> Result<ControlFlow<()>> + 's;
+type See<'s> = dyn FnMut(LogPosition, &LogEntry<'_>, u64) -> Result<ControlFlow<()>> + 's;
 
 /// How far a walk through the logs has come.
 struct Walked {
     /// Of what it ended before.
-    position: Position,
-    tail: Tail,
+    position: LogPosition,
+    tail: LogTail,
     is_cut_short: bool,
 }

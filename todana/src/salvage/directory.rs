@@ -2,13 +2,13 @@
 //! damaged files in it are replaced or removed.
 
 use super::Damage;
-use crate::checkpoint::{Failure, Saved, Shelf, salvage_checkpoint, write_empty};
+use crate::checkpoint::{CheckpointFailure, Saved, Shelf, salvage_checkpoint, write_empty};
 use crate::data_directory::{CHECKPOINTS, DataDirectory, LOG, Lock, cannot, identity, names};
 use crate::disk::Disk;
 use crate::moment;
 use crate::update_log::{
-    Finding, Identity, MendedSegments, Position, begin_anew, can_be_marked, mend_segments, openings_of,
-    segment_start,
+    DatabaseIdentity, LogDamage, LogPosition, MendedSegments, can_mark_lost, mend_segments, openings_of,
+    segment_start, write_lost_segment,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<
 }
 
 /// A damaged place of a log.
-pub(super) fn of_log(finding: Finding) -> Damage {
+pub(super) fn of_log(finding: LogDamage) -> Damage {
     let outcome = match finding.lost {
         0 => "mended".to_string(),
         lost => format!("{lost} bytes are lost; what stands behind it is kept"),
@@ -80,23 +80,23 @@ impl Mending<'_> {
         self.damages.push(Damage::new(path, 0, what, outcome.into()));
     }
 
-    fn mend_checkpoints(&mut self, starts: Vec<Position>) -> Result<()> {
+    fn mend_checkpoints(&mut self, starts: Vec<LogPosition>) -> Result<()> {
         let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
         // The newest one that can be used.
         let mut used = None;
         for start in starts {
-            let outcome = self.shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
+            let outcome = self.shelf.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
                 reader.verify(&mut |_| ())?;
                 let (header, footer) = (&reader.header, &reader.footer);
-                let (made_ms, version) = (header.made_ms, header.version);
-                Ok(Lacking { start, until: footer.until, records: footer.records, made_ms, version })
+                let (created_ms, version) = (header.created_ms, header.version);
+                Ok(Lacking { start, until: footer.until, records: footer.records, created_ms, version })
             });
             self.whole += u64::from(outcome.is_ok());
             match outcome {
                 Ok(one) if self.log.has(one.start, one.until) => used = used.or(Some(start)),
                 Ok(one) => lacking.push(one),
-                Err(Failure::Damaged(what)) => damaged.push((start, what)),
-                Err(Failure::Refused(error)) => return Err(error),
+                Err(CheckpointFailure::Damaged(what)) => damaged.push((start, what)),
+                Err(CheckpointFailure::Refused(error)) => return Err(error),
             }
         }
         // One that needs nothing of the log knows more than an older one and a log that ends before it.
@@ -110,7 +110,7 @@ impl Mending<'_> {
             used = Some(one.start);
         }
         // Where nothing else tells what there was before the log, what is left of the newest one does.
-        if self.whole == 0 && self.log.first != Some(Position(0)) {
+        if self.whole == 0 && self.log.first != Some(LogPosition(0)) {
             used = self.save_blocks(&mut damaged)?;
         }
         // Those that are whole and lack their log stay where nothing else is left: restoring reports what they need.
@@ -135,7 +135,7 @@ impl Mending<'_> {
     }
 
     /// Keeps what is whole of the newest damaged checkpoint of which anything is. Returns where that begins.
-    fn save_blocks(&mut self, damaged: &mut Vec<(Position, String)>) -> Result<Option<Position>> {
+    fn save_blocks(&mut self, damaged: &mut Vec<(LogPosition, String)>) -> Result<Option<LogPosition>> {
         let partial = self.path.join("new.checkpoint.partial");
         for at in 0..damaged.len() {
             let start = damaged[at].0;
@@ -145,7 +145,8 @@ impl Mending<'_> {
             let Some(Saved { header, until, records, lost }) = saved.filter(|saved| saved.records > 0) else {
                 continue;
             };
-            let one = Lacking { start, until, records, made_ms: header.made_ms, version: header.version };
+            let one =
+                Lacking { start, until, records, created_ms: header.created_ms, version: header.version };
             let has_log = self.log.has(start, until);
             if !has_log && !self.log.can_begin_at(&one) {
                 continue;
@@ -170,7 +171,7 @@ impl Mending<'_> {
     fn save_alone(&mut self, one: &Lacking) -> Result<()> {
         let log = &self.log;
         let next = log.next(one);
-        let (file, made, from) = (self.shelf.path_of(one.start), moment::text(one.made_ms), one.start.0);
+        let (file, made, from) = (self.shelf.path_of(one.start), moment::text(one.created_ms), one.start.0);
         let what = format!("{} at offset 0: the log from its position {from} on is missing", file.display());
         let (records, lost) = (one.records, next.0 - from);
         let rest = match (log.first == Some(next), lost) {
@@ -186,11 +187,11 @@ impl Mending<'_> {
             ),
         };
         let outcome = format!("saved, with {records} records as of {made}, {rest}");
-        self.damages.push(Damage { finding: Finding { path: file, offset: 0, what, lost }, outcome });
+        self.damages.push(Damage { finding: LogDamage { path: file, offset: 0, what, lost }, outcome });
         // How often it was opened since is not known, and versions that were shown then are not to be made again.
         let known = ((one.version >> 32) as u32).max(openings_of(self.disk, &log.path));
         let openings = known.saturating_add(OPENINGS_UNKNOWN);
-        begin_anew(self.disk, &log.path, log.identity, openings, (one.start, next))
+        write_lost_segment(self.disk, &log.path, log.identity, openings, (one.start, next))
             .map_err(|error| cannot("write", &log.path, &error))?;
         // What stands before it ends too early.
         let first = log.first.map_or(one.start, |first| first.min(one.start));
@@ -200,7 +201,7 @@ impl Mending<'_> {
 
     /// Puts an empty checkpoint before a log that does not go back to the beginning, where there is no other.
     fn begin_with_nothing(&mut self) -> Result<()> {
-        let Some(first) = self.log.first.filter(|&first| self.whole == 0 && first > Position(0)) else {
+        let Some(first) = self.log.first.filter(|&first| self.whole == 0 && first > LogPosition(0)) else {
             return Ok(());
         };
         let what = "there is no whole checkpoint, and the log does not go back to the beginning".into();
@@ -214,16 +215,16 @@ impl Mending<'_> {
 /// The log of a damaged database.
 pub(super) struct MendedLog {
     pub(super) path: PathBuf,
-    pub(super) identity: Identity,
-    pub(super) first: Option<Position>,
+    pub(super) identity: DatabaseIdentity,
+    pub(super) first: Option<LogPosition>,
     /// Where its entries end, if there are any.
-    pub(super) end: Position,
+    pub(super) end: LogPosition,
     /// The beginnings of checkpoints that are between two of them.
-    pub(super) between: Vec<Position>,
+    pub(super) between: Vec<LogPosition>,
 }
 
 impl MendedLog {
-    fn has(&self, from: Position, to: Position) -> bool {
+    fn has(&self, from: LogPosition, to: LogPosition) -> bool {
         self.between.contains(&from) && to <= self.end
     }
 
@@ -232,29 +233,29 @@ impl MendedLog {
         let is_free = match self.first {
             Some(first) if first > one.start => one.until <= self.end,
             // What is missing in between is marked as well.
-            Some(_) => one.start.0.checked_sub(self.end.0).is_some_and(can_be_marked),
+            Some(_) => one.start.0.checked_sub(self.end.0).is_some_and(can_mark_lost),
             None => true,
         };
         is_free && self.can_begin(one.start, self.next(one))
     }
 
     /// Whether it can begin at one place and have marked as lost what is missing up to another.
-    pub(super) fn can_begin(&self, start: Position, next: Position) -> bool {
-        next.0.checked_sub(start.0).is_some_and(|lost| lost == 0 || can_be_marked(lost))
+    pub(super) fn can_begin(&self, start: LogPosition, next: LogPosition) -> bool {
+        next.0.checked_sub(start.0).is_some_and(|lost| lost == 0 || can_mark_lost(lost))
     }
 
     /// Where it goes on behind the place where a checkpoint begins.
-    fn next(&self, one: &Lacking) -> Position {
+    fn next(&self, one: &Lacking) -> LogPosition {
         self.first.filter(|&first| first > one.start).unwrap_or(one.until)
     }
 }
 
 /// A checkpoint that is whole and lacks its log.
 struct Lacking {
-    start: Position,
-    until: Position,
+    start: LogPosition,
+    until: LogPosition,
     records: u64,
-    made_ms: u64,
+    created_ms: u64,
     version: u64,
 }
 
@@ -264,6 +265,6 @@ impl Lacking {
     }
 }
 
-pub(super) fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {
+pub(super) fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<LogPosition>> {
     Ok(names(disk, log)?.iter().filter_map(|name| segment_start(name)).min())
 }

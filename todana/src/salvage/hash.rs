@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::hash_at;
 use crate::restoration::{RestoreInto, expect_hash, number_anew, path_of};
-use crate::update_log::{Finding, Position, Tail};
+use crate::update_log::{LogDamage, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
 use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, HashDamage, HashSalvage};
 
 /// What a crash has left at the end of a hash.
-pub(crate) fn torn_tail(torn: HashDamage) -> Tail {
-    Tail::Torn { path: torn.path, offset: torn.offset, len: torn.len }
+pub(crate) fn torn_tail(torn: HashDamage) -> LogTail {
+    LogTail::Torn { path: torn.path, offset: torn.offset, len: torn.len }
 }
 
 /// The files of a hash, damaged or not.
@@ -96,7 +96,7 @@ impl Ruins {
         let mut time_ms = 0;
         match &self.list {
             Some(Ok(manifest)) => {
-                time_ms = manifest.made_ms;
+                time_ms = manifest.created_ms;
                 self.check_list(disk, manifest, saved, &mut damages);
             }
             Some(Err(error)) => {
@@ -108,13 +108,13 @@ impl Ruins {
         let restored = Restored {
             records,
             has_log: false,
-            position: Position(0),
+            position: LogPosition(0),
             time_ms,
             entries: found.entries,
             lost: 0,
             refused: Vec::new(),
             ends_before: false,
-            tail: found.torn.map_or(Tail::Clean, torn_tail),
+            tail: found.torn.map_or(LogTail::Clean, torn_tail),
             called_off: None,
         };
         Ok(Salvaged { damages, restored })
@@ -160,7 +160,7 @@ impl Ruins {
                 false => (damage.len, format!("left out, {} bytes", damage.len)),
             };
             let (path, offset, what) = (damage.path.clone(), damage.offset, damage.what.clone());
-            Damage { finding: Finding { path, offset, what, lost }, outcome }
+            Damage { finding: LogDamage { path, offset, what, lost }, outcome }
         });
         let mut damages: Vec<Damage> = of_each.collect();
         let mut add = |what| damages.push(Damage::new(self.segments.clone(), 0, what, "left out".into()));

@@ -22,7 +22,7 @@ use crate::data_directory::{
 use crate::db::Draft;
 use crate::disk::Disk;
 use crate::restoration::{RestoreInto, Source, directory_from, path_of, records_into};
-use crate::update_log::{Finding, Tail, position_of, segment_start};
+use crate::update_log::{LogDamage, LogTail, position_of, segment_start};
 use crate::{Progress, RestoreOptions, Restored};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -37,14 +37,14 @@ const PIECE: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The place: file, offset, what is wrong, bytes of changes that are lost.
-    pub finding: Finding,
+    pub finding: LogDamage,
     /// What was kept of it, and what was not.
     pub outcome: String,
 }
 
 impl Damage {
     fn new(path: PathBuf, offset: u64, what: String, outcome: String) -> Damage {
-        Damage { finding: Finding { path, offset, what, lost: 0 }, outcome }
+        Damage { finding: LogDamage { path, offset, what, lost: 0 }, outcome }
     }
 }
 
@@ -93,7 +93,7 @@ pub fn salvage<'a>(
     };
     let original = Renamed { copy: mended.copy.partial(), original: &options.from };
     let mut restored = restored.map_err(|error| original.error(&error))?;
-    if let Tail::Torn { path, .. } = &mut restored.tail {
+    if let LogTail::Torn { path, .. } = &mut restored.tail {
         *path = original.path(path);
     }
     restored.refused.iter_mut().for_each(|why| *why = original.text(why));

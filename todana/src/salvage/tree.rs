@@ -11,8 +11,8 @@ use crate::open::engine::TREE;
 use crate::open::tree_at;
 use crate::restoration::{RecordSource, RestoreInto, directory_from, path_of, records_into};
 use crate::update_log::{
-    Change, Finding, Identity, MendedSegments, Position, append_recent, begin_anew, mend_segments,
-    openings_of, segment_start,
+    DatabaseIdentity, LogChange, LogDamage, LogPosition, MendedSegments, append_recent, mend_segments,
+    openings_of, segment_start, write_lost_segment,
 };
 use crate::versions::openings_of_restored;
 use crate::{DataOptions, Database, Opened, Progress, RestoreOptions, Restored, Salvaged};
@@ -109,7 +109,7 @@ impl RecordSource for TreeSource {
         loop {
             let mut outcome = Ok(());
             place = self.database.engine().scan(place.take(), &mut |key, record| {
-                outcome = into.replay(&Change::Put { key, record });
+                outcome = into.replay(&LogChange::Put { key, record });
                 records += 1;
                 if records.is_multiple_of(TELL_EVERY) {
                     progress(Progress { done: records, remaining: total.saturating_sub(records) });
@@ -122,7 +122,7 @@ impl RecordSource for TreeSource {
             }
         }
         if let Some(at) = self.database.planned_clear() {
-            into.replay(&Change::PlanClear { at: Some(at) })?;
+            into.replay(&LogChange::PlanClear { at: Some(at) })?;
         }
         if let Some(log) = self.database.log() {
             log.close()?;
@@ -153,7 +153,7 @@ fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let tree = tree_at(path)?;
     let mut damages = Vec::new();
     let identity = find_identity(&**disk, path, tree.database_id(), &mut damages)?;
-    let (log, mark) = (path.join(LOG), Position(tree.mark()));
+    let (log, mark) = (path.join(LOG), LogPosition(tree.mark()));
     append_recent(disk, &log, identity)?;
     let disk = &**disk;
     let first = first_segment(disk, &log)?;
@@ -163,7 +163,7 @@ fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
         None => MendedSegments::default(),
     };
     damages.extend(segments.findings.into_iter().map(of_log));
-    let is_needed = first.is_some() || mark > Position(0);
+    let is_needed = first.is_some() || mark > LogPosition(0);
     if is_needed && !segments.between.contains(&mark) {
         let log = MendedLog { path: log, identity, first, end: segments.end, between: segments.between };
         damages.push(begin_at_mark(disk, &log, &tree, mark)?);
@@ -177,12 +177,12 @@ fn find_identity(
     path: &Path,
     tied: Option<[u8; 16]>,
     damages: &mut Vec<Damage>,
-) -> Result<Identity> {
+) -> Result<DatabaseIdentity> {
     let found = match identity::read(disk, path) {
         Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
         found => found,
     };
-    let is_ours = |identity: &Identity| tied.is_none_or(|tied| tied == identity.database_id);
+    let is_ours = |identity: &DatabaseIdentity| tied.is_none_or(|tied| tied == identity.database_id);
     if let Ok(Some(identity)) = &found
         && is_ours(identity)
     {
@@ -198,7 +198,7 @@ fn find_identity(
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let server_id = || (RandomState::new().build_hasher().finish() as u32).max(1);
-    let by_tree = || tied.map(|database_id| Identity { server_id: server_id(), database_id });
+    let by_tree = || tied.map(|database_id| DatabaseIdentity { server_id: server_id(), database_id });
     let Some(identity) = told.or_else(by_tree) else {
         return Err(found.err().unwrap_or_else(|| identity::missing(disk, path)));
     };
@@ -213,7 +213,7 @@ fn find_identity(
 }
 
 /// Has the log begin where the tree needs it to. Fails with `Corrupt` where what there is of the log does not fit the tree.
-fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: Position) -> Result<Damage> {
+fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: LogPosition) -> Result<Damage> {
     let next = log.first.filter(|&first| first > mark).unwrap_or(mark);
     let lost = next.0 - mark.0;
     let reaches = log.first.is_some_and(|first| first <= mark) && log.end > mark;
@@ -233,7 +233,7 @@ fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: Positi
         }
         false => "what was acknowledged behind the last checkpoint is lost, if anything was".into(),
     };
-    let finding = Finding { path: log.path.clone(), offset: 0, what, lost };
+    let finding = LogDamage { path: log.path.clone(), offset: 0, what, lost };
     let outcome = format!("saved, with {records} records as of the last checkpoint; {rest}");
     // How often it was opened since is not known, and versions that were shown then are not to be made again.
     let known = openings_of(disk, &log.path).max((version_max(tree)? >> 32) as u32);
@@ -244,7 +244,7 @@ fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: Positi
             disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
         }
     }
-    begin_anew(disk, &log.path, log.identity, known.saturating_add(OPENINGS_UNKNOWN), (mark, next))
+    write_lost_segment(disk, &log.path, log.identity, known.saturating_add(OPENINGS_UNKNOWN), (mark, next))
         .map_err(|error| cannot("write", &log.path, &error))?;
     Ok(Damage { finding, outcome })
 }

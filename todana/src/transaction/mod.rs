@@ -15,9 +15,9 @@
 mod gate;
 mod layer;
 
-use crate::counters::Lane;
+use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
-use crate::update_log::{Change, Gathered, UpdateLog};
+use crate::update_log::{LogChange, TransactionEncoder, UpdateLog};
 use crate::{Database, Db, database::Overwrite};
 use layer::{Layer, Owned};
 use std::borrow::Cow;
@@ -106,20 +106,20 @@ pub struct Transaction<'d> {
 /// The database that a transaction changes, and the lane in which it counts what it does.
 enum Home<'d> {
     /// Borrowed from the caller, who uses the lane in no other thread.
-    Lent(&'d Database, &'d Lane),
+    Lent(&'d Database, &'d WorkerCounters),
     /// The lane is nobody else's until the transaction is over, wherever it goes: what its thread does beside it is counted elsewhere.
-    Db(Cow<'d, Db>, Arc<Lane>),
+    Db(Cow<'d, Db>, Arc<WorkerCounters>),
     /// Kept alive by the transaction.
-    Held(Arc<dyn Holder>),
+    Held(Arc<dyn TransactionHolder>),
 }
 
 /// Who has a database and a lane of it, for a transaction that borrows neither ([`Transaction::try_begin_held`]).
-pub trait Holder: Send + Sync {
+pub trait TransactionHolder: Send + Sync {
     /// The database.
     fn database(&self) -> &Database;
 
     /// The lane that the transaction counts in. Nobody else counts in it while the transaction is there.
-    fn lane(&self) -> &Lane;
+    fn lane(&self) -> &WorkerCounters;
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -131,14 +131,14 @@ impl fmt::Debug for Transaction<'_> {
 impl Database {
     /// Begins a transaction, once no other one is open; what it does is counted in this lane, in which nobody else counts while it is
     /// there. Fails with `Busy` if this thread has one open already.
-    pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
+    pub fn begin<'d>(&'d self, lane: &'d WorkerCounters) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
         Ok(Transaction::new(Home::Lent(self, lane)))
     }
 
     /// The same without waiting: `None` if there is another one.
-    pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
+    pub fn try_begin<'d>(&'d self, lane: &'d WorkerCounters) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().try_close().then(|| Transaction::new(Home::Lent(self, lane)))
     }
@@ -186,7 +186,7 @@ impl Db {
 
 impl Transaction<'static> {
     /// Begins a transaction that keeps what it needs; without waiting: `None` if there is another one.
-    pub fn try_begin_held(holder: Arc<dyn Holder>) -> Option<Transaction<'static>> {
+    pub fn try_begin_held(holder: Arc<dyn TransactionHolder>) -> Option<Transaction<'static>> {
         let database = holder.database();
         database.flush_if_due(database.now());
         database.gate().try_close().then(|| Transaction::new(Home::Held(holder)))
@@ -219,7 +219,7 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    fn lane(&self) -> &Lane {
+    fn lane(&self) -> &WorkerCounters {
         match &self.home {
             Home::Lent(_, lane) => lane,
             Home::Db(_, lane) => lane,
@@ -307,7 +307,7 @@ impl<'d> Transaction<'d> {
             return Err(Error::new(ErrorKind::Busy, message));
         }
         database.prepare_commit()?;
-        let mut gathered = Gathered::default();
+        let mut gathered = TransactionEncoder::default();
         for (key, record) in changes.iter().filter(|_| log.is_some()) {
             if !gathered.push(change(key, record.as_ref())) {
                 return Err(Error::new(ErrorKind::Invalid, "more changes than one transaction can make"));
@@ -406,10 +406,10 @@ impl Drop for Lowers<'_> {
     }
 }
 
-fn change<'c>(key: &'c [u8], record: Option<&'c Owned>) -> Change<'c> {
+fn change<'c>(key: &'c [u8], record: Option<&'c Owned>) -> LogChange<'c> {
     match record {
-        Some(record) => Change::Put { key, record: record.record() },
-        None => Change::Remove { key },
+        Some(record) => LogChange::Put { key, record: record.record() },
+        None => LogChange::Remove { key },
     }
 }
 

@@ -1,12 +1,12 @@
-//! Entries: one change each, as docs/format/update-log.md lays them out.
+//! Log entries, one change each, in the layout of docs/format/update-log.md.
 
 use todana_core::{Attributes, Expiry, Marks, Record, UnixSeconds};
 
-/// Size and CRC, before the content.
+/// Size and CRC, which precede the content.
 pub(crate) const FRAME_LEN: usize = 8;
-/// A mark, its frame included.
+/// Length of a mark with its frame.
 pub(crate) const MARK_LEN: usize = FRAME_LEN + 17;
-/// A value of 1 GiB, a key of 2^28 bytes, and what stands around them.
+/// A value of 1 GiB, a key of 2^28 bytes, and the fields around them.
 pub(crate) const CONTENT_LEN_MAX: u32 = (1 << 30) + (1 << 28) + 128;
 
 const MARK: u8 = 0;
@@ -29,95 +29,100 @@ const STALE: u8 = 0x01;
 const TOKEN_OUT: u8 = 0x02;
 const ORIGIN: u8 = 0x04;
 
-/// A place in the log: so many bytes of entries stand before it, from the beginning of the database's life.
+/// A position in the log: the number of bytes of entries before it, counted from the creation of
+/// the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64);
+pub struct LogPosition(pub u64);
 
-/// One change, as the log tells it. The access times of records are not part of it.
+/// One change as the log states it. The access times of records are not logged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Change<'a> {
-    /// A record is now this.
+pub enum LogChange<'a> {
+    /// The record now has this value and these attributes.
     Put {
-        /// Its key.
+        /// Key of the record.
         key: &'a [u8],
         /// Value and attributes.
         record: Record<'a>,
     },
-    /// A record has these attributes now; its value stays.
+    /// The record now has these attributes; its value stays.
     Retag {
-        /// Its key.
+        /// Key of the record.
         key: &'a [u8],
-        /// All of them.
+        /// All attributes.
         attributes: Attributes,
     },
-    /// There is no such record any longer.
+    /// The record does not exist any longer.
     Remove {
-        /// Its key.
+        /// Key of the record.
         key: &'a [u8],
     },
-    /// There are no records any longer, and no clear is planned.
+    /// All records were removed, and no clear is planned.
     Clear,
-    /// Everything will be removed at this second; `None` calls it off.
+    /// All records will be removed at this second; `None` cancels a planned clear.
     PlanClear {
-        /// When.
+        /// The second at which the records are removed.
         at: Option<UnixSeconds>,
     },
-    /// Not a change: what follows was made at this time or later, and what stands before `synced` is on disk.
+    /// Not a change: the entries after it were made at this time or later, and the entries before
+    /// `synced` are on disk.
     Mark {
         /// Unix time in milliseconds.
         time_ms: u64,
-        /// On disk up to here.
-        synced: Position,
+        /// The log is on disk up to this position.
+        synced: LogPosition,
     },
-    /// Several records are changed, all of them or none.
-    Transaction(Changes<'a>),
-    /// Changes stood here that were damaged; a repair has put this in their place.
+    /// Several records changed, either all or none of them.
+    Transaction(TransactionChanges<'a>),
+    /// Takes the place of damaged changes that a repair has removed.
     Lost {
-        /// Bytes of it, behind the frame and the tag.
+        /// Bytes after the frame and the tag.
         len: u64,
     },
 }
 
-/// Puts and removals that were made together, as the log keeps them: for each its length (varint) and its content.
+/// Puts and removals that were made together, as the log encodes them: for each the length (varint)
+/// and the content.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Changes<'a>(&'a [u8]);
+pub struct TransactionChanges<'a>(&'a [u8]);
 
-impl<'a> Changes<'a> {
-    /// In order.
-    pub fn iter(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
-        let mut rest = Rest(self.0);
+impl<'a> TransactionChanges<'a> {
+    /// Iterates over the changes in order.
+    pub fn iter(&self) -> impl Iterator<Item = LogChange<'a>> + use<'a> {
+        let mut rest = ByteReader(self.0);
         std::iter::from_fn(move || next_change(&mut rest))
     }
 
-    /// `None` if they are not of this format.
-    fn checked(bytes: &'a [u8]) -> Option<Changes<'a>> {
-        let mut rest = Rest(bytes);
+    /// Returns `None` if the bytes do not have the format of a list of changes.
+    fn checked(bytes: &'a [u8]) -> Option<TransactionChanges<'a>> {
+        let mut rest = ByteReader(bytes);
         while !rest.0.is_empty() {
             next_change(&mut rest)?;
         }
-        Some(Changes(bytes))
+        Some(TransactionChanges(bytes))
     }
 }
 
-fn next_change<'a>(rest: &mut Rest<'a>) -> Option<Change<'a>> {
+fn next_change<'a>(rest: &mut ByteReader<'a>) -> Option<LogChange<'a>> {
     let len = usize::try_from(rest.varint()?).ok()?;
     let entry = decode_plain(rest.take(len)?)?;
-    let fits = entry.origin.is_none() && matches!(entry.change, Change::Put { .. } | Change::Remove { .. });
+    let fits =
+        entry.origin.is_none() && matches!(entry.change, LogChange::Put { .. } | LogChange::Remove { .. });
     fits.then_some(entry.change)
 }
 
-/// Gathers changes that are to be told together.
+/// Encodes changes that are logged as one transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered {
+pub(crate) struct TransactionEncoder {
     bytes: Vec<u8>,
     one: Vec<u8>,
 }
 
-impl Gathered {
-    /// Adds a put or a removal. False if the log takes no more in one piece.
-    pub(crate) fn push(&mut self, change: Change<'_>) -> bool {
+impl TransactionEncoder {
+    /// Adds a put or a removal. Returns false if the entry would become longer than the log
+    /// accepts.
+    pub(crate) fn push(&mut self, change: LogChange<'_>) -> bool {
         self.one.clear();
-        encode(&Entry { origin: None, change }, false, &mut self.one);
+        encode(&LogEntry { origin: None, change }, false, &mut self.one);
         let content = &self.one[FRAME_LEN..];
         if self.bytes.len() + content.len() + 16 > CONTENT_LEN_MAX as usize {
             return false;
@@ -127,52 +132,53 @@ impl Gathered {
         true
     }
 
-    pub(crate) fn change(&self) -> Change<'_> {
-        Change::Transaction(Changes(&self.bytes))
+    pub(crate) fn change(&self) -> LogChange<'_> {
+        LogChange::Transaction(TransactionChanges(&self.bytes))
     }
 }
 
-/// A change and where it first happened.
+/// A change and the server that first made it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry<'a> {
-    /// The server that first made the change, if it was another than the log's own.
+pub struct LogEntry<'a> {
+    /// The server that first made the change, unless that is the server of the log itself.
     pub origin: Option<u32>,
     /// The change.
-    pub change: Change<'a>,
+    pub change: LogChange<'a>,
 }
 
-/// Appends frame and content to `out`; the CRC is left 0, for the writer to fill in. The value of a put is left out where `value_apart`:
-/// it is to follow from elsewhere, and its length is counted in.
-pub(crate) fn encode(entry: &Entry<'_>, value_apart: bool, out: &mut Vec<u8>) {
+/// Appends frame and content to `out`. The CRC is left 0; the writer fills it in. With
+/// `value_apart` the value of a put is left out, because it follows from elsewhere, but the size
+/// includes its length.
+pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME_LEN]);
     let mut apart = 0;
     match &entry.change {
-        Change::Put { key, record } => {
-            head(PUT, entry.origin, Some(key), &record.attributes, out);
+        LogChange::Put { key, record } => {
+            put_head(PUT, entry.origin, Some(key), &record.attributes, out);
             if value_apart {
                 apart = record.value.len();
             } else {
                 out.extend_from_slice(record.value);
             }
         }
-        Change::Retag { key, attributes } => head(RETAG, entry.origin, Some(key), attributes, out),
-        Change::Remove { key } => head(REMOVE, entry.origin, Some(key), &Attributes::default(), out),
-        Change::Clear => head(CLEAR, entry.origin, None, &Attributes::default(), out),
-        Change::PlanClear { at } => {
-            head(PLAN, entry.origin, None, &Attributes::default(), out);
+        LogChange::Retag { key, attributes } => put_head(RETAG, entry.origin, Some(key), attributes, out),
+        LogChange::Remove { key } => put_head(REMOVE, entry.origin, Some(key), &Attributes::default(), out),
+        LogChange::Clear => put_head(CLEAR, entry.origin, None, &Attributes::default(), out),
+        LogChange::PlanClear { at } => {
+            put_head(PLAN, entry.origin, None, &Attributes::default(), out);
             put_varint(at.map_or(0, |at| at.0), out);
         }
-        Change::Mark { time_ms, synced } => {
+        LogChange::Mark { time_ms, synced } => {
             out.push(MARK);
             out.extend_from_slice(&time_ms.to_le_bytes());
             out.extend_from_slice(&synced.0.to_le_bytes());
         }
-        Change::Transaction(changes) => {
-            head(TRANSACTION, entry.origin, None, &Attributes::default(), out);
+        LogChange::Transaction(changes) => {
+            put_head(TRANSACTION, entry.origin, None, &Attributes::default(), out);
             out.extend_from_slice(changes.0);
         }
-        Change::Lost { len } => {
+        LogChange::Lost { len } => {
             out.push(LOST);
             out.resize(out.len() + *len as usize, 0);
         }
@@ -182,7 +188,7 @@ pub(crate) fn encode(entry: &Entry<'_>, value_apart: bool, out: &mut Vec<u8>) {
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-fn head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
+fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
     let Attributes { flags, expiry, version, marks, access: _ } = *attributes;
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let more = bit(marks.stale, STALE) | bit(marks.token_out, TOKEN_OUT) | bit(origin.is_some(), ORIGIN);
@@ -225,40 +231,43 @@ pub(crate) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// The CRC of an entry of this database ([`Identity::seed`](super::Identity::seed)) at this position, so far: of all but the content.
-pub(crate) fn crc_of_frame(seed: u32, position: Position, size: u32) -> u32 {
+/// Returns the first part of the CRC of an entry of the database with this seed
+/// ([`DatabaseIdentity::seed`](super::DatabaseIdentity::seed)) at this position: everything but the
+/// content.
+pub(crate) fn crc_of_frame(seed: u32, position: LogPosition, size: u32) -> u32 {
     let crc = crc32c::crc32c_append(seed, &position.0.to_le_bytes());
     crc32c::crc32c_append(crc, &size.to_le_bytes())
 }
 
-/// The content of an entry. `None` if it is not of this format, whatever its CRC says.
-pub(crate) fn decode(content: &[u8]) -> Option<Entry<'_>> {
+/// Decodes the content of an entry. Returns `None` if it does not have this format, even if its CRC
+/// is right.
+pub(crate) fn decode(content: &[u8]) -> Option<LogEntry<'_>> {
     if content.first().is_none_or(|tag| tag & KIND != TRANSACTION) {
         return decode_plain(content);
     }
-    let mut rest = Rest(content);
+    let mut rest = ByteReader(content);
     let tag = rest.byte()?;
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
     if tag & !(KIND | MORE) != 0 || more != (if tag & MORE != 0 { ORIGIN } else { 0 }) {
         return None;
     }
     let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
-    Some(Entry { origin, change: Change::Transaction(Changes::checked(rest.0)?) })
+    Some(LogEntry { origin, change: LogChange::Transaction(TransactionChanges::checked(rest.0)?) })
 }
 
-/// The content of an entry that is no transaction.
-fn decode_plain(content: &[u8]) -> Option<Entry<'_>> {
-    let mut rest = Rest(content);
+/// Decodes the content of an entry that is not a transaction.
+fn decode_plain(content: &[u8]) -> Option<LogEntry<'_>> {
+    let mut rest = ByteReader(content);
     let tag = rest.byte()?;
     let kind = tag & KIND;
     if kind == MARK {
-        let mark = Change::Mark { time_ms: rest.number()?, synced: Position(rest.number()?) };
-        return (tag == MARK && rest.0.is_empty()).then_some(Entry { origin: None, change: mark });
+        let mark = LogChange::Mark { time_ms: rest.u64_le()?, synced: LogPosition(rest.u64_le()?) };
+        return (tag == MARK && rest.0.is_empty()).then_some(LogEntry { origin: None, change: mark });
     }
     if kind == LOST {
         let is_lost = tag == LOST && rest.0.iter().all(|&byte| byte == 0);
-        let change = Change::Lost { len: rest.0.len() as u64 };
-        return is_lost.then_some(Entry { origin: None, change });
+        let change = LogChange::Lost { len: rest.0.len() as u64 };
+        return is_lost.then_some(LogEntry { origin: None, change });
     }
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
     if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN) != 0 {
@@ -277,20 +286,20 @@ fn decode_plain(content: &[u8]) -> Option<Entry<'_>> {
     }
     let attributes = attributes(tag, more, &mut rest)?;
     let change = match kind {
-        PUT => Change::Put { key, record: Record::new(std::mem::take(&mut rest.0), attributes) },
-        RETAG => Change::Retag { key, attributes },
-        REMOVE => Change::Remove { key },
-        CLEAR => Change::Clear,
+        PUT => LogChange::Put { key, record: Record::new(std::mem::take(&mut rest.0), attributes) },
+        RETAG => LogChange::Retag { key, attributes },
+        REMOVE => LogChange::Remove { key },
+        CLEAR => LogChange::Clear,
         PLAN => {
             let at = rest.varint()?;
-            Change::PlanClear { at: (at != 0).then_some(UnixSeconds(at)) }
+            LogChange::PlanClear { at: (at != 0).then_some(UnixSeconds(at)) }
         }
         _ => return None,
     };
-    rest.0.is_empty().then_some(Entry { origin, change })
+    rest.0.is_empty().then_some(LogEntry { origin, change })
 }
 
-fn attributes(tag: u8, more: u8, rest: &mut Rest<'_>) -> Option<Attributes> {
+fn attributes(tag: u8, more: u8, rest: &mut ByteReader<'_>) -> Option<Attributes> {
     let flags = if tag & FLAGS != 0 { nonzero(rest.varint()?)?.try_into().ok()? } else { 0 };
     let expiry = match (tag & EXPIRY != 0, tag & SLIDING != 0) {
         (false, false) => Expiry::Never,
@@ -309,11 +318,11 @@ fn nonzero(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-/// What has not been read yet.
+/// Reads from a byte slice and removes from it what was read.
 #[derive(Clone, Copy)]
-pub(crate) struct Rest<'a>(pub(crate) &'a [u8]);
+pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -324,7 +333,7 @@ impl<'a> Rest<'a> {
         self.take(1).map(|taken| taken[0])
     }
 
-    fn number(&mut self) -> Option<u64> {
+    fn u64_le(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
     }
 
@@ -333,7 +342,8 @@ impl<'a> Rest<'a> {
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
-            // What would be shifted out, and a last byte that adds nothing, are not the shortest form of any number.
+            // Bits that would be shifted out, and a last byte of 0, are not the shortest form of
+            // any number.
             if bits << shift >> shift != bits || (byte == 0 && shift > 0) {
                 return None;
             }
@@ -351,21 +361,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn content(entry: &Entry<'_>) -> Vec<u8> {
+    fn content(entry: &LogEntry<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         encode(entry, false, &mut out);
         assert_eq!(u32::from_le_bytes(out[..4].try_into().unwrap()) as usize, out.len() - FRAME_LEN);
         out.split_off(FRAME_LEN)
     }
 
-    fn own(change: Change<'_>) -> Entry<'_> {
-        Entry { origin: None, change }
+    fn own(change: LogChange<'_>) -> LogEntry<'_> {
+        LogEntry { origin: None, change }
     }
 
     #[test]
     fn bytes_are_those_of_the_format_page() {
         let record = Record::new(b"world", Attributes::default());
-        assert_eq!(content(&own(Change::Put { key: b"hello", record })), b"\x01\x05helloworld");
+        assert_eq!(content(&own(LogChange::Put { key: b"hello", record })), b"\x01\x05helloworld");
         let attributes = Attributes {
             flags: 300,
             expiry: Expiry::Sliding { at: UnixSeconds(1_800_000_000), span_s: 60 },
@@ -374,20 +384,20 @@ mod tests {
             access: None,
         };
         assert_eq!(
-            content(&Entry { origin: Some(5), change: Change::Retag { key: b"k", attributes } }),
+            content(&LogEntry { origin: Some(5), change: LogChange::Retag { key: b"k", attributes } }),
             b"\xfa\x05\x05\x01k\xac\x02\x80\xa4\xa7\xda\x06\x3c\x07"
         );
-        assert_eq!(content(&own(Change::Remove { key: b"" })), b"\x03\x00");
-        assert_eq!(content(&own(Change::Clear)), b"\x04");
-        assert_eq!(content(&own(Change::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");
-        assert_eq!(content(&own(Change::PlanClear { at: None })), b"\x05\x00");
-        assert_eq!(content(&own(Change::Lost { len: 2 })), b"\x06\0\0");
-        let mut gathered = Gathered::default();
-        assert!(gathered.push(Change::Put { key: b"hello", record }));
-        assert!(gathered.push(Change::Remove { key: b"k" }));
+        assert_eq!(content(&own(LogChange::Remove { key: b"" })), b"\x03\x00");
+        assert_eq!(content(&own(LogChange::Clear)), b"\x04");
+        assert_eq!(content(&own(LogChange::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");
+        assert_eq!(content(&own(LogChange::PlanClear { at: None })), b"\x05\x00");
+        assert_eq!(content(&own(LogChange::Lost { len: 2 })), b"\x06\0\0");
+        let mut gathered = TransactionEncoder::default();
+        assert!(gathered.push(LogChange::Put { key: b"hello", record }));
+        assert!(gathered.push(LogChange::Remove { key: b"k" }));
         assert_eq!(content(&own(gathered.change())), b"\x07\x0c\x01\x05helloworld\x03\x03\x01k");
         assert_eq!(
-            content(&own(Change::Mark { time_ms: 1, synced: Position(2) })),
+            content(&own(LogChange::Mark { time_ms: 1, synced: LogPosition(2) })),
             b"\x00\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0"
         );
     }
@@ -422,29 +432,30 @@ mod tests {
             number in any::<u64>(),
         ) {
             let (key, record) = (&key[..], Record::new(&value, attributes));
-            let mut gathered = Gathered::default();
-            let has_room = gathered.push(Change::Remove { key: &value })
-                && gathered.push(Change::Put { key, record });
+            let mut gathered = TransactionEncoder::default();
+            let has_room = gathered.push(LogChange::Remove { key: &value })
+                && gathered.push(LogChange::Put { key, record });
             prop_assert!(has_room);
             let (change, origin) = match kind {
-                0 => (Change::Put { key, record }, origin),
-                1 => (Change::Retag { key, attributes }, origin),
-                2 => (Change::Remove { key }, origin),
-                3 => (Change::Clear, origin),
+                0 => (LogChange::Put { key, record }, origin),
+                1 => (LogChange::Retag { key, attributes }, origin),
+                2 => (LogChange::Remove { key }, origin),
+                3 => (LogChange::Clear, origin),
                 6 => (gathered.change(), origin),
-                4 => (Change::PlanClear { at: nonzero(number).map(UnixSeconds) }, origin),
-                _ => (Change::Mark { time_ms: number, synced: Position(!number) }, None),
+                4 => (LogChange::PlanClear { at: nonzero(number).map(UnixSeconds) }, origin),
+                _ => (LogChange::Mark { time_ms: number, synced: LogPosition(!number) }, None),
             };
-            let entry = Entry { origin, change };
+            let entry = LogEntry { origin, change };
             let bytes = content(&entry);
             prop_assert_eq!(decode(&bytes), Some(entry));
-            if let Change::Transaction(changes) = entry.change {
+            if let LogChange::Transaction(changes) = entry.change {
                 let told: Vec<_> = changes.iter().collect();
-                prop_assert_eq!(told, [Change::Remove { key: &value }, Change::Put { key, record }]);
+                prop_assert_eq!(told, [LogChange::Remove { key: &value }, LogChange::Put { key, record }]);
             }
         }
 
-        /// One form for each entry: what is decoded from any bytes is encoded as the same bytes.
+        /// Each entry has one encoding: an entry decoded from any bytes is encoded as the same
+        /// bytes.
         #[test]
         fn no_bytes_panic_and_there_is_one_form(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(entry) = decode(&bytes) {

@@ -1,8 +1,9 @@
-//! Reading a log beside the server that writes it, and going on as it grows. Takes no lock and changes nothing.
+//! Reads a log while the server writes it, and continues as it grows. Takes no lock and changes
+//! nothing.
 
-use super::entry::{Change, Entry, Position};
-use super::reader::Reader;
-use super::segment::{HEADER_LEN, Header, Identity, name_of, start_of};
+use super::entry::{LogChange, LogEntry, LogPosition};
+use super::reader::LogReader;
+use super::segment::{DatabaseIdentity, HEADER_LEN, SegmentHeader, name_of, start_of};
 use crate::disk::Disk;
 use std::io;
 use std::ops::ControlFlow;
@@ -11,31 +12,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// What looks damaged may be half written, or just have been removed: it is looked at again so often, after so long.
+/// An entry that looks damaged may be half written, and its segment may just have been removed. It
+/// is read again this often, with this delay.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A segment of a log.
+/// Describes a segment of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Where its first entry stands.
-    pub start: Position,
-    /// Its length in bytes.
+    /// Position of the first entry.
+    pub start: LogPosition,
+    /// Length in bytes.
     pub len: u64,
-    /// When it was made, Unix time in milliseconds.
-    pub made_ms: u64,
-    /// How often the database had been opened.
+    /// When the segment was created, as Unix time in milliseconds.
+    pub created_ms: u64,
+    /// The number of times the database had been opened.
     pub openings: u32,
-    /// The database.
-    pub identity: Identity,
+    /// The identity of the database.
+    pub identity: DatabaseIdentity,
 }
 
-/// The segments of a log, in order. Those that are removed meanwhile are left out. Fails with `Corrupt` if a header is damaged.
+/// Returns the segments of a log in order, without those that are removed in the meantime. Fails
+/// with `Corrupt` if a header is damaged.
 pub fn segments(disk: &dyn Disk, log: &Path) -> Result<Vec<SegmentInfo>> {
     let names = disk.list(log).map_err(|error| cannot("read", log, &error))?;
-    let mut starts: Vec<Position> = names.iter().filter_map(|name| start_of(name)).collect();
+    let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| start_of(name)).collect();
     starts.sort_unstable();
     let mut found = Vec::new();
     for start in starts {
@@ -50,75 +53,77 @@ pub fn segments(disk: &dyn Disk, log: &Path) -> Result<Vec<SegmentInfo>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             outcome => outcome.map_err(|error| cannot("read", &path, &error))?,
         };
-        let header = Header::decode(&header).map_err(|why| {
+        let header = SegmentHeader::decode(&header).map_err(|why| {
             Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display()))
         })?;
-        let Header { identity, openings, made_ms, .. } = header;
-        found.push(SegmentInfo { path, start, len, made_ms, openings, identity });
+        let SegmentHeader { identity, openings, created_ms, .. } = header;
+        found.push(SegmentInfo { path, start, len, created_ms, openings, identity });
     }
     Ok(found)
 }
 
-/// Returns the latest time that the marks of a segment tell, which ends there, as far as it can be read.
-pub(crate) fn last_told_ms(disk: &Arc<dyn Disk>, log: &Path, segment: &SegmentInfo, end: Position) -> u64 {
-    let mut told = segment.made_ms;
-    let Ok(mut reader) = Reader::open(Arc::clone(disk), log, segment.identity, segment.start) else {
+/// Returns the latest time that a mark of the segment states, as far as the segment can be read up
+/// to `end`.
+pub(crate) fn last_mark_ms(disk: &Arc<dyn Disk>, log: &Path, segment: &SegmentInfo, end: LogPosition) -> u64 {
+    let mut told = segment.created_ms;
+    let Ok(mut reader) = LogReader::open(Arc::clone(disk), log, segment.identity, segment.start) else {
         return told;
     };
     while let Ok(Some((position, entry))) = reader.next_entry() {
         if position >= end {
             break;
         }
-        if let Change::Mark { time_ms, .. } = entry.change {
+        if let LogChange::Mark { time_ms, .. } = entry.change {
             told = told.max(time_ms);
         }
     }
     told
 }
 
-/// Reads a log while it is written.
-pub struct Follower {
+/// Reads a log while it is being written.
+pub struct LogFollower {
     disk: Arc<dyn Disk>,
     log: PathBuf,
-    identity: Identity,
-    /// Of the next entry.
-    position: Position,
-    /// Entries before this are passed over.
-    from: Position,
-    /// As the last mark told; 0 before the first.
+    identity: DatabaseIdentity,
+    /// The position of the next entry.
+    position: LogPosition,
+    /// Entries before this position are skipped.
+    from: LogPosition,
+    /// The time that the last mark stated; 0 before the first.
     time_ms: u64,
-    gap: Option<(Position, Position)>,
+    gap: Option<(LogPosition, LogPosition)>,
 }
 
-impl Follower {
-    /// Reads from a position on, or from the time that `since_ms` tells, or from the oldest entry there is. `log` is the
+impl LogFollower {
+    /// Begins at a position, or at the time `since_ms`, or at the oldest entry. `log` is the
     /// directory of the segments. Fails with `Unavailable` if there are none.
     pub fn open(
         disk: Arc<dyn Disk>,
         log: &Path,
-        from: Option<Position>,
+        from: Option<LogPosition>,
         since_ms: Option<u64>,
-    ) -> Result<Follower> {
+    ) -> Result<LogFollower> {
         let segments = segments(&*disk, log)?;
         let no_log = || Error::new(ErrorKind::Unavailable, format!("{} has no update log", log.display()));
         let oldest = segments.first().ok_or_else(no_log)?;
-        // The last one that begins early enough: every segment begins with a mark, so the time of all its entries is known, and
-        // a position in the midst of an entry does no harm.
+        // Use the last segment that begins early enough. Every segment begins with a mark, so the
+        // time of all its entries is known, and a position in the middle of an entry does no harm.
         let is_early = |segment: &&SegmentInfo| {
             from.is_none_or(|from| segment.start <= from)
-                && since_ms.is_none_or(|since| segment.made_ms / 1000 <= since / 1000)
+                && since_ms.is_none_or(|since| segment.created_ms / 1000 <= since / 1000)
         };
         let wants_all = from.is_none() && since_ms.is_none();
         let begin = segments.iter().take_while(is_early).last().filter(|_| !wants_all).unwrap_or(oldest);
         let (position, identity) = (begin.start, begin.identity);
         let from = from.unwrap_or_default();
-        let gap = (from < position && from != Position(0)).then_some((from, position));
-        Ok(Follower { disk, log: log.into(), identity, position, from, time_ms: 0, gap })
+        let gap = (from < position && from != LogPosition(0)).then_some((from, position));
+        Ok(LogFollower { disk, log: log.into(), identity, position, from, time_ms: 0, gap })
     }
 
-    /// Shows all entries that are there now and have not been shown, each with its position and its time (Unix time in
-    /// milliseconds), until `see` breaks. False if it has broken. Fails with `Corrupt` where the log is damaged.
-    pub fn read_on(&mut self, see: &mut See<'_>) -> Result<bool> {
+    /// Calls `see` for all entries that exist now and have not been shown yet, each with its
+    /// position and its time (Unix time in milliseconds), until `see` breaks. Returns false if it
+    /// broke. Fails with `Corrupt` where the log is damaged.
+    pub fn read_new(&mut self, see: &mut EntryCallback<'_>) -> Result<bool> {
         let mut tries = 0;
         loop {
             let before = self.position;
@@ -139,22 +144,23 @@ impl Follower {
         }
     }
 
-    /// Positions from and to which the log was removed before it could be read, if that has happened since the last call.
-    pub fn take_gap(&mut self) -> Option<(Position, Position)> {
+    /// Returns the range of positions that was removed before it could be read, if that has
+    /// happened since the last call.
+    pub fn take_gap(&mut self) -> Option<(LogPosition, LogPosition)> {
         self.gap.take()
     }
 
-    /// Of the next entry.
-    pub fn position(&self) -> Position {
+    /// Returns the position of the next entry.
+    pub fn position(&self) -> LogPosition {
         self.position
     }
 
-    fn read(&mut self, see: &mut See<'_>) -> Result<bool> {
-        let mut reader = Reader::open(Arc::clone(&self.disk), &self.log, self.identity, self.position)?;
+    fn read(&mut self, see: &mut EntryCallback<'_>) -> Result<bool> {
+        let mut reader = LogReader::open(Arc::clone(&self.disk), &self.log, self.identity, self.position)?;
         loop {
             let next = reader.next_entry()?;
             let Some((position, entry)) = next else { return Ok(true) };
-            if let Change::Mark { time_ms, .. } = entry.change {
+            if let LogChange::Mark { time_ms, .. } = entry.change {
                 self.time_ms = time_ms;
             }
             let is_wanted = position >= self.from;
@@ -166,7 +172,7 @@ impl Follower {
         }
     }
 
-    /// Goes on at the oldest entry, if what stands before it has been removed.
+    /// Continues at the oldest entry if the log before it has been removed.
     fn pass_gap(&mut self) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let oldest = names.iter().filter_map(|name| start_of(name)).min();
@@ -179,8 +185,8 @@ impl Follower {
     }
 }
 
-/// Position, time, entry.
-pub type See<'s> = dyn FnMut(Position, u64, &Entry<'_>) -> ControlFlow<()> + 's;
+/// Called with position, time and entry.
+pub type EntryCallback<'s> = dyn FnMut(LogPosition, u64, &LogEntry<'_>) -> ControlFlow<()> + 's;
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))

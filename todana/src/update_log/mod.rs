@@ -6,25 +6,27 @@
 //!                                      +-------> recent: a copy that outlives the process until then
 //! ```
 //!
-//! Always true: positions only grow; what stands before `synced` survives a crash of the machine; entries of one key stand in
-//! the order of its changes, as they are appended under the engine's lock. No file is touched under any
-//! lock of the engine's, but for memory that `recent` shares with one (and that file itself, where the file system has no such memory).
+//! Invariants: positions only grow. Entries before `synced` survive a crash of the machine. The
+//! entries of one key stand in the order of its changes, because they are appended under the
+//! engine's lock. No file is accessed under a lock of the engine, except the memory that `recent`
+//! maps from its file (and that file itself on a file system that cannot map it).
 //!
-//! Whoever answers a request asks [`UpdateLog::is_settled`] before the answer leaves, and waits if it is not
-//! ([`UpdateLog::wait`], or [`UpdateLog::on_progress`] for those that must not block).
+//! Before the server sends a reply to a change, it calls [`UpdateLog::is_durable`] and waits if the
+//! result is false: with [`UpdateLog::wait`], or with [`UpdateLog::on_progress`] on a thread that
+//! must not block.
 
 mod entry;
 mod follower;
+mod log_bytes;
 mod pending;
 mod reader;
 mod recent;
 mod segment;
-mod stretch;
 mod writer;
 
 use crate::clock::Clock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pending::Pending;
+use pending::PendingEntries;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -32,56 +34,58 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::Reserve;
 
-pub use entry::{Change, Changes, Entry, Position};
-pub(crate) use entry::{Gathered, Rest, decode, put_varint};
-pub(crate) use follower::last_told_ms;
-pub use follower::{Follower, See, SegmentInfo, segments};
-pub use reader::{Finding, Reader, Tail};
-pub(crate) use reader::{MendedSegments, begin_anew, can_be_marked, mend_segments};
+pub(crate) use entry::{ByteReader, TransactionEncoder, decode, put_varint};
+pub use entry::{LogChange, LogEntry, LogPosition, TransactionChanges};
+pub(crate) use follower::last_mark_ms;
+pub use follower::{EntryCallback, LogFollower, SegmentInfo, segments};
+pub use log_bytes::{EntryDecoder, LogBytes};
+pub use reader::{LogDamage, LogReader, LogTail};
+pub(crate) use reader::{MendedSegments, can_mark_lost, mend_segments, write_lost_segment};
 pub(crate) use recent::{append_recent, with_recent};
-pub use segment::Identity;
+pub use segment::DatabaseIdentity;
 pub(crate) use segment::{
-    HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,
+    HEADER_LEN as SEGMENT_HEADER_LEN, created_ms, name_of as segment_name, openings_of, position_of,
     start_of as segment_start,
 };
-pub use stretch::{Entries, LogBytes};
 pub(crate) use writer::LogPlace;
 
-/// When a change counts as made.
+/// When a change counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// Once it is on disk.
+pub enum SyncPolicy {
+    /// When it is on disk.
     Always,
-    /// Once it outlives the process. A loss of power loses changes of at most so long a time: half of it until they are written and
-    /// synced, the rest for the disk; answers wait for a disk that takes longer.
+    /// When it survives the death of the process. A power failure loses the changes of at most this
+    /// time: half of it may pass before they are written and synced, the rest is for the disk.
+    /// Replies wait for a disk that takes longer.
     Every(Duration),
-    /// At once; the kernel decides when it writes to the disk. Handed to the kernel within a second, so the death of the process, too,
-    /// loses what was changed in the last second.
+    /// Immediately. The kernel decides when to write to the disk. Changes are passed to the kernel
+    /// within a second, so the death of the process can lose the changes of the last second too.
     Never,
 }
 
-/// How the log is kept.
+/// Options of an update log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogOptions {
-    /// When a change counts as made.
-    pub sync: Sync,
-    /// A segment that has grown to so many bytes is followed by a new one.
+    /// When a change counts as durable.
+    pub sync: SyncPolicy,
+    /// A segment that has grown to this many bytes is followed by a new one.
     pub segment_len: u64,
-    /// So is one that is so old and not empty.
+    /// A segment that is older than this and not empty is also followed by a new one.
     pub segment_age: Duration,
-    /// So many bytes may wait, in memory, to be written before those who append more have to wait themselves.
+    /// Bytes in memory that may wait to be written before threads that append more must wait.
     pub backlog_max: u64,
-    /// With [`Sync::Every`]: so many bytes that are not written yet are kept in memory that outlives the process. Those who append more
-    /// than that wait until they are written.
+    /// With [`SyncPolicy::Every`]: bytes not yet written that are kept in memory that survives the
+    /// process. Threads that append more wait until their entries are written.
     pub recent_max: u64,
-    /// So many bytes of the disk are kept free for removals and for the next opening, should the disk be full; 0 for none.
+    /// Bytes of the disk that are reserved for removals and for the next opening, in case the disk
+    /// becomes full; 0 reserves none.
     pub reserve_bytes: u64,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
         LogOptions {
-            sync: Sync::Every(Duration::from_secs(1)),
+            sync: SyncPolicy::Every(Duration::from_secs(1)),
             segment_len: 64 << 20,
             segment_age: Duration::from_secs(24 * 60 * 60),
             backlog_max: 32 << 20,
@@ -91,106 +95,108 @@ impl Default for LogOptions {
     }
 }
 
-/// Whether the log can be written.
+/// Returned by [`UpdateLog::health`]: whether changes can be made durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Health {
-    /// It can.
+pub enum DurabilityHealth {
+    /// Changes can be written.
     #[default]
     Well,
-    /// A write has failed and is tried again until it succeeds; nothing is lost as long as the process lives.
+    /// A write has failed and is retried until it succeeds. Nothing is lost while the process
+    /// lives.
     Stuck(String),
-    /// What was written may not be on disk although the system was asked to see to it: nothing more is promised. So too when the
-    /// log is closed.
+    /// Written changes may not be on disk although the system was asked to sync them, so nothing
+    /// more is promised. Also the state after the log was closed.
     Lost(String),
 }
 
-/// How often those who wait are asked whether they still do.
-const ASK_EVERY: Duration = Duration::from_millis(20);
+/// How often a waiting thread calls its `keep_waiting` function.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 const WELL: u8 = 0;
 const STUCK: u8 = 1;
 const LOST: u8 = 2;
 const CLOSED: u8 = 3;
 
-/// An update log that is being written.
+/// An update log that is open for writing.
 pub struct UpdateLog {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     clock: Arc<dyn Clock>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the writer's thread and the others share.
-struct Shared {
-    sync: Sync,
+/// State shared by the writer thread and all other threads.
+struct SharedState {
+    sync: SyncPolicy,
     backlog_max: u64,
-    pending: Mutex<Pending>,
-    /// There is something to write, or the end has come.
-    work: Condvar,
-    /// Behind the last entry appended.
+    pending: Mutex<PendingEntries>,
+    /// There is something to write, or the log is being closed.
+    work_available: Condvar,
+    /// The end of the last entry appended.
     appended: AtomicU64,
-    /// Behind the last entry that the system has taken.
+    /// The end of the last entry passed to the system.
     written: AtomicU64,
-    /// Behind the last entry that does not outlive the process before it is written.
+    /// The end of the last entry that dies with the process unless it is written.
     exposed: AtomicU64,
-    /// Behind the last entry that is on disk.
+    /// The end of the last entry that is on disk.
     synced: AtomicU64,
-    /// Where the segment begins that is being written.
-    started: AtomicU64,
-    /// When the oldest change that is not on disk has waited for as long as it may, in microseconds since `born`, plus one;
-    /// 0: nothing waits.
+    /// The start of the segment that is being written.
+    segment_start: AtomicU64,
+    /// When the oldest change that is not on disk becomes overdue, in microseconds since `created`,
+    /// plus one; 0 if no change waits.
     due_us: AtomicU64,
-    born: Instant,
+    created: Instant,
     state: AtomicU8,
-    /// Room that is given up when the disk is full.
+    /// Disk space that is given up when the disk is full.
     reserve: Arc<Reserve>,
-    /// Why a new segment that was asked for could not be created the last time, and how often that was.
-    rotation_trouble: Mutex<String>,
-    refused_rotations: AtomicU64,
-    /// The writer's thread has come to its end.
-    has_left: AtomicBool,
-    /// Why, unless all is well. Its lock goes with `progress`.
-    trouble: Mutex<String>,
-    /// More is on disk, or the state has changed.
+    /// Why the last requested rotation failed, and the number of rotations that failed.
+    rotation_error: Mutex<String>,
+    failed_rotations: AtomicU64,
+    /// The writer thread has ended.
+    writer_ended: AtomicBool,
+    /// The reason of a state other than `WELL`. Its lock belongs to the condition `progress`.
+    reason: Mutex<String>,
+    /// Notified when more is on disk, or when the state has changed.
     progress: Condvar,
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Vec<ProgressListener>>,
 }
 
-/// Called by the writer's thread.
-type Listener = Box<dyn Fn() + Send + std::marker::Sync>;
+/// Called by the writer thread.
+type ProgressListener = Box<dyn Fn() + Send + std::marker::Sync>;
 
 impl UpdateLog {
-    /// Goes on writing behind `end`, in a new segment of the place's directory; the log that is there ends there (see
-    /// [`Reader`]). The segment, which tells the number of the opening, is on disk when this returns.
+    /// Continues the log at `end`, in a new segment of the directory in `place`; the existing log
+    /// ends there (see [`LogReader`]). The segment states the number of openings, and is on disk
+    /// when this returns.
     pub(crate) fn start(
         place: LogPlace,
-        end: Position,
+        end: LogPosition,
         clock: Arc<dyn Clock>,
         options: LogOptions,
     ) -> Result<UpdateLog> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             sync: options.sync,
             backlog_max: options.backlog_max,
-            pending: Mutex::new(Pending::new(end)),
-            work: Condvar::new(),
+            pending: Mutex::new(PendingEntries::new(end)),
+            work_available: Condvar::new(),
             appended: AtomicU64::new(end.0),
             written: AtomicU64::new(end.0),
             exposed: AtomicU64::new(end.0),
             synced: AtomicU64::new(end.0),
-            started: AtomicU64::new(end.0),
+            segment_start: AtomicU64::new(end.0),
             due_us: AtomicU64::new(0),
-            born: Instant::now(),
+            created: Instant::now(),
             state: AtomicU8::new(WELL),
             reserve: Arc::clone(&place.disk.reserve),
-            rotation_trouble: Mutex::default(),
-            refused_rotations: AtomicU64::new(0),
-            has_left: AtomicBool::new(false),
-            trouble: Mutex::new(String::new()),
+            rotation_error: Mutex::default(),
+            failed_rotations: AtomicU64::new(0),
+            writer_ended: AtomicBool::new(false),
+            reason: Mutex::new(String::new()),
             progress: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
         });
         shared.reserve.hold(options.reserve_bytes);
-        let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
-        // What the opening has spent is there again if there is room after all.
+        let writer = writer::LogWriter::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
+        // Restore what the opening has spent of the reserve, if there is space for it.
         shared.reserve.hold(options.reserve_bytes);
         shared.pending.lock().recent = writer.recent();
         let thread = std::thread::Builder::new()
@@ -202,167 +208,176 @@ impl UpdateLog {
         Ok(UpdateLog { shared, clock, writer: Mutex::new(Some(thread)) })
     }
 
-    /// Appends a change; returns the position behind it. A long value is kept until it is
-    /// written, not copied. Costs a short lock and a copy; called under the engine's lock of the record that has changed.
+    /// Appends a change and returns the position after it. A long value is shared until it is
+    /// written, not copied. Costs a short lock and a copy; called under the engine's lock of the
+    /// changed record.
     ///
-    /// Whoever finds that no changes are taken makes none; those that were on their way are appended, for they have been made, and
-    /// written when that can be done again. When it never will be, they are dropped, and never settled.
-    pub fn append(&self, change: &Change<'_>) -> Position {
+    /// Callers check [`takes_changes`](Self::takes_changes) before they change a record. Changes
+    /// that were already under way when writing failed are still appended, because they have been
+    /// made, and are written when that becomes possible again. If it never does, they are dropped
+    /// and never become durable.
+    pub fn append(&self, change: &LogChange<'_>) -> LogPosition {
         self.append_from(None, change)
     }
 
-    /// The same of a change that was first made by another server, `origin`.
-    pub(crate) fn append_from(&self, origin: Option<u32>, change: &Change<'_>) -> Position {
+    /// Appends a change that was first made by another server, `origin`.
+    pub(crate) fn append_from(&self, origin: Option<u32>, change: &LogChange<'_>) -> LogPosition {
         let now_ms = self.clock.now().0.saturating_mul(1000);
         let mut pending = self.shared.pending.lock();
-        if self.shared.has_ended() || pending.is_over {
-            return pending.give_up();
+        if self.shared.has_ended() || pending.is_closed {
+            return pending.discard();
         }
         let (is_first, start) = (pending.is_empty(), pending.batch.end());
-        let end = pending.append(now_ms, &Entry { origin, change: *change });
-        if self.shared.keeps_recent() && !pending.keep(start, self.written(), self.synced()) {
-            pending.writes = true;
+        let end = pending.append(now_ms, &LogEntry { origin, change: *change });
+        if self.shared.uses_recent() && !pending.keep_recent(start, self.written(), self.synced()) {
+            pending.write_now = true;
             self.shared.exposed.store(end.0, Ordering::Release);
         }
         self.shared.appended.store(end.0, Ordering::Release);
         if is_first {
-            self.shared.begin_waiting(pending.since);
+            self.shared.start_due_timer(pending.oldest_at);
         }
         if pending.wakes_writer(is_first) {
-            self.shared.work.notify_one();
+            self.shared.work_available.notify_one();
         }
         end
     }
 
-    /// Behind the last entry.
-    pub fn end(&self) -> Position {
-        Position(self.shared.appended.load(Ordering::Acquire))
+    /// Returns the position after the last entry.
+    pub fn end(&self) -> LogPosition {
+        LogPosition(self.shared.appended.load(Ordering::Acquire))
     }
 
-    /// Returns the time that marks tell now, Unix time in milliseconds.
+    /// Returns the time that a mark written now would state, as Unix time in milliseconds.
     pub(crate) fn now_ms(&self) -> u64 {
         self.clock.now().0.saturating_mul(1000)
     }
 
-    /// What stands before this has been handed to the system.
-    pub fn written(&self) -> Position {
-        Position(self.shared.written.load(Ordering::Acquire))
+    /// Returns the position up to which entries have been passed to the system.
+    pub fn written(&self) -> LogPosition {
+        LogPosition(self.shared.written.load(Ordering::Acquire))
     }
 
-    /// What stands before this is on disk.
-    pub fn synced(&self) -> Position {
+    /// Returns the position up to which entries are on disk.
+    pub fn synced(&self) -> LogPosition {
         self.shared.synced()
     }
 
-    /// What stands before this can be read from the segments: what is on disk or, where nothing is synced, what the system has taken.
-    pub fn readable(&self) -> Position {
+    /// Returns the position up to which entries can be read from the segments: those on disk or,
+    /// under [`SyncPolicy::Never`], those passed to the system.
+    pub fn readable(&self) -> LogPosition {
         match self.shared.sync {
-            Sync::Never => Position(self.shared.written.load(Ordering::Acquire)),
+            SyncPolicy::Never => LogPosition(self.shared.written.load(Ordering::Acquire)),
             _ => self.synced(),
         }
     }
 
-    /// Whether an answer to a change that ends there may leave. Costs a few loads.
+    /// Returns true if the reply to a change that ends at `position` may be sent. Costs a few
+    /// loads.
     #[inline]
-    pub fn is_settled(&self, position: Position) -> bool {
-        self.shared.is_settled(position)
+    pub fn is_durable(&self, position: LogPosition) -> bool {
+        self.shared.is_durable(position)
     }
 
-    /// Whether more waits to be written than there should, so that whoever appends more had better wait, even for what needs no
-    /// answer. Costs two loads.
+    /// Returns true if more bytes wait to be written than should, so that threads should wait
+    /// before they append more, even if their changes need no reply. Costs two loads.
     #[inline]
-    pub fn is_crowded(&self) -> bool {
-        self.shared.is_crowded()
+    pub fn is_backlogged(&self) -> bool {
+        self.shared.is_backlogged()
     }
 
-    /// Waits until it is. Fails with `Unavailable` when the log cannot be written: whether the change survives a crash is
-    /// not known then.
-    pub fn wait(&self, position: Position) -> Result<()> {
-        self.shared.wait(|| self.is_settled(position))
+    /// Waits until the log is durable up to `position`. Fails with `Unavailable` if the log cannot
+    /// be written; it is then unknown whether the change survives a crash.
+    pub fn wait(&self, position: LogPosition) -> Result<()> {
+        self.shared.wait(|| self.is_durable(position))
     }
 
-    /// The same as long as `goes_on`, which is asked now and then; false when it says no.
-    pub fn wait_while(&self, position: Position, goes_on: &dyn Fn() -> bool) -> Result<bool> {
-        let is_over = || self.is_settled(position);
-        self.shared.wait_asking(&is_over, Some(goes_on))
+    /// Waits as [`wait`](Self::wait) does while `keep_waiting`, which is called regularly, returns
+    /// true. Returns false if it ended the wait.
+    pub fn wait_while(&self, position: LogPosition, keep_waiting: &dyn Fn() -> bool) -> Result<bool> {
+        let is_over = || self.is_durable(position);
+        self.shared.wait_until_or(&is_over, Some(keep_waiting))
     }
 
-    /// Waits until what stands before this position is on disk, whatever the options say; brings that about at once. Fails
-    /// as `wait` does.
-    pub fn sync_to(&self, position: Position) -> Result<()> {
+    /// Waits until the entries before this position are on disk, whatever the options say, and
+    /// starts the sync immediately. Fails as [`wait`](Self::wait) does.
+    pub fn sync_to(&self, position: LogPosition) -> Result<()> {
         if self.synced() < position {
-            self.shared.pending.lock().hurry = true;
-            self.shared.work.notify_one();
+            self.shared.pending.lock().sync_now = true;
+            self.shared.work_available.notify_one();
         }
         self.shared.wait(|| self.synced() >= position)
     }
 
-    /// Whether changes are taken: false when they could not be written.
+    /// Returns true if changes are accepted: false while they cannot be written.
     #[inline]
     pub fn takes_changes(&self) -> bool {
         self.shared.state.load(Ordering::Acquire) == WELL
     }
 
-    /// Returns true while the disk is full: the log takes removals, and should be given nothing else.
+    /// Returns true while the disk is full: the log then accepts removals, and callers should
+    /// append nothing else.
     #[inline]
     pub fn takes_only_removals(&self) -> bool {
         self.shared.reserve.is_spent()
     }
 
-    /// Whether it can be written, and if not, why.
-    pub fn health(&self) -> Health {
-        let trouble = self.shared.trouble.lock();
+    /// Returns whether the log can be written, and the reason if it cannot.
+    pub fn health(&self) -> DurabilityHealth {
+        let reason = self.shared.reason.lock();
         match self.shared.state.load(Ordering::Acquire) {
-            WELL if self.takes_only_removals() => {
-                Health::Stuck("cannot write the update log: the disk is full; only removals are taken".into())
-            }
-            WELL => Health::Well,
-            STUCK => Health::Stuck(trouble.clone()),
-            _ => Health::Lost(trouble.clone()),
+            WELL if self.takes_only_removals() => DurabilityHealth::Stuck(
+                "cannot write the update log: the disk is full; only removals are taken".into(),
+            ),
+            WELL => DurabilityHealth::Well,
+            STUCK => DurabilityHealth::Stuck(reason.clone()),
+            _ => DurabilityHealth::Lost(reason.clone()),
         }
     }
 
-    /// `call` is called, by the writer's thread, whenever more has come to be on disk or the health has changed. It must be
-    /// brief.
+    /// Registers a function that the writer thread calls whenever more is on disk or the health has
+    /// changed. The function must be brief.
     pub fn on_progress(&self, call: impl Fn() + Send + std::marker::Sync + 'static) {
         self.shared.listeners.lock().push(Box::new(call));
     }
 
-    /// Begins a new segment, so that all that has been appended so far lies in finished ones, on disk. Fails with `Unavailable` if it cannot
-    /// be created: the log goes on in the present one then.
+    /// Begins a new segment, so that all entries appended before are on disk in finished segments.
+    /// Fails with `Unavailable` if the segment cannot be created; the log then continues in the
+    /// present one.
     pub fn rotate(&self) -> Result<()> {
         let end = self.end();
-        let refused = || self.shared.refused_rotations.load(Ordering::Acquire);
+        let refused = || self.shared.failed_rotations.load(Ordering::Acquire);
         let before = refused();
-        let is_over = || self.shared.started.load(Ordering::Acquire) >= end.0;
+        let is_over = || self.shared.segment_start.load(Ordering::Acquire) >= end.0;
         if !is_over() {
-            self.shared.pending.lock().rotates = true;
-            self.shared.work.notify_one();
+            self.shared.pending.lock().rotate_requested = true;
+            self.shared.work_available.notify_one();
         }
         self.shared.wait(|| is_over() || refused() != before)?;
         if is_over() {
             return Ok(());
         }
-        let why = self.shared.rotation_trouble.lock().clone();
+        let why = self.shared.rotation_error.lock().clone();
         Err(Error::new(ErrorKind::Unavailable, format!("cannot begin a segment of the update log: {why}")))
     }
 
-    /// Writes and syncs what there is and ends in good order. Nothing may be appended any more. Fails with `Unavailable` when
-    /// it could not be written.
+    /// Writes and syncs everything that is pending and ends the log. Nothing may be appended
+    /// afterwards. Fails with `Unavailable` if the log could not be written.
     pub fn close(&self) -> Result<()> {
         self.close_unless(&|| false)
     }
 
-    /// The same; `gives_up` is asked now and then while the disk keeps it waiting. Once it says so, the thread that writes is left
-    /// to itself, and the error says how much is not known to be on disk.
+    /// Closes the log as [`close`](Self::close) does, but calls `gives_up` regularly while the disk
+    /// is slow. Once that returns true, the writer thread is abandoned, and the error states how
+    /// many bytes are not known to be on disk.
     pub fn close_unless(&self, gives_up: &dyn Fn() -> bool) -> Result<()> {
-        // Held, so that whoever closes it a second time waits too.
+        // The lock is held so that a second call to close waits as well.
         let mut writer = self.writer.lock();
         if let Some(writer) = writer.take() {
-            self.shared.pending.lock().ends = true;
-            self.shared.work.notify_one();
-            if self.shared.writer_leaves(gives_up) {
-                // A thread that has failed has said so.
+            self.shared.pending.lock().close_requested = true;
+            self.shared.work_available.notify_one();
+            if self.shared.wait_for_writer(gives_up) {
+                // A writer thread that failed has already set its state.
                 let _ = writer.join();
             }
             let unsure = |why: String| {
@@ -370,146 +385,151 @@ impl UpdateLog {
                 self.shared
                     .set_state(LOST, format!("{why}; {len} bytes of writes are not known to be on disk"));
             };
-            // Nobody waits for what nobody will write.
+            // From here on no thread waits for entries that will never be written.
             match self.health() {
-                Health::Well if self.shared.has_left.load(Ordering::Acquire) => {
+                DurabilityHealth::Well if self.shared.writer_ended.load(Ordering::Acquire) => {
                     self.shared.set_state(CLOSED, "the update log is closed".into());
                 }
-                Health::Well => unsure("the disk has not answered".into()),
-                Health::Stuck(why) => unsure(why),
-                Health::Lost(_) => {}
+                DurabilityHealth::Well => unsure("the disk has not answered".into()),
+                DurabilityHealth::Stuck(why) => unsure(why),
+                DurabilityHealth::Lost(_) => {}
             }
         }
         match self.shared.state.load(Ordering::Acquire) {
             CLOSED => Ok(()),
-            _ => Err(Error::new(ErrorKind::Unavailable, self.shared.trouble.lock().clone())),
+            _ => Err(Error::new(ErrorKind::Unavailable, self.shared.reason.lock().clone())),
         }
     }
 }
 
 impl Drop for UpdateLog {
     fn drop(&mut self) {
-        // Whoever wants to know how it went has closed it.
+        // Callers that need the result have called `close`.
         let _ = self.close();
     }
 }
 
-impl Shared {
-    fn synced(&self) -> Position {
-        Position(self.synced.load(Ordering::Acquire))
+impl SharedState {
+    fn synced(&self) -> LogPosition {
+        LogPosition(self.synced.load(Ordering::Acquire))
     }
 
-    /// Nothing more will be written.
+    /// Returns true if nothing more will be written.
     #[inline]
     fn has_ended(&self) -> bool {
         self.state.load(Ordering::Acquire) >= LOST
     }
 
     #[inline]
-    fn is_settled(&self, position: Position) -> bool {
+    fn is_durable(&self, position: LogPosition) -> bool {
         if self.has_ended() {
             return self.synced() >= position;
         }
         match self.sync {
-            Sync::Always => self.synced() >= position,
-            // Whoever else waits for the disk, what is there already waits for nobody.
-            Sync::Every(_) => {
+            SyncPolicy::Always => self.synced() >= position,
+            // Entries that are already durable do not wait for the disk on behalf of others.
+            SyncPolicy::Every(_) => {
                 self.synced() >= position
-                    || (self.outlives_process(position) && !self.is_overdue() && !self.is_crowded())
+                    || (self.outlives_process(position) && !self.is_overdue() && !self.is_backlogged())
             }
-            Sync::Never => self.written.load(Ordering::Acquire) >= position.0 || !self.is_crowded(),
+            SyncPolicy::Never => self.written.load(Ordering::Acquire) >= position.0 || !self.is_backlogged(),
         }
     }
 
-    /// Whether entries are to outlive the process before they are written.
-    fn keeps_recent(&self) -> bool {
-        matches!(self.sync, Sync::Every(_))
+    /// Returns true if entries must survive the process before they are written.
+    fn uses_recent(&self) -> bool {
+        matches!(self.sync, SyncPolicy::Every(_))
     }
 
-    fn outlives_process(&self, position: Position) -> bool {
+    fn outlives_process(&self, position: LogPosition) -> bool {
         let written = self.written.load(Ordering::Acquire);
         written >= position.0 || written >= self.exposed.load(Ordering::Acquire)
     }
 
-    fn is_crowded(&self) -> bool {
+    fn is_backlogged(&self) -> bool {
         self.appended.load(Ordering::Relaxed) > self.written.load(Ordering::Relaxed) + self.backlog_max
     }
 
     fn is_overdue(&self) -> bool {
         let due_us = self.due_us.load(Ordering::Acquire);
-        due_us != 0 && self.born.elapsed().as_micros() as u64 >= due_us
+        due_us != 0 && self.created.elapsed().as_micros() as u64 >= due_us
     }
 
-    /// A change has waited to be synced since then. Called with `pending` locked.
-    fn begin_waiting(&self, since: Option<Instant>) {
+    /// Starts the time limit of a change that has waited to be synced since `since`. Called with
+    /// `pending` locked.
+    fn start_due_timer(&self, since: Option<Instant>) {
         if self.due_us.load(Ordering::Relaxed) == 0 {
             self.due_us.store(self.due_us_of(since), Ordering::Release);
         }
     }
 
-    /// What `due_us` is to be when the oldest change has waited since then.
+    /// Returns the value of `due_us` for an oldest change that has waited since `since`.
     fn due_us_of(&self, since: Option<Instant>) -> u64 {
-        let (Sync::Every(interval), Some(since)) = (self.sync, since) else { return 0 };
-        let due = since.saturating_duration_since(self.born).saturating_add(interval);
+        let (SyncPolicy::Every(interval), Some(since)) = (self.sync, since) else { return 0 };
+        let due = since.saturating_duration_since(self.created).saturating_add(interval);
         u64::try_from(due.as_micros()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
     fn wait(&self, is_over: impl Fn() -> bool) -> Result<()> {
-        self.wait_asking(&is_over, None).map(|_| ())
+        self.wait_until_or(&is_over, None).map(|_| ())
     }
 
-    /// Waits until it is over, as long as `goes_on`; false if that comes to its end first.
-    fn wait_asking(&self, is_over: &dyn Fn() -> bool, goes_on: Option<&dyn Fn() -> bool>) -> Result<bool> {
+    /// Waits until `is_over` returns true. Returns false if `keep_waiting` ended the wait first.
+    fn wait_until_or(
+        &self,
+        is_over: &dyn Fn() -> bool,
+        keep_waiting: Option<&dyn Fn() -> bool>,
+    ) -> Result<bool> {
         if is_over() {
             return Ok(true);
         }
-        let mut trouble = self.trouble.lock();
+        let mut reason = self.reason.lock();
         loop {
             if is_over() {
                 return Ok(true);
             }
             if self.state.load(Ordering::Acquire) != WELL {
-                return Err(Error::new(ErrorKind::Unavailable, trouble.clone()));
+                return Err(Error::new(ErrorKind::Unavailable, reason.clone()));
             }
-            let Some(goes_on) = goes_on else {
-                self.progress.wait(&mut trouble);
+            let Some(keep_waiting) = keep_waiting else {
+                self.progress.wait(&mut reason);
                 continue;
             };
-            // Not while the lock is held.
-            if !MutexGuard::unlocked(&mut trouble, goes_on) {
+            // Called without the lock.
+            if !MutexGuard::unlocked(&mut reason, keep_waiting) {
                 return Ok(is_over());
             }
-            self.progress.wait_for(&mut trouble, ASK_EVERY);
+            self.progress.wait_for(&mut reason, POLL_INTERVAL);
         }
     }
 
-    /// Waits until the writer's thread has come to its end; false if `gives_up` comes first.
-    fn writer_leaves(&self, gives_up: &dyn Fn() -> bool) -> bool {
-        let mut trouble = self.trouble.lock();
-        while !self.has_left.load(Ordering::Acquire) {
-            // Not while the lock is held.
-            if MutexGuard::unlocked(&mut trouble, gives_up) {
-                return self.has_left.load(Ordering::Acquire);
+    /// Waits until the writer thread has ended. Returns false if `gives_up` ended the wait first.
+    fn wait_for_writer(&self, gives_up: &dyn Fn() -> bool) -> bool {
+        let mut reason = self.reason.lock();
+        while !self.writer_ended.load(Ordering::Acquire) {
+            // Called without the lock.
+            if MutexGuard::unlocked(&mut reason, gives_up) {
+                return self.writer_ended.load(Ordering::Acquire);
             }
-            self.progress.wait_for(&mut trouble, ASK_EVERY);
+            self.progress.wait_for(&mut reason, POLL_INTERVAL);
         }
         true
     }
 
-    /// Tells all who wait.
-    fn tell(&self) {
-        // Whoever is between its look and its wait holds this lock.
-        drop(self.trouble.lock());
+    /// Wakes all waiting threads and calls the listeners.
+    fn notify(&self) {
+        // A thread between its check and its wait holds this lock.
+        drop(self.reason.lock());
         self.progress.notify_all();
         self.listeners.lock().iter().for_each(|listener| listener());
     }
 
     fn set_state(&self, state: u8, why: String) {
         {
-            let mut trouble = self.trouble.lock();
-            *trouble = why;
+            let mut reason = self.reason.lock();
+            *reason = why;
             self.state.store(state, Ordering::Release);
         }
-        self.tell();
+        self.notify();
     }
 }

@@ -1,72 +1,72 @@
-//! What has been appended and not been written.
+//! Entries that have been appended and not yet written.
 
-use super::entry::{self, Change, Entry, FRAME_LEN, MARK_LEN, Position};
+use super::entry::{self, FRAME_LEN, LogChange, LogEntry, LogPosition, MARK_LEN};
 use super::recent::RecentEntries;
 use std::io::IoSlice;
 use std::time::Instant;
 use todana_core::SharedBytes;
 
-/// The writer is woken for so much, however long it may wait.
+/// Once this many bytes are pending, the writer is woken even if it may still wait.
 const WORTH_WRITING: u64 = 256 << 10;
 /// Memory of a batch that is kept for the next one.
-const KEPT: usize = 1 << 20;
+const KEPT_BYTES: usize = 1 << 20;
 
-/// The entries that wait, and what the writer is asked to do. Under a lock that is held only for a copy.
-pub(crate) struct Pending {
-    pub(crate) batch: Batch,
-    /// Sync at once.
-    pub(crate) hurry: bool,
+/// The pending entries, and the requests to the writer. Its lock is held only for a copy.
+pub(crate) struct PendingEntries {
+    pub(crate) batch: EntryBatch,
+    /// Sync immediately.
+    pub(crate) sync_now: bool,
     /// Begin a new segment first.
-    pub(crate) rotates: bool,
-    /// Write all and stop.
-    pub(crate) ends: bool,
-    /// The writer has taken the last of them.
-    pub(crate) is_over: bool,
-    /// Write at once: somebody waits for what is not kept beside the log.
-    pub(crate) writes: bool,
-    /// Where entries are kept until they are written.
+    pub(crate) rotate_requested: bool,
+    /// Write everything and stop.
+    pub(crate) close_requested: bool,
+    /// The writer has taken its last batch.
+    pub(crate) is_closed: bool,
+    /// Write immediately: a thread waits for an entry that is not kept in `recent`.
+    pub(crate) write_now: bool,
+    /// Keeps entries until they are written.
     pub(crate) recent: Option<RecentEntries>,
-    /// When the first of the entries came.
-    pub(crate) since: Option<Instant>,
-    /// How many there are, marks aside.
+    /// When the oldest pending entry was appended.
+    pub(crate) oldest_at: Option<Instant>,
+    /// The number of pending entries without marks.
     pub(crate) entries: u64,
-    /// The writer waits, for a bounded time, until there are so many; 0: it does not.
-    pub(crate) wanted: u64,
-    /// The time that the last mark told.
-    marked_ms: u64,
+    /// The writer waits, for a bounded time, until there are this many entries; 0 if it does not.
+    pub(crate) awaited_entries: u64,
+    /// The time that the last mark states.
+    last_mark_ms: u64,
 }
 
-/// Entries one behind the other, most of them in one piece.
+/// Consecutive entries, most of them in one piece.
 #[derive(Default)]
-pub(crate) struct Batch {
-    pub(crate) start: Position,
+pub(crate) struct EntryBatch {
+    pub(crate) start: LogPosition,
     pub(crate) len: u64,
-    pieces: Vec<Piece>,
-    /// What follows the last long value.
+    pieces: Vec<BatchPiece>,
+    /// The entries after the last long value.
     tail: Vec<u8>,
 }
 
-enum Piece {
-    /// Whole entries, the last one perhaps without its value.
+enum BatchPiece {
+    /// Complete entries, except that the last one may lack its value.
     Entries(Vec<u8>),
-    /// The value of the entry before it.
+    /// The value of the last entry of the piece before.
     Value(SharedBytes),
 }
 
-impl Pending {
-    pub(crate) fn new(start: Position) -> Pending {
-        Pending {
-            batch: Batch::new(start),
-            hurry: false,
-            rotates: false,
-            ends: false,
-            is_over: false,
-            writes: false,
+impl PendingEntries {
+    pub(crate) fn new(start: LogPosition) -> PendingEntries {
+        PendingEntries {
+            batch: EntryBatch::new(start),
+            sync_now: false,
+            rotate_requested: false,
+            close_requested: false,
+            is_closed: false,
+            write_now: false,
             recent: None,
-            since: None,
+            oldest_at: None,
             entries: 0,
-            wanted: 0,
-            marked_ms: 0,
+            awaited_entries: 0,
+            last_mark_ms: 0,
         }
     }
 
@@ -74,68 +74,76 @@ impl Pending {
         self.batch.len == 0
     }
 
-    /// Whether what has just been appended is worth waking the writer for.
+    /// Returns true if the entry just appended must wake the writer.
     pub(crate) fn wakes_writer(&self, is_first: bool) -> bool {
-        let is_enough = if self.wanted > 0 { self.entries == self.wanted } else { is_first };
-        is_enough || self.writes || self.is_worth_writing()
+        let is_enough =
+            if self.awaited_entries > 0 { self.entries == self.awaited_entries } else { is_first };
+        is_enough || self.write_now || self.is_worth_writing()
     }
 
     pub(crate) fn is_worth_writing(&self) -> bool {
         self.batch.len >= WORTH_WRITING
     }
 
-    /// Appends an entry, and a mark before it if the batch is new or time has passed; returns the position behind it.
-    pub(crate) fn append(&mut self, now_ms: u64, entry: &Entry<'_>) -> Position {
-        if self.is_empty() || now_ms != self.marked_ms {
-            self.marked_ms = now_ms;
-            self.since.get_or_insert_with(Instant::now);
-            // The writer fills in what is synced.
-            let change = Change::Mark { time_ms: now_ms, synced: Position(0) };
-            self.batch.push(&Entry { origin: None, change });
+    /// Appends an entry, and a mark before it if the batch is empty or the time has changed.
+    /// Returns the position after the entry.
+    pub(crate) fn append(&mut self, now_ms: u64, entry: &LogEntry<'_>) -> LogPosition {
+        if self.is_empty() || now_ms != self.last_mark_ms {
+            self.last_mark_ms = now_ms;
+            self.oldest_at.get_or_insert_with(Instant::now);
+            // The writer fills in the synced position.
+            let change = LogChange::Mark { time_ms: now_ms, synced: LogPosition(0) };
+            self.batch.push(&LogEntry { origin: None, change });
         }
         self.batch.push(entry);
         self.entries += 1;
         self.batch.end()
     }
 
-    /// Keeps what has been appended behind `from`, so that it outlives the process; returns false if that cannot be. `written`: what
-    /// stands before this the system has.
-    pub(crate) fn keep(&mut self, from: Position, written: Position, synced: Position) -> bool {
+    /// Keeps the entries appended after `from` in `recent`, so that they survive the process.
+    /// Returns false if that is not possible. The system already has the entries before `written`.
+    pub(crate) fn keep_recent(
+        &mut self,
+        from: LogPosition,
+        written: LogPosition,
+        synced: LogPosition,
+    ) -> bool {
         let Some(recent) = &mut self.recent else { return false };
         let len = (self.batch.end().0 - from.0) as usize;
-        // Not one whose value lies elsewhere.
+        // An entry whose value is stored apart cannot be kept.
         let Some(start) = self.batch.tail.len().checked_sub(len) else { return false };
         recent.keep(from, &mut self.batch.tail[start..], synced, written)
     }
 
-    /// Nobody will write what comes from now on, and nobody who waits for it is to be told that it is on disk: all of it stands
-    /// behind whatever was.
-    pub(crate) fn give_up(&mut self) -> Position {
-        let behind = Position(self.batch.end().0.saturating_add(1));
-        (self.batch, self.since) = (Batch::new(behind), None);
-        behind
+    /// Discards an entry that will never be written. The position returned lies beyond the end of
+    /// the log, so that a thread that waits for it is never notified that it is on disk.
+    pub(crate) fn discard(&mut self) -> LogPosition {
+        let after = LogPosition(self.batch.end().0.saturating_add(1));
+        (self.batch, self.oldest_at) = (EntryBatch::new(after), None);
+        after
     }
 
-    /// What there is, for the writer. `spare`: a batch that has been written, whose memory is used again.
-    pub(crate) fn take(&mut self, mut spare: Batch) -> Batch {
+    /// Takes the batch for the writer. `spare` is a batch that has been written; its memory is used
+    /// again.
+    pub(crate) fn take(&mut self, mut spare: EntryBatch) -> EntryBatch {
         spare.clear(self.batch.end());
-        (self.since, self.entries, self.wanted, self.writes) = (None, 0, 0, false);
+        (self.oldest_at, self.entries, self.awaited_entries, self.write_now) = (None, 0, 0, false);
         std::mem::replace(&mut self.batch, spare)
     }
 }
 
-impl Batch {
-    pub(crate) fn end(&self) -> Position {
-        Position(self.start.0 + self.len)
+impl EntryBatch {
+    pub(crate) fn end(&self) -> LogPosition {
+        LogPosition(self.start.0 + self.len)
     }
 
-    pub(crate) fn new(start: Position) -> Batch {
-        Batch { start, ..Batch::default() }
+    pub(crate) fn new(start: LogPosition) -> EntryBatch {
+        EntryBatch { start, ..EntryBatch::default() }
     }
 
-    pub(crate) fn push(&mut self, entry: &Entry<'_>) {
+    pub(crate) fn push(&mut self, entry: &LogEntry<'_>) {
         let shared = match &entry.change {
-            Change::Put { record, .. } => record.shared,
+            LogChange::Put { record, .. } => record.shared,
             _ => None,
         };
         let before = self.tail.len();
@@ -143,20 +151,20 @@ impl Batch {
         self.len += (self.tail.len() - before) as u64;
         if let Some(value) = shared {
             self.len += (**value).as_ref().len() as u64;
-            self.pieces.push(Piece::Entries(std::mem::take(&mut self.tail)));
-            self.pieces.push(Piece::Value(SharedBytes::clone(value)));
+            self.pieces.push(BatchPiece::Entries(std::mem::take(&mut self.tail)));
+            self.pieces.push(BatchPiece::Value(SharedBytes::clone(value)));
         }
     }
 
-    pub(crate) fn clear(&mut self, start: Position) {
+    pub(crate) fn clear(&mut self, start: LogPosition) {
         self.pieces.clear();
         self.tail.clear();
-        self.tail.shrink_to(KEPT);
+        self.tail.shrink_to(KEPT_BYTES);
         (self.start, self.len) = (start, 0);
     }
 
-    /// Fills in what only the writer knows: the checksums, and in marks how much is synced.
-    pub(crate) fn seal(&mut self, seed: u32, synced: Position) {
+    /// Fills in what only the writer knows: the checksums, and the synced position of marks.
+    pub(crate) fn seal(&mut self, seed: u32, synced: LogPosition) {
         let mut position = self.start;
         if self.pieces.is_empty() {
             seal_entries(&mut self.tail, seed, &mut position, None, synced, 0);
@@ -164,9 +172,9 @@ impl Batch {
         }
         let mut pieces = self.pieces.iter_mut().peekable();
         while let Some(piece) = pieces.next() {
-            if let Piece::Entries(entries) = piece {
+            if let BatchPiece::Entries(entries) = piece {
                 let value = match pieces.peek() {
-                    Some(Piece::Value(value)) => Some((**value).as_ref()),
+                    Some(BatchPiece::Value(value)) => Some((**value).as_ref()),
                     _ => None,
                 };
                 seal_entries(entries, seed, &mut position, value, synced, 0);
@@ -177,20 +185,21 @@ impl Batch {
 
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let pieces = self.pieces.iter().map(|piece| match piece {
-            Piece::Entries(entries) => IoSlice::new(entries),
-            Piece::Value(value) => IoSlice::new((**value).as_ref()),
+            BatchPiece::Entries(entries) => IoSlice::new(entries),
+            BatchPiece::Value(value) => IoSlice::new((**value).as_ref()),
         });
         pieces.chain([IoSlice::new(&self.tail)]).collect()
     }
 }
 
-/// Seals the entries in `bytes`; the last one goes on in `value`. `mask`: the bits in which the checksums are to differ from the log's.
+/// Seals the entries in `bytes`; the last one continues in `value`. The checksums are XORed with
+/// `mask`, which is 0 for the log itself.
 pub(crate) fn seal_entries(
     bytes: &mut [u8],
     seed: u32,
-    position: &mut Position,
+    position: &mut LogPosition,
     value: Option<&[u8]>,
-    synced: Position,
+    synced: LogPosition,
     mask: u32,
 ) {
     let mut at = 0;
@@ -219,14 +228,14 @@ mod tests {
 
     #[test]
     fn the_writer_is_woken_by_the_first_entry_or_by_as_many_as_it_waits_for() {
-        let mut pending = Pending::new(Position(0));
+        let mut pending = PendingEntries::new(LogPosition(0));
         let mut append = |wanted: Option<u64>| {
             if let Some(wanted) = wanted {
-                pending.take(Batch::default());
-                pending.wanted = wanted;
+                pending.take(EntryBatch::default());
+                pending.awaited_entries = wanted;
             }
             let is_first = pending.is_empty();
-            pending.append(1_000, &Entry { origin: None, change: Change::Remove { key: b"k" } });
+            pending.append(1_000, &LogEntry { origin: None, change: LogChange::Remove { key: b"k" } });
             pending.wakes_writer(is_first)
         };
         assert_eq!([append(Some(0)), append(None)], [true, false]);

@@ -1,9 +1,10 @@
-//! What the log took last, kept beside it until the system has it: it outlives the process (docs/format/update-log.md, section 4).
+//! Keeps the last appended entries beside the log until the system has them, in a file that
+//! survives the process (docs/format/update-log.md, section 4).
 
-use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, Position};
+use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, LogPosition};
 use super::pending::seal_entries;
-use super::reader::Reader;
-use super::segment::{HEADER_LEN, Identity, name_of, start_of};
+use super::reader::LogReader;
+use super::segment::{DatabaseIdentity, HEADER_LEN, name_of, start_of};
 use crate::disk::{Disk, FilePatch, PatchedDisk};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -19,11 +20,12 @@ pub(crate) struct RecentEntries {
 }
 
 impl RecentEntries {
-    /// Makes the ring of a log that has been opened so often; `None` if it cannot be made.
+    /// Creates the ring of a log that has been opened `openings` times, or returns `None` if that
+    /// is impossible.
     pub(crate) fn create(
         disk: &dyn Disk,
         directory: &Path,
-        identity: Identity,
+        identity: DatabaseIdentity,
         openings: u32,
         len: u64,
     ) -> Option<RecentEntries> {
@@ -31,14 +33,14 @@ impl RecentEntries {
         Some(RecentEntries { ring, seed: identity.seed(), mask: mask_of(openings) })
     }
 
-    /// Seals entries that begin at a position and keeps them. Returns false if they cannot be kept without losing what stands from
-    /// `needed` on.
+    /// Seals the entries that begin at `at` and keeps them. Returns false if the ring has no room
+    /// for them without losing entries from `needed` on.
     pub(crate) fn keep(
         &mut self,
-        at: Position,
+        at: LogPosition,
         entries: &mut [u8],
-        synced: Position,
-        needed: Position,
+        synced: LogPosition,
+        needed: LogPosition,
     ) -> bool {
         let end = at.0 + entries.len() as u64;
         if end.saturating_sub(needed.0) > self.ring.len() {
@@ -49,20 +51,26 @@ impl RecentEntries {
     }
 }
 
-/// Tells the entries of one opening from those of another, which may have stood at the same positions and been lost with the power.
+/// Returns a mask that distinguishes the entries of one opening from those of another, which may
+/// have stood at the same positions before a power failure lost them.
 fn mask_of(openings: u32) -> u32 {
     crc32c::crc32c(&openings.to_le_bytes())
 }
 
-/// Removes what was kept beside a log: its segments have all of it.
+/// Removes the ring of a log whose segments contain all entries.
 pub(crate) fn remove_recent(disk: &dyn Disk, directory: &Path) {
     recent::remove(disk, directory);
 }
 
-/// Appends to a log what a process that was killed has left beside it, and cuts off what was torn there. Nobody has the log open.
-/// Leaves a log that is damaged as it is. Fails with `Unavailable` if it cannot be read or written.
-pub(crate) fn append_recent(disk: &Arc<dyn Disk>, directory: &Path, identity: Identity) -> Result<()> {
-    let Some((path, patch)) = left_behind(disk, directory, identity)? else { return Ok(()) };
+/// Appends the entries that a killed process has left in the ring to the log, and cuts off what was
+/// torn there. The log must not be open. A damaged log stays as it is. Fails with `Unavailable` if
+/// it cannot be read or written.
+pub(crate) fn append_recent(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    identity: DatabaseIdentity,
+) -> Result<()> {
+    let Some((path, patch)) = ring_patch(disk, directory, identity)? else { return Ok(()) };
     let append = || -> io::Result<()> {
         let file = disk.open(&path, true)?;
         file.set_len(patch.offset)?;
@@ -72,24 +80,25 @@ pub(crate) fn append_recent(disk: &Arc<dyn Disk>, directory: &Path, identity: Id
     append().map_err(|error| cannot("write", &path, &error))
 }
 
-/// Returns a file system that shows a log as [`append_recent`] would leave it, and changes nothing. Fails with `Unavailable` if the log
-/// cannot be read.
+/// Returns a file system that shows the log as [`append_recent`] would leave it, and changes
+/// nothing. Fails with `Unavailable` if the log cannot be read.
 pub(crate) fn with_recent(
     disk: Arc<dyn Disk>,
     directory: &Path,
-    identity: Identity,
+    identity: DatabaseIdentity,
 ) -> Result<Arc<dyn Disk>> {
-    Ok(match left_behind(&disk, directory, identity)? {
+    Ok(match ring_patch(&disk, directory, identity)? {
         Some((path, patch)) => Arc::new(PatchedDisk::new(disk, path, patch)),
         None => disk,
     })
 }
 
-/// Returns the last segment, and what it is to look like with what is kept beside it; `None` if nothing is, or the log is damaged.
-fn left_behind(
+/// Returns the last segment and the patch that adds the entries of the ring to it, or `None` if
+/// there are none or the log is damaged.
+fn ring_patch(
     disk: &Arc<dyn Disk>,
     directory: &Path,
-    identity: Identity,
+    identity: DatabaseIdentity,
 ) -> Result<Option<(PathBuf, FilePatch)>> {
     if !has_recent(&**disk, directory).map_err(|error| cannot("read", directory, &error))? {
         return Ok(None);
@@ -97,38 +106,39 @@ fn left_behind(
     let names = disk.list(directory).map_err(|error| cannot("read", directory, &error))?;
     let Some(start) = names.iter().filter_map(|name| start_of(name)).max() else { return Ok(None) };
     let path = directory.join(name_of(start));
-    let read = || -> Result<(Position, u32)> {
-        let mut reader = Reader::open(Arc::clone(disk), directory, identity, start)?;
+    let read = || -> Result<(LogPosition, u32)> {
+        let mut reader = LogReader::open(Arc::clone(disk), directory, identity, start)?;
         while reader.next_entry()?.is_some() {}
         Ok((reader.position(), reader.openings()))
     };
     let len_of = || disk.open(&path, false).and_then(|file| file.len());
     let made_for_len = len_of().map_err(|error| cannot("read", &path, &error))?;
     let (end, openings) = match read() {
-        // Its reader reports that.
+        // The reader of the log reports the damage.
         Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
         read => read?,
     };
     let bytes = RecentWrites::read(&**disk, directory, end.0);
     let Some(mut bytes) = bytes.map_err(|error| cannot("read", directory, &error))? else { return Ok(None) };
-    let len = unmask(&mut bytes, identity.seed(), mask_of(openings), end);
+    let len = unmask_entries(&mut bytes, identity.seed(), mask_of(openings), end);
     bytes.truncate(len);
     let offset = HEADER_LEN as u64 + (end.0 - start.0);
     let patch = FilePatch { offset, len: offset + len as u64, bytes, made_for_len };
     Ok((len > 0).then_some((path, patch)))
 }
 
-/// Makes entries that begin at a position of what is kept of them; returns how many bytes of it are whole entries.
-fn unmask(bytes: &mut [u8], seed: u32, mask: u32, position: Position) -> usize {
+/// Turns the bytes of the ring, which begin at `position`, into log entries. Returns the length of
+/// the complete entries.
+fn unmask_entries(bytes: &mut [u8], seed: u32, mask: u32, position: LogPosition) -> usize {
     let mut at = 0;
     while let Some((frame, rest)) = bytes[at..].split_first_chunk_mut::<FRAME_LEN>() {
         let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
         let crc = u32::from_le_bytes(frame[4..].try_into().expect("four bytes")) ^ mask;
-        let position = Position(position.0 + at as u64);
+        let position = LogPosition(position.0 + at as u64);
         let Some(content) = rest.get(..size as usize) else { break };
-        let is_whole = (1..=CONTENT_LEN_MAX).contains(&size)
+        let is_complete = (1..=CONTENT_LEN_MAX).contains(&size)
             && crc32c::crc32c_append(entry::crc_of_frame(seed, position, size), content) == crc;
-        if !is_whole {
+        if !is_complete {
             break;
         }
         frame[4..].copy_from_slice(&crc.to_le_bytes());

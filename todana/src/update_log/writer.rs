@@ -1,10 +1,10 @@
-//! The thread that writes: one write and one sync for whatever has come together meanwhile.
+//! The writer thread: one write and one sync for all entries that arrived in the meantime.
 
-use super::entry::{Change, Entry, Position};
-use super::pending::{Batch, Pending};
+use super::entry::{LogChange, LogEntry, LogPosition};
+use super::pending::{EntryBatch, PendingEntries};
 use super::recent::{RecentEntries, remove_recent};
-use super::segment::{HEADER_LEN, Header, Identity, name_of};
-use super::{LOST, LogOptions, STUCK, Shared, Sync, WELL};
+use super::segment::{DatabaseIdentity, HEADER_LEN, SegmentHeader, name_of};
+use super::{LOST, LogOptions, STUCK, SharedState, SyncPolicy, WELL};
 use crate::clock::Clock;
 use crate::data_directory::Lock;
 use crate::disk::{Disk, File};
@@ -18,78 +18,83 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::ReserveDisk;
 
-/// How long a write that failed waits until it is tried again.
-const RETRY: Duration = Duration::from_millis(200);
-/// How long after a failure it is tried again to create a segment, or the reserve.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Where each write is synced, those who have just been answered are waited for as long as so many syncs take, and no longer than
-/// `GATHER_MAX`. With 50 connections a sync is for 42 writes instead of 17, and a write takes a fifth less processor time.
+/// Delay before a failed write is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+/// Delay before the creation of a segment, or of the reserve, is retried.
+const SLOW_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// With [`SyncPolicy::Always`], the writer waits after a sync for the clients that it has just
+/// released: as long as this number of syncs takes, but no longer than `GATHER_MAX`. With 50
+/// connections a sync then covers 42 writes instead of 17, and a write takes a fifth less processor
+/// time.
 const GATHER_SYNCS: u32 = 3;
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// How long entries wait to be handed to the kernel where nobody wants them synced.
+/// Delay before entries are passed to the kernel if they need no sync.
 const NEVER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where segments are made.
+/// Where segments are created.
 pub(crate) struct LogPlace {
     pub(crate) disk: ReserveDisk,
     pub(crate) directory: PathBuf,
-    pub(crate) identity: Identity,
-    /// How often the database has been opened, this time included.
+    pub(crate) identity: DatabaseIdentity,
+    /// The number of times the database has been opened, including this one.
     pub(crate) openings: u32,
-    /// Keeps others out as long as the thread lives, also one that a disk has kept waiting until it was left to itself: a late write behind
-    /// the end that the next opening has read would be a gap in the log.
+    /// Keeps other processes out while the thread lives, even a thread that was abandoned because
+    /// the disk did not answer: a late write after the end that the next opening has read would be
+    /// a gap in the log.
     pub(crate) _lock: Lock,
 }
 
 impl LogPlace {
-    /// Creates the segment that an opening begins with, if need be in the room of the reserve.
-    fn first_segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
-        self.segment(&self.disk, start, made_ms).map_err(|missing| missing.error)
+    /// Creates the segment with which an opening begins, in the space of the reserve if necessary.
+    fn first_segment(&self, start: LogPosition, created_ms: u64) -> io::Result<Box<dyn File>> {
+        self.segment(&self.disk, start, created_ms).map_err(|missing| missing.error)
     }
 
-    /// Creates a further segment. Where there is no room for one the log goes on in the last one, so that the reserve is left alone.
+    /// Creates a further segment. If there is no space for it, the log continues in the last
+    /// segment, so the reserve is not touched.
     fn next_segment(
         &self,
-        start: Position,
-        made_ms: u64,
+        start: LogPosition,
+        created_ms: u64,
     ) -> std::result::Result<Box<dyn File>, MissingSegment> {
-        self.segment(&*self.disk.disk, start, made_ms).map(|file| self.disk.adopt(file))
+        self.segment(&*self.disk.disk, start, created_ms).map(|file| self.disk.adopt(file))
     }
 
-    /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
-    /// is replaced; anything else stays, and is reported.
+    /// Creates a segment. The file gets its name only when its header is on disk, so a segment
+    /// always has its header. An empty segment with this name is replaced; any other file stays and
+    /// is reported.
     fn segment(
         &self,
         disk: &dyn Disk,
-        start: Position,
-        made_ms: u64,
+        start: LogPosition,
+        created_ms: u64,
     ) -> std::result::Result<Box<dyn File>, MissingSegment> {
         self.refuse_foreign(&self.directory.join(name_of(start)), start)?;
         let partial = self.directory.join(name_of(start) + ".partial");
-        let made = self.named_segment(disk, &partial, start, made_ms);
-        if made.is_err() {
+        let created = self.named_segment(disk, &partial, start, created_ms);
+        if created.is_err() {
             let _ = disk.remove(&partial);
         }
-        made
+        created
     }
 
     fn named_segment(
         &self,
         disk: &dyn Disk,
         partial: &Path,
-        start: Position,
-        made_ms: u64,
+        start: LogPosition,
+        created_ms: u64,
     ) -> std::result::Result<Box<dyn File>, MissingSegment> {
         let file = match disk.create(partial) {
-            // What a failed try has left.
+            // The remains of a failed attempt.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.remove(partial).map_err(|error| in_the_way(partial, &error))?;
+                disk.remove(partial).map_err(|error| name_taken(partial, &error))?;
                 disk.create(partial)?
             }
             outcome => outcome?,
         };
         let LogPlace { identity, openings, .. } = *self;
-        let header = Header { identity, openings, start, made_ms }.encode();
+        let header = SegmentHeader { identity, openings, start, created_ms }.encode();
         file.write_at(0, &mut [IoSlice::new(&header)])?;
         file.sync()?;
         disk.rename(partial, &self.directory.join(name_of(start)))?;
@@ -97,28 +102,29 @@ impl LogPlace {
         Ok(file)
     }
 
-    /// Fails if there is a file of a segment's name that is no segment of this log without entries, nor the beginning of one.
-    fn refuse_foreign(&self, path: &Path, start: Position) -> io::Result<()> {
+    /// Fails if a file has the name of the segment and is neither a segment of this log without
+    /// entries nor the beginning of one.
+    fn refuse_foreign(&self, path: &Path, start: LogPosition) -> io::Result<()> {
         let file = match self.disk.open(path, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             file => file?,
         };
         let mut bytes = [0; HEADER_LEN];
-        let got = file.read_at(0, &mut bytes).map_err(|error| in_the_way(path, &error))?;
+        let got = file.read_at(0, &mut bytes).map_err(|error| name_taken(path, &error))?;
         let is_empty = file.len()? <= HEADER_LEN as u64;
-        let is_ours = match Header::decode(&bytes) {
+        let is_ours = match SegmentHeader::decode(&bytes) {
             Ok(header) => header.start == start && header.identity.database_id == self.identity.database_id,
             Err(_) => {
                 let LogPlace { identity, openings, .. } = *self;
-                let header = Header { identity, openings, start, made_ms: 0 }.encode();
-                // Up to where it tells the time.
-                let known = got.min(MADE_AT);
+                let header = SegmentHeader { identity, openings, start, created_ms: 0 }.encode();
+                // Compare the fields before the creation time.
+                let known = got.min(CREATED_AT_OFFSET);
                 got < HEADER_LEN && header[..known] == bytes[..known]
             }
         };
         match is_empty && is_ours {
             true => Ok(()),
-            false => Err(in_the_way(path, &"it is not a segment that is empty")),
+            false => Err(name_taken(path, &"it is not a segment that is empty")),
         }
     }
 }
@@ -126,7 +132,7 @@ impl LogPlace {
 /// The reason why there is no new segment.
 struct MissingSegment {
     error: io::Error,
-    /// There may be a file of its name all the same, where a reader goes on.
+    /// The file may have its name nevertheless, so a reader would continue there.
     has_name: bool,
 }
 
@@ -136,183 +142,193 @@ impl From<io::Error> for MissingSegment {
     }
 }
 
-/// Where a header tells when it was written.
-const MADE_AT: usize = 48;
+/// Offset of the creation time in a header.
+const CREATED_AT_OFFSET: usize = 48;
 
-fn in_the_way(path: &Path, why: &dyn Display) -> io::Error {
+fn name_taken(path: &Path, why: &dyn Display) -> io::Error {
     let message = format!("{}: {why}; a new segment needs this name: move it away", path.display());
     io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
-pub(crate) struct Writer {
+pub(crate) struct LogWriter {
     place: LogPlace,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     clock: Arc<dyn Clock>,
     options: LogOptions,
     file: Box<dyn File>,
-    /// Where the segment begins, and since when it is there.
-    start: Position,
-    born: Instant,
-    /// Behind what has been written.
-    end: Position,
-    /// When the oldest entry came that is written but not synced.
+    /// The start of the present segment, and when it was created.
+    start: LogPosition,
+    created_at: Instant,
+    /// The end of what has been written.
+    end: LogPosition,
+    /// When the oldest entry was appended that is written but not synced.
     unsynced_since: Option<Instant>,
-    batch: Batch,
-    /// A segment that could not be created is not tried again before this.
-    rotates_at: Instant,
-    /// The next segment may have its name already, though it could not be begun: what the present one took from here on would be a gap.
+    batch: EntryBatch,
+    /// A failed rotation is not retried before this time.
+    rotation_retry_at: Instant,
+    /// The next segment may already have its name although it could not be begun. Entries that the
+    /// present segment took from here on would then be a gap.
     must_rotate: bool,
-    /// What was last told of the reserve.
-    was_spent: bool,
-    /// When it is next tried to create the reserve again.
-    holds_at: Instant,
-    /// Entries of the last batch, and until when as many are waited for.
+    /// Whether the reserve was spent at the last report.
+    reserve_was_spent: bool,
+    /// When the creation of the reserve is retried.
+    reserve_retry_at: Instant,
+    /// The number of entries of the last batch, and until when the writer waits for the same number
+    /// again.
     entries: u64,
-    gathers_until: Instant,
+    gather_until: Instant,
 }
 
-impl Writer {
+impl LogWriter {
     pub(crate) fn new(
         place: LogPlace,
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         clock: Arc<dyn Clock>,
         options: LogOptions,
-        end: Position,
-    ) -> Result<Writer> {
+        end: LogPosition,
+    ) -> Result<LogWriter> {
         let file = place.first_segment(end, clock.now().0.saturating_mul(1000)).map_err(|error| {
             let name = place.directory.join(name_of(end));
             Error::new(ErrorKind::Unavailable, format!("cannot make {}: {error}", name.display()))
         })?;
-        let born = Instant::now();
-        let batch = Batch::default();
-        Ok(Writer {
+        let created_at = Instant::now();
+        let batch = EntryBatch::default();
+        Ok(LogWriter {
             place,
             shared,
             clock,
             options,
             file,
             start: end,
-            born,
+            created_at,
             end,
             unsynced_since: None,
             batch,
-            rotates_at: born,
+            rotation_retry_at: created_at,
             must_rotate: false,
-            was_spent: false,
-            holds_at: born,
+            reserve_was_spent: false,
+            reserve_retry_at: created_at,
             entries: 0,
-            gathers_until: born,
+            gather_until: created_at,
         })
     }
 
-    /// Makes the place where entries are kept until they are written; what is there is nothing any more.
+    /// Creates the ring that keeps entries until they are written. Removes the one of an earlier
+    /// opening, which is not needed any longer.
     pub(crate) fn recent(&self) -> Option<RecentEntries> {
         let LogPlace { disk, directory, identity, openings, .. } = &self.place;
         remove_recent(&*disk.disk, directory);
-        // Where the disk is full its room is for removals.
-        let keeps = self.shared.keeps_recent() && !self.shared.reserve.is_spent();
+        // On a full disk the space is for removals.
+        let keeps = self.shared.uses_recent() && !self.shared.reserve.is_spent();
         let len = if keeps { self.options.recent_max } else { 0 };
         (len > 0).then(|| RecentEntries::create(&*disk.disk, directory, *identity, *openings, len)).flatten()
     }
 
     pub(crate) fn run(mut self) {
-        let _told = TellsOfEnd(Arc::clone(&self.shared));
+        let _end_guard = WriterEndGuard(Arc::clone(&self.shared));
         loop {
-            let (ends, rotates, syncs) = self.take();
+            let (ends, rotates, syncs) = self.next_work();
             if !self.write_until_done(rotates) {
                 return;
             }
             if !(syncs || ends) {
-                // Some wait only for room.
-                self.shared.tell();
+                // Some threads wait only for space in the backlog.
+                self.shared.notify();
             } else if !self.sync() {
                 return;
             }
             if ends {
-                self.sign_off();
+                self.write_final_mark();
                 return;
             }
         }
     }
 
-    /// Waits for work and takes it: whether it is the last, whether a new segment is wanted, whether it is to be synced.
-    fn take(&mut self) -> (bool, bool, bool) {
+    /// Waits for work and takes it. Returns whether it is the last, whether a new segment was
+    /// requested, and whether to sync.
+    fn next_work(&mut self) -> (bool, bool, bool) {
         let shared = Arc::clone(&self.shared);
         let mut pending = shared.pending.lock();
         loop {
             let now = Instant::now();
-            let is_enough = pending.entries >= pending.wanted || pending.is_worth_writing();
-            if is_enough || now >= self.gathers_until {
-                pending.wanted = 0;
+            let is_enough = pending.entries >= pending.awaited_entries || pending.is_worth_writing();
+            if is_enough || now >= self.gather_until {
+                pending.awaited_entries = 0;
             }
-            let since = self.unsynced_since.or(pending.since);
-            let due = match pending.wanted {
-                0 => since.and_then(|since| since.checked_add(self.patience())),
-                _ => Some(self.gathers_until),
+            let since = self.unsynced_since.or(pending.oldest_at);
+            let due = match pending.awaited_entries {
+                0 => since.and_then(|since| since.checked_add(self.sync_delay())),
+                _ => Some(self.gather_until),
             };
             let is_due = due.is_some_and(|due| now >= due);
-            let is_asked = pending.hurry || pending.rotates || pending.ends || pending.writes;
+            let is_asked =
+                pending.sync_now || pending.rotate_requested || pending.close_requested || pending.write_now;
             if is_due || is_asked || pending.is_worth_writing() {
-                let syncs = pending.hurry || (is_due && self.options.sync != Sync::Never);
-                if pending.ends {
-                    // A change that comes from now on will not be written, so its answer must not leave either.
-                    pending.is_over = true;
+                let syncs = pending.sync_now || (is_due && self.options.sync != SyncPolicy::Never);
+                if pending.close_requested {
+                    // A change that arrives from now on will not be written, so its reply must not
+                    // be sent.
+                    pending.is_closed = true;
                     shared.exposed.store(u64::MAX, Ordering::Release);
                 }
-                let orders = (pending.ends, std::mem::take(&mut pending.rotates), syncs);
-                pending.hurry = false;
-                // Where nothing is synced, what has been handed over does not wait any longer.
-                self.unsynced_since = since.filter(|_| self.options.sync != Sync::Never);
+                let orders = (pending.close_requested, std::mem::take(&mut pending.rotate_requested), syncs);
+                pending.sync_now = false;
+                // Under `SyncPolicy::Never`, entries that the kernel has do not wait any longer.
+                self.unsynced_since = since.filter(|_| self.options.sync != SyncPolicy::Never);
                 self.entries = pending.entries;
                 self.batch = pending.take(std::mem::take(&mut self.batch));
                 return orders;
             }
             if !shared.reserve.is_spent() {
-                self.doze(&mut pending, due);
-            } else if now < self.holds_at {
-                self.doze(&mut pending, Some(due.map_or(self.holds_at, |due| due.min(self.holds_at))));
+                self.wait_for_work(&mut pending, due);
+            } else if now < self.reserve_retry_at {
+                self.wait_for_work(
+                    &mut pending,
+                    Some(due.map_or(self.reserve_retry_at, |due| due.min(self.reserve_retry_at))),
+                );
             } else {
                 MutexGuard::unlocked(&mut pending, || self.hold_reserve());
             }
         }
     }
 
-    /// Tries to create the reserve again; everything is taken then.
+    /// Tries to create the reserve again. With a reserve, the log accepts all changes.
     fn hold_reserve(&mut self) {
-        self.holds_at = Instant::now() + AGAIN;
+        self.reserve_retry_at = Instant::now() + SLOW_RETRY_DELAY;
         self.shared.reserve.hold(self.options.reserve_bytes);
-        self.tell_of_reserve();
+        self.report_reserve();
     }
 
-    /// Notifies those who wait for the health to change.
-    fn tell_of_reserve(&mut self) {
+    /// Notifies waiting threads if the state of the reserve, and with it the health, has changed.
+    fn report_reserve(&mut self) {
         let is_spent = self.shared.reserve.is_spent();
-        if std::mem::replace(&mut self.was_spent, is_spent) != is_spent {
-            // Long enough for those who look now and then to notice.
-            self.holds_at = Instant::now() + AGAIN;
-            self.shared.tell();
+        if std::mem::replace(&mut self.reserve_was_spent, is_spent) != is_spent {
+            // Keep the new state long enough for pollers to notice it.
+            self.reserve_retry_at = Instant::now() + SLOW_RETRY_DELAY;
+            self.shared.notify();
         }
     }
 
-    fn doze(&self, pending: &mut MutexGuard<'_, Pending>, until: Option<Instant>) {
+    fn wait_for_work(&self, pending: &mut MutexGuard<'_, PendingEntries>, until: Option<Instant>) {
         match until {
             Some(due) => {
-                self.shared.work.wait_until(pending, due);
+                self.shared.work_available.wait_until(pending, due);
             }
-            None => self.shared.work.wait(pending),
+            None => self.shared.work_available.wait(pending),
         }
     }
 
-    /// How long entries may gather before they are synced. Half of the time that may be lost: the other half is for the disk.
-    fn patience(&self) -> Duration {
+    /// Returns how long entries may gather before they are synced: half of the time whose changes
+    /// may be lost. The other half is for the disk.
+    fn sync_delay(&self) -> Duration {
         match self.options.sync {
-            Sync::Always => Duration::ZERO,
-            Sync::Every(interval) => interval / 2,
-            Sync::Never => NEVER_INTERVAL,
+            SyncPolicy::Always => Duration::ZERO,
+            SyncPolicy::Every(interval) => interval / 2,
+            SyncPolicy::Never => NEVER_INTERVAL,
         }
     }
 
-    /// Writes the batch, again and again if need be. False if the end comes before it succeeds.
+    /// Writes the batch and retries until it succeeds. Returns false if the log is closed first.
     fn write_until_done(&mut self, rotates: bool) -> bool {
         if self.batch.len == 0 && !rotates {
             return true;
@@ -320,120 +336,122 @@ impl Writer {
         loop {
             match self.write(rotates) {
                 Ok(()) => break,
-                Err(Failure::Lost(error)) => return self.lose(&error),
-                Err(Failure::Stuck(error)) => {
+                Err(WriteFailure::Lost(error)) => return self.fail(&error),
+                Err(WriteFailure::Stuck(error)) => {
                     if self.shared.state.load(Ordering::Relaxed) == WELL {
                         self.shared.set_state(STUCK, format!("cannot write the update log: {error}"));
                     }
                     let mut pending = self.shared.pending.lock();
-                    if pending.ends {
+                    if pending.close_requested {
                         return false;
                     }
-                    self.shared.work.wait_for(&mut pending, RETRY);
+                    self.shared.work_available.wait_for(&mut pending, RETRY_DELAY);
                 }
             }
         }
         if self.shared.state.load(Ordering::Relaxed) == STUCK {
             self.shared.set_state(WELL, String::new());
         }
-        self.tell_of_reserve();
+        self.report_reserve();
         true
     }
 
-    fn write(&mut self, rotates: bool) -> std::result::Result<(), Failure> {
-        let is_old = self.born.elapsed() >= self.options.segment_age;
+    fn write(&mut self, rotates: bool) -> std::result::Result<(), WriteFailure> {
+        let is_old = self.created_at.elapsed() >= self.options.segment_age;
         let is_due = is_old || self.end.0 - self.start.0 >= self.options.segment_len;
-        if is_due && Instant::now() >= self.rotates_at {
+        if is_due && Instant::now() >= self.rotation_retry_at {
             self.rotate_if_possible()?;
         }
         if self.batch.len > 0 {
             self.write_batch()?;
         }
         if rotates && let Some(error) = self.rotate_if_possible()? {
-            *self.shared.rotation_trouble.lock() = error.to_string();
-            self.shared.refused_rotations.fetch_add(1, Ordering::AcqRel);
-            self.shared.tell();
+            *self.shared.rotation_error.lock() = error.to_string();
+            self.shared.failed_rotations.fetch_add(1, Ordering::AcqRel);
+            self.shared.notify();
         }
         Ok(())
     }
 
-    /// Begins a new segment; if it cannot be created (no inode, too many open files), the log goes on in this one, and the error is
-    /// returned.
-    fn rotate_if_possible(&mut self) -> std::result::Result<Option<io::Error>, Failure> {
+    /// Begins a new segment. If it cannot be created (no inode, too many open files), the log
+    /// continues in the present one, and the error is returned.
+    fn rotate_if_possible(&mut self) -> std::result::Result<Option<io::Error>, WriteFailure> {
         match self.rotate() {
             Ok(()) => Ok(None),
-            // What is in the way of its name does not go by itself.
-            Err(Failure::Stuck(error))
+            // A file that occupies the name does not disappear by itself.
+            Err(WriteFailure::Stuck(error))
                 if error.kind() != io::ErrorKind::AlreadyExists && !self.must_rotate =>
             {
-                self.rotates_at = Instant::now() + AGAIN;
+                self.rotation_retry_at = Instant::now() + SLOW_RETRY_DELAY;
                 Ok(Some(error))
             }
             Err(failure) => Err(failure),
         }
     }
 
-    /// Begins a new segment, unless this one is empty.
-    fn rotate(&mut self) -> std::result::Result<(), Failure> {
+    /// Begins a new segment, unless the present one is empty.
+    fn rotate(&mut self) -> std::result::Result<(), WriteFailure> {
         if self.end == self.start {
             return Ok(());
         }
-        // Of a write that failed nothing stays behind the end: in a segment that is not the last it would be damage.
-        self.file.set_len(HEADER_LEN as u64 + (self.end.0 - self.start.0)).map_err(Failure::Stuck)?;
-        // The next one must not be there before this one is.
-        self.file.sync().map_err(Failure::Lost)?;
+        // Remove the remains of a failed write: in a segment that is not the last they would be
+        // damage.
+        self.file.set_len(HEADER_LEN as u64 + (self.end.0 - self.start.0)).map_err(WriteFailure::Stuck)?;
+        // The next segment must not exist before this one is on disk.
+        self.file.sync().map_err(WriteFailure::Lost)?;
         self.publish();
-        let made_ms = self.clock.now().0.saturating_mul(1000);
-        let made = self.place.next_segment(self.end, made_ms);
-        self.must_rotate |= made.as_ref().is_err_and(|missing| missing.has_name);
-        self.file = made.map_err(|missing| Failure::Stuck(missing.error))?;
+        let created_ms = self.clock.now().0.saturating_mul(1000);
+        let created = self.place.next_segment(self.end, created_ms);
+        self.must_rotate |= created.as_ref().is_err_and(|missing| missing.has_name);
+        self.file = created.map_err(|missing| WriteFailure::Stuck(missing.error))?;
         self.must_rotate = false;
-        (self.start, self.born) = (self.end, Instant::now());
-        self.shared.started.store(self.start.0, Ordering::Release);
+        (self.start, self.created_at) = (self.end, Instant::now());
+        self.shared.segment_start.store(self.start.0, Ordering::Release);
         Ok(())
     }
 
-    fn write_batch(&mut self) -> std::result::Result<(), Failure> {
+    fn write_batch(&mut self) -> std::result::Result<(), WriteFailure> {
         self.batch.seal(self.place.identity.seed(), self.shared.synced());
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         if let Err(error) = self.file.write_at(offset, &mut self.batch.slices()) {
-            // Half an entry is a torn tail, should the process end before the next try.
+            // If the process ends before the next attempt, half an entry is a torn tail.
             let _ = self.file.set_len(offset);
-            return Err(Failure::Stuck(error));
+            return Err(WriteFailure::Stuck(error));
         }
         self.end = self.batch.end();
-        // Whatever fails from here on, it is not written twice.
+        // The batch is written. A later failure must not write it again.
         self.batch.clear(self.end);
         self.shared.written.store(self.end.0, Ordering::Release);
         Ok(())
     }
 
-    /// False if it failed: then nobody knows what is on disk.
+    /// Syncs what is written. Returns false if the sync failed: then it is unknown what is on disk.
     fn sync(&mut self) -> bool {
         if self.shared.synced() == self.end {
-            self.settle();
+            self.finish_sync();
             return true;
         }
         let began = Instant::now();
         match self.file.sync() {
             Ok(()) => {
-                // Before anybody is told, who may come back at once.
-                self.gather(began.elapsed());
+                // Before any thread is notified, because it may append again immediately.
+                self.await_next_batch(began.elapsed());
                 self.publish();
-                self.settle();
+                self.finish_sync();
                 true
             }
-            Err(error) => self.lose(&error),
+            Err(error) => self.fail(&error),
         }
     }
 
-    /// Whoever has just been answered is likely to come back at once, and some have come meanwhile: one sync for all of them is less
-    /// work than one for each half in turn. Those who are alone wait for nobody.
-    fn gather(&mut self, took: Duration) {
-        if self.options.sync == Sync::Always {
-            self.gathers_until = Instant::now() + (took * GATHER_SYNCS).min(GATHER_MAX);
+    /// Starts the wait for the next batch. Clients that just got their replies are likely to send
+    /// again immediately, and others have sent in the meantime: one sync for all of them is less
+    /// work than one for each half in turn. A client that is alone waits for no other.
+    fn await_next_batch(&mut self, took: Duration) {
+        if self.options.sync == SyncPolicy::Always {
+            self.gather_until = Instant::now() + (took * GATHER_SYNCS).min(GATHER_MAX);
             let mut pending = self.shared.pending.lock();
-            pending.wanted = pending.entries + self.entries;
+            pending.awaited_entries = pending.entries + self.entries;
         }
     }
 
@@ -441,54 +459,56 @@ impl Writer {
         self.shared.synced.store(self.end.0, Ordering::Release);
     }
 
-    /// What has been written is synced: begins to count the time of what has come meanwhile, and tells those who wait.
-    fn settle(&mut self) {
+    /// After a sync: restarts the time limit for entries appended in the meantime, and notifies
+    /// waiting threads.
+    fn finish_sync(&mut self) {
         self.unsynced_since = None;
         {
             let pending = self.shared.pending.lock();
-            // In one step: what is overdue already does not look settled in between.
-            self.shared.due_us.store(self.shared.due_us_of(pending.since), Ordering::Release);
+            // In one step, so that an overdue change does not look durable in between.
+            self.shared.due_us.store(self.shared.due_us_of(pending.oldest_at), Ordering::Release);
         }
-        self.shared.tell();
+        self.shared.notify();
     }
 
-    fn lose(&self, error: &io::Error) -> bool {
+    fn fail(&self, error: &io::Error) -> bool {
         self.shared.set_state(LOST, format!("the update log may not be on disk: {error}"));
-        self.shared.pending.lock().give_up();
+        self.shared.pending.lock().discard();
         false
     }
 
-    /// A last mark, which tells that all before it is on disk, so that damage to it can be told from a torn tail.
-    fn sign_off(&mut self) {
-        let mut last = Batch::new(self.end);
-        let change = Change::Mark { time_ms: self.clock.now().0.saturating_mul(1000), synced: self.end };
-        last.push(&Entry { origin: None, change });
+    /// Writes a last mark, which states that everything before it is on disk. It lets a reader
+    /// distinguish damage from a torn tail.
+    fn write_final_mark(&mut self) {
+        let mut last = EntryBatch::new(self.end);
+        let change = LogChange::Mark { time_ms: self.clock.now().0.saturating_mul(1000), synced: self.end };
+        last.push(&LogEntry { origin: None, change });
         last.seal(self.place.identity.seed(), self.end);
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
-        // Without it nothing is lost but that.
+        // Without the mark only that distinction is lost.
         let _ = self.file.write_at(offset, &mut last.slices()).and_then(|()| self.file.sync());
         remove_recent(&*self.place.disk.disk, &self.place.directory);
     }
 }
 
-enum Failure {
-    /// It can be tried again.
+enum WriteFailure {
+    /// The write can be retried.
     Stuck(io::Error),
-    /// Nobody knows what is on disk.
+    /// It is unknown what is on disk.
     Lost(io::Error),
 }
 
-/// Nobody waits for a thread that has ended.
-struct TellsOfEnd(Arc<Shared>);
+/// Wakes the waiting threads when the writer thread ends, even if it panics.
+struct WriterEndGuard(Arc<SharedState>);
 
-impl Drop for TellsOfEnd {
+impl Drop for WriterEndGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set_state(LOST, "the update log's thread has failed".into());
         }
-        self.0.has_left.store(true, Ordering::Release);
-        // No listener: one of them may be what has failed.
-        drop(self.0.trouble.lock());
+        self.0.writer_ended.store(true, Ordering::Release);
+        // Listeners are not called, because one of them may have caused the panic.
+        drop(self.0.reason.lock());
         self.0.progress.notify_all();
     }
 }

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use swayed_disk::{Sway, Swayed};
 use todana::backup::{BackedUp, Backup, Receiver};
-use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, RestoreOptions, Salvaged};
+use todana::update_log::{LogOptions, SyncPolicy};
+use todana::{
+    Clock, DataDirectory, DataOptions, Database, ManualClock, RestoreOptions, Salvaged, WorkerCounters,
+};
 use todana_core::{Delete, Operation, Result, Store, Ttl, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -22,7 +24,7 @@ pub(crate) const NOW: u64 = 1_700_000_000;
 
 pub(crate) struct Kept {
     pub(crate) database: Arc<Database>,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) lane: Arc<WorkerCounters>,
     pub(crate) clock: Arc<ManualClock>,
     // Dropped last: the lock outlives the log.
     pub(crate) directory: DataDirectory,
@@ -60,7 +62,7 @@ pub(crate) fn empty(clock: &Arc<ManualClock>) -> Database {
 }
 
 pub(crate) fn open(path: &Path, segment_len: u64) -> Kept {
-    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
+    let log = LogOptions { sync: SyncPolicy::Always, segment_len, ..LogOptions::default() };
     open_with(path, &DataOptions { log, ..DataOptions::default() })
 }
 

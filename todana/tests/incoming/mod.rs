@@ -14,7 +14,7 @@ use crate::opener::{DATABASE_ID, NOW, blocks, entries, header, identity, split, 
 use std::path::Path;
 use std::sync::Arc;
 use todana::backup::{BACKUP, BackedUp, Receiver};
-use todana::update_log::{Entries, Identity, Position, Reader};
+use todana::update_log::{DatabaseIdentity, EntryDecoder, LogPosition, LogReader};
 use todana::{Clock, DataDirectory, Database, ManualClock, RestoreOptions, restore, verify};
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
@@ -290,14 +290,14 @@ impl Pieces {
 }
 
 /// An entry as it was shown: where, and what it says.
-type Shown = (Position, String);
+type Shown = (LogPosition, String);
 
 /// The bytes of a log that come from elsewhere: `kind(1) position(8) | rest`. kind mod 2: 0 rest is those bytes; 1 rest is contents of
 /// entries, each behind its length(1), all checksums are right. In whatever portions they come, the same entries are shown, those that the
 /// log's own reader shows of a file.
 pub(crate) fn take_apart_any(bytes: &[u8]) {
     let Some(([kind, from @ ..], rest)) = bytes.split_first_chunk::<9>() else { return };
-    let from = Position(u64::from_le_bytes(*from));
+    let from = LogPosition(u64::from_le_bytes(*from));
     let bytes = if kind % 2 == 0 { rest.to_vec() } else { framed(from, rest) };
     let (shown, end) = taken_apart(from, &bytes, bytes.len().max(1));
     let portion = (1 + usize::from(kind >> 1)).max(bytes.len() / 500);
@@ -315,9 +315,10 @@ pub(crate) fn take_apart_any(bytes: &[u8]) {
         &Path::new("/log").join(format!("{:020}.log", from.0)),
         [with_checksum(segment), bytes].concat(),
     );
-    let identity = Identity { server_id: 7, database_id: *DATABASE_ID };
+    let identity = DatabaseIdentity { server_id: 7, database_id: *DATABASE_ID };
     let disk = Arc::new(CrashDisk::with(state));
-    let mut reader = Reader::open(disk, Path::new("/log"), identity, from).expect("its segment begins there");
+    let mut reader =
+        LogReader::open(disk, Path::new("/log"), identity, from).expect("its segment begins there");
     let mut read = Vec::new();
     while let Ok(Some((position, entry))) = reader.next_entry() {
         read.push((position, format!("{entry:?}")));
@@ -326,11 +327,11 @@ pub(crate) fn take_apart_any(bytes: &[u8]) {
 }
 
 /// The entries, and how they end.
-fn taken_apart(from: Position, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
-    let mut entries = Entries::new(*DATABASE_ID, from);
+fn taken_apart(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
+    let mut entries = EntryDecoder::new(*DATABASE_ID, from);
     let mut shown = Vec::new();
     for bytes in bytes.chunks(portion) {
-        entries.take(bytes);
+        entries.push(bytes);
         loop {
             let before = entries.position();
             match entries.next_entry() {
@@ -353,7 +354,7 @@ fn taken_apart(from: Position, bytes: &[u8], portion: usize) -> (Vec<Shown>, Str
 }
 
 /// Entries of these contents, from a position on.
-pub(crate) fn framed(from: Position, mut contents: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(from: LogPosition, mut contents: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some((len, behind)) = contents.split_first() {
         let (content, behind) = behind.split_at(behind.len().min((*len).into()));

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use todana::update_log::{LogOptions, Position, Sync, UpdateLog};
+use todana::update_log::{LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use todana::{
-    Clock, CommitPoint, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, RestoreOptions,
-    Salvaged,
+    Clock, CommitPoint, DataDirectory, DataOptions, Database, ManualClock, Opened, RestoreOptions, Salvaged,
+    WorkerCounters,
 };
 use todana_core::{Attributes, Get, Operation, Reply, Result, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
@@ -23,7 +23,7 @@ pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 pub(crate) struct Kept {
     pub(crate) database: Database,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) lane: Arc<WorkerCounters>,
     committed: Mutex<CommitPoint>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) opened: Opened,
@@ -32,7 +32,7 @@ pub(crate) struct Kept {
     pub(crate) directory: DataDirectory,
 }
 
-pub(crate) fn options(sync: Sync) -> LogOptions {
+pub(crate) fn options(sync: SyncPolicy) -> LogOptions {
     // Small, so that it comes round. What a reserve does has tests of its own.
     LogOptions { sync, recent_max: 4096, reserve_bytes: 0, ..LogOptions::default() }
 }
@@ -100,7 +100,7 @@ impl Kept {
     }
 
     /// Returns the end of the last change in the update log.
-    pub(crate) fn logged(&self) -> Position {
+    pub(crate) fn logged(&self) -> LogPosition {
         (*self.committed.lock().unwrap()).into()
     }
 

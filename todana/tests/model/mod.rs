@@ -4,7 +4,7 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use todana::{Clock, Database, Lane, ManualClock};
+use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{
     Arithmetic, Delete, Direction, Expiry, Family, Get, Needs, Recache, Refusal, Reply, Store, StoreMode,
     Touch, Ttl, UnixSeconds,
@@ -147,7 +147,7 @@ type Outcome = Result<(), TestCaseError>;
 /// Both sides.
 pub(crate) struct Model {
     database: Database,
-    lane: Arc<Lane>,
+    lane: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     pub(crate) items: BTreeMap<usize, Item>,
     flush_at: Option<u64>,

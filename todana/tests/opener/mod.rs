@@ -15,7 +15,7 @@ use crate::crash_disk::{CrashDisk, Op, State};
 use crate::kept::{DATA, Kept, open, options};
 use std::path::Path;
 use std::sync::Arc;
-use todana::update_log::{Sync, Tail};
+use todana::update_log::{LogTail, SyncPolicy};
 use todana::verify;
 use todana_core::{ErrorKind, Result};
 
@@ -54,7 +54,7 @@ pub(crate) fn open_any(bytes: &[u8]) {
     }
     let disk = CrashDisk::with(state.clone());
     let verified = verify(Arc::new(disk), Path::new(DATA), &mut |_| ());
-    let Some(first) = judge(open(&CrashDisk::with(state.clone()), NOW, options(Sync::Never))) else {
+    let Some(first) = judge(open(&CrashDisk::with(state.clone()), NOW, options(SyncPolicy::Never))) else {
         assert!(verified.is_err() || !verified.unwrap().damages.is_empty());
         return salvage(state);
     };
@@ -67,9 +67,9 @@ pub(crate) fn open_any(bytes: &[u8]) {
     let state = first.disk.state();
     first.kill();
     let second =
-        judge(open(&CrashDisk::with(state), NOW, options(Sync::Never))).expect("it was opened before");
+        judge(open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never))).expect("it was opened before");
     assert_eq!(second.records(), records);
-    assert_eq!((second.opened.end, &second.opened.tail), (end, &Tail::Clean));
+    assert_eq!((second.opened.end, &second.opened.tail), (end, &LogTail::Clean));
     second.kill();
 }
 
@@ -77,9 +77,9 @@ pub(crate) fn open_any(bytes: &[u8]) {
 fn salvage(state: State) {
     let disk = CrashDisk::with(state);
     match crate::kept::salvage(&disk, NOW) {
-        Ok(_) => {
-            judge(open(&crate::kept::salvaged(&disk), NOW, options(Sync::Never))).expect("it was made").kill()
-        }
+        Ok(_) => judge(open(&crate::kept::salvaged(&disk), NOW, options(SyncPolicy::Never)))
+            .expect("it was made")
+            .kill(),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
     }
 }

@@ -12,7 +12,7 @@ use crate::kept::{DATA, open, options, salvage, salvaged};
 use crate::opener::{NOW, blocks_at, entries_at, identity};
 use std::path::Path;
 use std::sync::Arc;
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 use todana::verify;
 use todana_core::ErrorKind;
 
@@ -31,7 +31,7 @@ pub(crate) fn salvage_any(bytes: &[u8]) {
             let made = salvaged(&disk);
             let verified = verify(Arc::new(made.clone()), Path::new(DATA), &mut |_| ()).expect("it was made");
             assert_eq!(verified.damages, Vec::<String>::new());
-            open(&made, NOW, options(Sync::Never)).expect("nothing in it is damaged").kill();
+            open(&made, NOW, options(SyncPolicy::Never)).expect("nothing in it is damaged").kill();
         }
         Err(error) => {
             let files = disk.state().files();

@@ -225,7 +225,7 @@ mod tests {
     use crate::session::wake::{Waits, WakeQueues};
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
-    use todana::update_log::{LogOptions, Sync};
+    use todana::update_log::{LogOptions, SyncPolicy};
     use todana::{DataOptions, SystemClock};
     use todana_core::{Operation, Reply, Store};
     use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
@@ -255,7 +255,7 @@ mod tests {
             Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock));
         let directory =
             Arc::new(DataDirectory::open(Arc::new(todana::disk::SystemDisk), folder.path()).unwrap());
-        let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+        let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
         let options = DataOptions { log, ..DataOptions::default() };
         directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
         let database = Arc::new(database);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use todana::checkpoint::Held;
+use todana::checkpoint::HeldBytes;
 use todana_protocol::memcached::Sink;
 
 /// What waits in it at most, unless a single frame is longer.
@@ -26,7 +26,7 @@ pub(super) struct Pipe {
     /// Whoever fills it need not go on: nobody takes any more, or the last frame is in.
     is_stopped: AtomicBool,
     /// What of the log is kept for it.
-    held: OnceLock<Held>,
+    held: OnceLock<HeldBytes>,
 }
 
 #[derive(Default)]
@@ -153,13 +153,13 @@ impl Pipe {
     }
 
     /// From now on this is kept for it.
-    pub(super) fn keeps(&self, held: Held) {
+    pub(super) fn keeps(&self, held: HeldBytes) {
         let _ = self.held.set(held);
     }
 
     /// Bytes of the log that are on disk for its sake alone; 0 once it is over.
     pub(super) fn held_len(&self) -> u64 {
-        self.held.get().map_or(0, Held::len_bytes)
+        self.held.get().map_or(0, HeldBytes::len_bytes)
     }
 
     /// Nothing will ever be taken from it again.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::backup::Backup;
 use todana::disk::SystemDisk;
-use todana::update_log::{Health, LogBytes, Position};
+use todana::update_log::{DurabilityHealth, LogBytes, LogPosition};
 use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::memcached::{Exported, LogStart};
@@ -130,7 +130,7 @@ fn log(
             let message = format!("the update log ends at position {}", end.0);
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        LogStart::At(position) => Some(Position(position)),
+        LogStart::At(position) => Some(LogPosition(position)),
         LogStart::End => Some(end),
     };
     let mut bytes = directory.log_bytes(from)?;
@@ -151,7 +151,7 @@ fn log(
     }
     loop {
         send_log(&mut flow, &mut bytes, log.readable())?;
-        if let Health::Lost(why) = log.health() {
+        if let DurabilityHealth::Lost(why) = log.health() {
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         if !pipe.wait_for_news(LOOK_AGAIN) {
@@ -160,7 +160,7 @@ fn log(
     }
 }
 
-fn send_log(flow: &mut Flow<'_>, bytes: &mut LogBytes, until: Position) -> Result<()> {
+fn send_log(flow: &mut Flow<'_>, bytes: &mut LogBytes, until: LogPosition) -> Result<()> {
     let mut piece = Vec::new();
     while bytes.position() < until {
         bytes.read(until, FRAME_LEN_MAX, &mut piece)?;

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
 use todana::replication::{NANOS, first_of_second};
-use todana::update_log::{Position, segments};
+use todana::update_log::{LogPosition, segments};
 use todana::{Action, Clock, Expiry, Opened, Overwrite, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::Stored;
@@ -162,7 +162,7 @@ pub(crate) fn restore(
         }
     };
     if let (Some(_), Some(opened)) = (&mark, opened)
-        && opened.end != Position(0)
+        && opened.end != LogPosition(0)
         && !is_half_read
     {
         expect_older(served, opened.end, &path, &*file, disk)?;
@@ -215,7 +215,7 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 /// back is older, and the next snapshot would replace the file. `end` is where the log ended at this start.
 fn expect_older(
     served: &Served,
-    end: Position,
+    end: LogPosition,
     path: &Path,
     file: &dyn File,
     disk: &dyn Disk,
@@ -226,7 +226,7 @@ fn expect_older(
     let Some(head) = SnapshotHead::parse(&bytes) else { return Ok(()) };
     let log = place.directory.join("log");
     let segments = segments(disk, &log).map_err(failed)?;
-    let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.made_ms).max();
+    let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.created_ms).max();
     // Those that are made beside the log end with a second; and a second is as fine as the log's own time is.
     let is_beside_log = head.timestamp == as_of_second(head.timestamp / NANOS);
     match last.filter(|_| !is_beside_log) {
@@ -276,7 +276,7 @@ fn fill(
                 return Err("it was called off".into());
             }
             if let Some(log) = database.log()
-                && log.is_crowded()
+                && log.is_backlogged()
             {
                 log.wait_while(log.end(), goes_on).map_err(|error| error.to_string())?;
             }

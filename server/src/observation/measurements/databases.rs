@@ -6,7 +6,7 @@ use crate::replica::ConnectedReplica;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::DataDirectory;
-use todana::update_log::{Health, UpdateLog};
+use todana::update_log::{DurabilityHealth, UpdateLog};
 use todana_core::{Checkpointed, Status};
 
 /// A database, read once for all its rows.
@@ -86,15 +86,15 @@ pub(crate) fn health(served: &Served) -> Option<&'static str> {
     let log = served.database.log().map(UpdateLog::health);
     // Where an engine's own files are well, the log for replicas beside them counts.
     let health = match (served.database.durability()?.health(), log) {
-        (Health::Well, Some(health)) => health,
+        (DurabilityHealth::Well, Some(health)) => health,
         (health, _) => health,
     };
     Some(match health {
-        Health::Lost(_) => "lost",
+        DurabilityHealth::Lost(_) => "lost",
         // Changes are in the log; the tree cannot take them.
-        Health::Well if served.has_files() && served.database.has_stuck_checkpoints() => "stuck",
-        Health::Well if takes_writes(served) => "well",
-        Health::Well | Health::Stuck(_) => "stuck",
+        DurabilityHealth::Well if served.has_files() && served.database.has_stuck_checkpoints() => "stuck",
+        DurabilityHealth::Well if takes_writes(served) => "well",
+        DurabilityHealth::Well | DurabilityHealth::Stuck(_) => "stuck",
     })
 }
 

@@ -6,7 +6,7 @@ use crate::process;
 use crate::shared::Shared;
 use std::time::Duration;
 use todana::Clock;
-use todana::update_log::Sync;
+use todana::update_log::SyncPolicy;
 
 table! { RECORDS, "Memory and records", "", |s, r: Readings|
     "bytes", _, "memcached_current_bytes", Gauge, "Bytes of the records as stored." => r.status.live_bytes;
@@ -95,7 +95,7 @@ table! { KEPT, "Data directory",
         r.directory.as_ref().map(|directory| directory.history().failed);
     "todana_last_checkpoint_time", _, "todana_last_checkpoint_timestamp_seconds", Gauge,
         "When the newest checkpoint was begun, Unix time; 0 without." =>
-        r.directory.as_ref().map(|directory| directory.history().last.map_or(0, |last| last.made_ms / 1000));
+        r.directory.as_ref().map(|directory| directory.history().last.map_or(0, |last| last.created_ms / 1000));
     "todana_last_checkpoint_seconds", _, "todana_last_checkpoint_duration_seconds", Gauge,
         "How long it took to make; 0 for one that was found at the start." =>
         r.directory.as_ref().map(|directory| directory.history().last.map_or(Duration::ZERO, |last| last.took));
@@ -113,9 +113,9 @@ table! { KEPT, "Data directory",
 fn sync(shared: &Shared) -> Option<String> {
     let of_files = shared.databases.primary().database.engine_sync();
     Some(match of_files.or(shared.options.databases.data.as_ref().map(|place| place.sync))? {
-        Sync::Always => "always".to_string(),
-        Sync::Every(interval) => interval.as_millis().to_string(),
-        Sync::Never => "never".to_string(),
+        SyncPolicy::Always => "always".to_string(),
+        SyncPolicy::Every(interval) => interval.as_millis().to_string(),
+        SyncPolicy::Never => "never".to_string(),
     })
 }
 

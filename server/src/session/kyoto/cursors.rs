@@ -6,7 +6,7 @@ use super::reach::Reach;
 use super::scope::Scope;
 use super::session::KyotoSession;
 use todana::Records;
-use todana::kyoto::{Entry, KyotoCursor};
+use todana::kyoto::{CursorEntry, KyotoCursor};
 use todana_core::Result as Outcome;
 use todana_protocol::kyoto::{Call, Failure, Procedure, Trouble};
 
@@ -137,7 +137,7 @@ fn at_record(outcome: Outcome<bool>) -> Ended {
     if outcome.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
 }
 
-fn tell(entry: &Entry, answer: &mut Answer<'_>) {
+fn tell(entry: &CursorEntry, answer: &mut Answer<'_>) {
     with_time(entry.time, "value", &entry.value, |pairs| {
         let mut all = vec![("key", &entry.key[..])];
         all.extend_from_slice(pairs);

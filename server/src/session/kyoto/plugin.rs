@@ -14,7 +14,7 @@ use crate::session::{Next, Retained, Session, Step, Turn};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::atomic::Ordering;
 use todana::Records;
-use todana::kyoto::{Kyoto, NEVER};
+use todana::kyoto::{KyotoRecords, NEVER};
 use todana_core::{Action, Attributes, Record, Result as Outcome, Visitor};
 use todana_protocol::Sink;
 use todana_protocol::kyoto::Target;
@@ -278,7 +278,7 @@ fn count(hits: &Own, misses: &Own, is_hit: bool) {
 
 /// Adds to a number in decimal text, which does not go below 0; its time and its flags stay. `None`: there is no record.
 fn sum<R: Records>(
-    records: &Kyoto<R>,
+    records: &KyotoRecords<R>,
     key: &[u8],
     amount: i64,
     port: CompatiblePort,

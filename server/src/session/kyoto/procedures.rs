@@ -6,12 +6,12 @@ use super::reach::Reach;
 use super::scope::{Scope, records};
 use super::session::KyotoSession;
 use todana::Records;
-use todana::kyoto::{Kyoto, Origin};
+use todana::kyoto::{IncrementOrigin, KyotoRecords};
 use todana_core::Result as Outcome;
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
 
 /// Where something is to be stored, its key, its value and its time.
-type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
+type ToStore<'r, 'c> = (KyotoRecords<&'r Reach>, &'c [u8], &'c [u8], u64);
 
 const ILLOGICAL: Failure<'static> = Failure::Database(Trouble::LogicalInconsistency);
 
@@ -28,11 +28,11 @@ pub(super) fn with_time<T>(
     }
 }
 
-fn origin<T: Into<Origin<T>>>(asked: kyoto::Origin<T>) -> Origin<T> {
+fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::Origin<T>) -> IncrementOrigin<T> {
     match asked {
         kyoto::Origin::From(number) => number.into(),
-        kyoto::Origin::Try => Origin::Try,
-        kyoto::Origin::Set => Origin::Set,
+        kyoto::Origin::Try => IncrementOrigin::Try,
+        kyoto::Origin::Set => IncrementOrigin::Set,
     }
 }
 
@@ -119,7 +119,7 @@ impl Scope {
 
     /// The records that a call is about.
     #[inline]
-    pub(super) fn records(&self, call: &Call<'_>) -> Result<Kyoto<&Reach>, Failure<'static>> {
+    pub(super) fn records(&self, call: &Call<'_>) -> Result<KyotoRecords<&Reach>, Failure<'static>> {
         self.reach(call.target()).map(records)
     }
 
@@ -286,12 +286,12 @@ impl Scope {
         let outcome = if call.flag(b"atomic") {
             let begin = reach.served().database.begin(reach.lane());
             begin.and_then(|transaction| {
-                let outcome = work(&Kyoto::new(&transaction, is_persistent))?;
+                let outcome = work(&KyotoRecords::new(&transaction, is_persistent))?;
                 reach.commit(transaction)?;
                 Ok(outcome)
             })
         } else {
-            work(&Kyoto::new(reach, is_persistent))
+            work(&KyotoRecords::new(reach, is_persistent))
         };
         outcome.map_err(failure)
     }
@@ -367,16 +367,16 @@ trait Apply {
     fn view(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Outcome<bool>;
 }
 
-impl<R: Records> Apply for Kyoto<R> {
+impl<R: Records> Apply for KyotoRecords<R> {
     fn set(&self, key: &[u8], value: &[u8], time: u64) -> Outcome<()> {
-        Kyoto::set(self, key, value, time)
+        KyotoRecords::set(self, key, value, time)
     }
 
     fn remove(&self, key: &[u8]) -> Outcome<bool> {
-        Kyoto::remove(self, key)
+        KyotoRecords::remove(self, key)
     }
 
     fn view(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
-        Kyoto::view(self, key, &mut |value, _| see(value))
+        KyotoRecords::view(self, key, &mut |value, _| see(value))
     }
 }

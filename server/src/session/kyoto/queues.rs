@@ -27,7 +27,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::kyoto::NEVER;
-use todana::{Heading, Records};
+use todana::{Records, ScanDirection};
 use todana_core::Result as Outcome;
 use todana_protocol::Sink;
 use todana_protocol::kyoto::Target;
@@ -411,7 +411,7 @@ fn take(heads: &Heads, reach: &Reach, name: &[u8], room: usize) -> Outcome<Found
     let (mut from, version) = heads.start(name, Instant::now());
     loop {
         let mut first = None;
-        reach.walk(Heading::Up, Bound::Included(&from), &mut |key, record| {
+        reach.walk(ScanDirection::Up, Bound::Included(&from), &mut |key, record| {
             if key.starts_with(&prefix) {
                 first = Some((key.to_vec(), record.value.len()));
             }

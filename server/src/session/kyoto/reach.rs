@@ -4,7 +4,7 @@ use crate::databases::awaits::DatabaseLane;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use todana::{CommitPoint, Heading, Lane, Records, Transaction};
+use todana::{CommitPoint, Records, ScanDirection, Transaction, WorkerCounters};
 use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
 
 /// A database of the server's, with a lane of the worker's.
@@ -38,7 +38,7 @@ impl Reach {
         self.shared.options.limits.flush_allowed
     }
 
-    pub(crate) fn lane(&self) -> &Lane {
+    pub(crate) fn lane(&self) -> &WorkerCounters {
         &self.lane.lane
     }
 
@@ -86,7 +86,7 @@ impl Records for Reach {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {

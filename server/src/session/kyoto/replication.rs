@@ -78,7 +78,7 @@ impl Scope {
             let Some(directory) = self.shared.persistence.exports.directory(database) else { continue };
             let found = segments(&todana::disk::SystemDisk, &directory.path().join("log"));
             let found = found.map_err(|_| UNREADABLE)?;
-            let ends_ms = found.iter().skip(1).map(|next| next.made_ms).chain([self.now() * 1000]);
+            let ends_ms = found.iter().skip(1).map(|next| next.created_ms).chain([self.now() * 1000]);
             for (segment, ended_ms) in found.iter().zip(ends_ms) {
                 number += 1;
                 let path = directory.path().join(update_log::file_name(number));

@@ -7,7 +7,7 @@ use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::Clock;
-use todana::kyoto::Kyoto;
+use todana::kyoto::KyotoRecords;
 use todana_protocol::kyoto::{Failure, Target};
 
 /// What an answer may hold, in bytes, as a request of the original's.
@@ -73,6 +73,6 @@ impl Scope {
 
 /// The records of a database as Kyoto's clients mean them.
 #[inline]
-pub(super) fn records(reach: &Reach) -> Kyoto<&Reach> {
-    Kyoto::new(reach, reach.served().name.tuning.persistent)
+pub(super) fn records(reach: &Reach) -> KyotoRecords<&Reach> {
+    KyotoRecords::new(reach, reach.served().name.tuning.persistent)
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana::{Database, Holder, Lane, Name, Transaction};
+use todana::{Database, Name, Transaction, TransactionHolder, WorkerCounters};
 use todana_core::{Error, ErrorKind, Result as Outcome};
 use todana_protocol::kyoto::{Failure, Status};
 use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
@@ -66,12 +66,12 @@ struct Machines {
     is_closed: bool,
 }
 
-impl Holder for Reach {
+impl TransactionHolder for Reach {
     fn database(&self) -> &Database {
         &self.served().database
     }
 
-    fn lane(&self) -> &Lane {
+    fn lane(&self) -> &WorkerCounters {
         Reach::lane(self)
     }
 }

@@ -13,7 +13,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::kyoto::translate;
-use todana::{Heading, Records, Symbols};
+use todana::{KeySymbols, Records, ScanDirection};
 use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
 
@@ -78,7 +78,7 @@ enum Task {
     Similar {
         origin: Vec<u8>,
         range: usize,
-        symbols: Symbols,
+        symbols: KeySymbols,
         limit: usize,
     },
     Vacuum,
@@ -146,7 +146,7 @@ impl Scope {
             Some(Procedure::MatchSimilar) => {
                 let range = call.integer(b"range").filter(|&range| range >= 0).unwrap_or(1);
                 let range = usize::try_from(range).unwrap_or(usize::MAX);
-                let symbols = if call.flag(b"utf") { Symbols::Characters } else { Symbols::Bytes };
+                let symbols = if call.flag(b"utf") { KeySymbols::Characters } else { KeySymbols::Bytes };
                 Task::Similar { origin: sought(b"origin")?, range, symbols, limit }
             }
             Some(Procedure::Synchronize) => {
@@ -427,7 +427,7 @@ impl Records for Keys<'_> {
 
     fn walk(
         &self,
-        heading: Heading,
+        heading: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Outcome<()> {

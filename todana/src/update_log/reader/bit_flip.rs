@@ -1,24 +1,26 @@
-//! Telling one changed bit from a write that was torn, where no mark tells that an entry was on disk.
+//! Distinguishes one changed bit from a torn write, where no mark states that an entry was on disk.
 //!
-//! A crash leaves blocks that were never written: they are zeros, for a log only grows. It changes no bit in the middle of what was
-//! written. So an entry that is whole but for one bit was damaged later. A checksum of 32 bits tells which bit: those of all
-//! changes of one bit differ, up to 2^31 bits.
+//! A crash leaves blocks that were never written. They are zeros, because a log only grows, and no
+//! bit changes in the middle of what was written. An entry with exactly one wrong bit was therefore
+//! damaged later. Its checksum of 32 bits identifies the bit: up to 2^31 bits, every changed bit
+//! gives a different checksum.
 
-use super::{CONTENT_LEN_MAX, FRAME_LEN, Segment, entry};
-use crate::update_log::Position;
+use super::{CONTENT_LEN_MAX, FRAME_LEN, SegmentReader, entry};
+use crate::update_log::LogPosition;
 use todana_core::Result;
 
-/// CRC32C's polynomial, the lowest power in the highest bit.
+/// The polynomial of CRC32C, with the lowest power in the highest bit.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// What a disk writes in one.
+/// The unit of a disk write.
 const BLOCK: u64 = 512;
-/// In longer entries than this, torn ones would pass for damaged by accident too often: at this length, one of 8,192.
+/// In entries longer than this, torn writes would too often look like a changed bit by chance: at
+/// this length, one of 8,192.
 const SHORT: usize = 64 << 10;
 
-impl Segment {
-    /// If the entry at `offset` would be whole but for one bit, and it is not one that a torn write has left 0: the offset
-    /// of its byte.
-    pub(super) fn flipped_bit(&mut self, offset: u64, position: Position) -> Result<Option<u64>> {
+impl SegmentReader {
+    /// Returns the offset of the byte with the changed bit if the entry at `offset` would be
+    /// complete but for that bit, unless a torn write can have left the byte 0.
+    pub(super) fn flipped_bit(&mut self, offset: u64, position: LogPosition) -> Result<Option<u64>> {
         self.load(offset, FRAME_LEN)?;
         let Some(frame) = self.window.at(offset).first_chunk::<FRAME_LEN>().copied() else { return Ok(None) };
         let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
@@ -40,8 +42,8 @@ impl Segment {
         Ok(None)
     }
 
-    /// Of an entry of this size; `None` if the file does not hold so much.
-    fn checksum(&mut self, offset: u64, position: Position, size: u32) -> Result<Option<u32>> {
+    /// Returns the checksum of an entry of this size, or `None` if the file is too short for it.
+    fn checksum(&mut self, offset: u64, position: LogPosition, size: u32) -> Result<Option<u32>> {
         let len = FRAME_LEN + size as usize;
         if size == 0 || size > CONTENT_LEN_MAX || offset + len as u64 > self.file_len {
             return Ok(None);
@@ -51,14 +53,14 @@ impl Segment {
         Ok(Some(crc32c::crc32c_append(entry::crc_of_frame(self.seed, position, size), bytes)))
     }
 
-    /// Whether there are only zeros from there to the end of the block.
+    /// Returns true if there are only zeros from `at` to the end of the block.
     fn may_be_torn(&mut self, at: u64) -> Result<bool> {
         let end = ((at / BLOCK + 1) * BLOCK).min(self.file_len);
         self.load(at, (end - at) as usize)?;
         Ok(self.window.at(at).iter().take((end - at) as usize).all(|&byte| byte == 0))
     }
 
-    /// Whether a block of the entry ends in zeros, as one that was not written does.
+    /// Returns true if a block of the entry ends in zeros, as an unwritten block does.
     fn has_torn_block(&mut self, offset: u64, size: u32) -> Result<bool> {
         let end = offset + (FRAME_LEN + size as usize) as u64;
         let mut block_end = (offset / BLOCK + 1) * BLOCK;
@@ -72,12 +74,14 @@ impl Segment {
     }
 }
 
-/// Which byte of an entry has one bit changed, if its checksum differs by `difference`; its content has this size.
+/// Returns the index of the byte in which one bit has changed, if `difference` between the
+/// checksums is explained by one bit. `size` is the size of the content.
 fn changed_byte(difference: u32, size: usize) -> Option<usize> {
     if difference.is_power_of_two() {
         return Some(4 + difference.trailing_zeros() as usize / 8);
     }
-    // A change in the last byte goes through the fewest steps, one in the first bit through all.
+    // A change in the last byte passes through the fewest steps, a change in the first bit through
+    // all of them.
     let mut state = 1u32;
     for step in 1..=size * 8 {
         state = (state >> 1) ^ (if state & 1 == 1 { POLYNOMIAL } else { 0 });

@@ -1,52 +1,54 @@
-//! Stretches of the log as bytes: read from the segments of a log that is being written, and taken apart again by whoever gets
-//! them.
+//! Reads the update log as bytes while it is being written, and decodes such bytes again at the
+//! receiver.
 //!
-//! Nobody looks into the bytes at the reading end, so little memory is needed however long an entry is. They are checked at the
-//! other end, entry by entry.
+//! The reading side does not interpret the bytes, so it needs little memory even for long entries.
+//! The receiver checks them, entry by entry.
 
-use super::entry::{self, CONTENT_LEN_MAX, Entry, FRAME_LEN, Position};
-use super::segment::{HEADER_LEN, Header, Identity, name_of, start_of};
-use crate::checkpoint::{Held, Hold};
+use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, LogEntry, LogPosition};
+use super::segment::{DatabaseIdentity, HEADER_LEN, SegmentHeader, name_of, start_of};
+use crate::checkpoint::{HeldBytes, LogHold};
 use crate::disk::{Disk, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// Read at once where nobody else says how much.
-const PIECE: usize = 64 << 10;
-/// So often a segment that has just been removed is passed over for the next one.
+/// Bytes read at once where the caller states no limit.
+const PIECE_LEN: usize = 64 << 10;
+/// How often a segment that was just removed is skipped in favour of the next.
 const TRIES: u32 = 16;
 
-/// Reads a log from a position on, beside whoever writes it. What has not been read yet is kept as long as this is there.
+/// Reads a log from a position on, next to its writer. The log that is not yet read is kept as long
+/// as this value exists.
 pub struct LogBytes {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
-    identity: Identity,
-    position: Position,
-    segment: Option<Segment>,
-    hold: Hold,
+    identity: DatabaseIdentity,
+    position: LogPosition,
+    segment: Option<OpenSegment>,
+    hold: LogHold,
 }
 
 #[derive(Clone)]
-struct Segment {
+struct OpenSegment {
     path: PathBuf,
     file: Arc<dyn File>,
-    start: Position,
-    /// Where the next one begins, if there was one when this one was opened.
-    next: Option<Position>,
+    start: LogPosition,
+    /// The start of the next segment, if there was one when this one was opened.
+    next: Option<LogPosition>,
 }
 
 impl LogBytes {
-    /// From a position between two entries, `None` for as far back as the log goes. Fails with `Invalid` if it does not go back so
-    /// far, with `Unavailable` if it cannot be read. Whether the position is one between two entries
-    /// [`is_between_entries`](Self::is_between_entries) tells.
+    /// Begins at a position between two entries, or at the oldest entry if `from` is `None`. Fails
+    /// with `Invalid` if the log does not go back that far, and with `Unavailable` if it cannot be
+    /// read. Does not check that the position lies between two entries; use
+    /// [`is_between_entries`](Self::is_between_entries).
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
-        identity: Identity,
-        from: Option<Position>,
-        hold: Hold,
+        identity: DatabaseIdentity,
+        from: Option<LogPosition>,
+        hold: LogHold,
     ) -> Result<LogBytes> {
         let directory = directory.to_path_buf();
         let position = from.unwrap_or_default();
@@ -66,12 +68,13 @@ impl LogBytes {
             if starts.is_empty() {
                 break;
             }
-            // Whoever removes segments may have looked at the holds before there was this one, and be about to remove one of those
-            // just found. It looks again before each, so what has been opened now, and all behind it, stays.
+            // A thread that removes segments may have checked the holds before this one was added,
+            // and may be about to remove a segment just found. It checks again before each removal,
+            // so the segment opened here and all later ones stay.
             tries += 1;
             match bytes.segment_at(bytes.position) {
                 Ok(segment) => bytes.segment = Some(segment),
-                Err(Missing::Removed(_)) if tries < TRIES => continue,
+                Err(SegmentError::Removed(_)) if tries < TRIES => continue,
                 Err(missing) => return Err(missing.into()),
             }
             break;
@@ -80,39 +83,41 @@ impl LogBytes {
         Ok(bytes)
     }
 
-    /// Of the next byte.
-    pub fn position(&self) -> Position {
+    /// Returns the position of the next byte.
+    pub fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// How much of the log is on disk for the sake of this alone.
-    pub fn held(&self) -> Held {
+    /// Returns the bytes of log that are on disk only because of this hold.
+    pub fn held(&self) -> HeldBytes {
         self.hold.held()
     }
 
-    /// Who the database is: whoever takes the bytes apart needs to know.
-    pub fn identity(&self) -> Identity {
+    /// Returns the identity of the database, which the receiver needs to decode the bytes.
+    pub fn identity(&self) -> DatabaseIdentity {
         self.identity
     }
 
-    /// Appends what comes next and stands before `until`, as far as [`UpdateLog::readable`](super::UpdateLog::readable) has told that
-    /// it can be read, to `into`: at most `len_max` bytes, perhaps fewer. Nothing is there only at `until`. Fails with `Unavailable` if the log
-    /// cannot be read, with `Corrupt` if it ends before.
-    pub fn read(&mut self, until: Position, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
+    /// Appends the next bytes before `until` to `into`: at most `len_max` bytes, perhaps fewer, and
+    /// none only if the position is `until`. `until` must not exceed
+    /// [`UpdateLog::readable`](super::UpdateLog::readable). Fails with `Unavailable` if the log
+    /// cannot be read, and with `Corrupt` if it ends before `until`.
+    pub fn read(&mut self, until: LogPosition, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
         self.read_on(until, len_max, into)?;
         self.hold.advance(self.position);
         Ok(())
     }
 
-    /// Whether a whole entry begins at the position, or the log ends there, at `until`. Reads all of that entry, piece by piece.
-    pub fn is_between_entries(&mut self, until: Position) -> Result<bool> {
+    /// Returns true if a complete entry begins at the position, or if the log ends there, at
+    /// `until`. Reads the whole entry, piece by piece.
+    pub fn is_between_entries(&mut self, until: LogPosition) -> Result<bool> {
         let (position, segment) = (self.position, self.segment.clone());
         let outcome = self.is_followed_by_entry(until);
         (self.position, self.segment) = (position, segment);
         Ok(position == until || outcome?)
     }
 
-    fn is_followed_by_entry(&mut self, until: Position) -> Result<bool> {
+    fn is_followed_by_entry(&mut self, until: LogPosition) -> Result<bool> {
         let position = self.position;
         let mut bytes = Vec::new();
         while bytes.len() < FRAME_LEN && self.position < until {
@@ -121,20 +126,20 @@ impl LogBytes {
         let Some(frame) = bytes.first_chunk::<FRAME_LEN>() else { return Ok(false) };
         let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
         let crc = u32::from_le_bytes(frame[4..].try_into().expect("four bytes"));
-        let end = Position(self.position.0.saturating_add(size.into()));
+        let end = LogPosition(self.position.0.saturating_add(size.into()));
         if size == 0 || end > until {
             return Ok(false);
         }
         let mut found = entry::crc_of_frame(self.identity.seed(), position, size);
         while self.position < end {
             bytes.clear();
-            self.read_on(end, PIECE, &mut bytes)?;
+            self.read_on(end, PIECE_LEN, &mut bytes)?;
             found = crc32c::crc32c_append(found, &bytes);
         }
         Ok(found == crc)
     }
 
-    fn read_on(&mut self, until: Position, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
+    fn read_on(&mut self, until: LogPosition, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
         if self.position >= until {
             return Ok(());
         }
@@ -166,19 +171,19 @@ impl LogBytes {
                 let what = format!("{} at offset {offset}: the file ends here", segment.path.display());
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
-            // It was the last one when it was opened; now another one follows.
+            // This segment was the last one when it was opened; now another one follows.
             self.segment = None;
         }
     }
 
-    fn starts(&self) -> Result<Vec<Position>> {
+    fn starts(&self) -> Result<Vec<LogPosition>> {
         let names = self.disk.list(&self.directory).map_err(|error| unreadable(&self.directory, &error))?;
-        let mut starts: Vec<Position> = names.iter().filter_map(|name| start_of(name)).collect();
+        let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| start_of(name)).collect();
         starts.sort_unstable();
         Ok(starts)
     }
 
-    fn segment_at(&self, position: Position) -> std::result::Result<Segment, Missing> {
+    fn segment_at(&self, position: LogPosition) -> std::result::Result<OpenSegment, SegmentError> {
         let starts = self.starts()?;
         let index = starts.partition_point(|&start| start <= position).checked_sub(1);
         let Some(index) = index else {
@@ -188,12 +193,12 @@ impl LogBytes {
         let start = starts[index];
         let path = self.directory.join(name_of(start));
         let file = self.disk.open(&path, false).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Missing::Removed(unreadable(&path, &error)),
-            _ => Missing::Unreadable(unreadable(&path, &error)),
+            io::ErrorKind::NotFound => SegmentError::Removed(unreadable(&path, &error)),
+            _ => SegmentError::Unreadable(unreadable(&path, &error)),
         })?;
         let mut header = [0; HEADER_LEN];
         file.read_at(0, &mut header).map_err(|error| unreadable(&path, &error))?;
-        let is_its_own = Header::decode(&header).is_ok_and(|header| {
+        let is_its_own = SegmentHeader::decode(&header).is_ok_and(|header| {
             header.start == start && header.identity.database_id == self.identity.database_id
         });
         if !is_its_own {
@@ -204,66 +209,67 @@ impl LogBytes {
             return Err(Error::new(ErrorKind::Corrupt, message).into());
         }
         let (file, next) = (Arc::from(file), starts.get(index + 1).copied());
-        Ok(Segment { path, file, start, next })
+        Ok(OpenSegment { path, file, start, next })
     }
 }
 
-/// Why there is no segment to read.
-enum Missing {
-    /// It was there, and has been removed since.
+/// Why a segment cannot be read.
+enum SegmentError {
+    /// The segment existed and has been removed since.
     Removed(Error),
     Unreadable(Error),
 }
 
-impl From<Error> for Missing {
+impl From<Error> for SegmentError {
     fn from(error: Error) -> Self {
-        Missing::Unreadable(error)
+        SegmentError::Unreadable(error)
     }
 }
 
-impl From<Missing> for Error {
-    fn from(missing: Missing) -> Self {
+impl From<SegmentError> for Error {
+    fn from(missing: SegmentError) -> Self {
         match missing {
-            Missing::Removed(error) | Missing::Unreadable(error) => error,
+            SegmentError::Removed(error) | SegmentError::Unreadable(error) => error,
         }
     }
 }
 
-/// Takes the bytes of a log apart again, as they come, and checks them.
+/// Decodes the bytes of a log as they arrive, and checks them.
+///
 ///
 /// ```
-/// use todana::update_log::{Entries, Position};
+/// use todana::update_log::{EntryDecoder, LogPosition};
 ///
-/// let mut entries = Entries::new([7; 16], Position(0));
-/// entries.take(b"whatever has come from elsewhere");
+/// let mut entries = EntryDecoder::new([7; 16], LogPosition(0));
+/// entries.push(b"bytes that are not from this log");
 /// assert!(entries.next_entry().is_err());
 /// ```
-pub struct Entries {
+pub struct EntryDecoder {
     seed: u32,
-    /// Of the next entry.
-    position: Position,
+    /// The position of the next entry.
+    position: LogPosition,
     bytes: Vec<u8>,
-    /// So many of them have been shown.
+    /// The number of these bytes that have been returned as entries.
     at: usize,
 }
 
-impl Entries {
-    /// Of the log of this database, from a position on.
-    pub fn new(database_id: [u8; 16], from: Position) -> Entries {
-        let seed = Identity { server_id: 0, database_id }.seed();
-        Entries { seed, position: from, bytes: Vec::new(), at: 0 }
+impl EntryDecoder {
+    /// Decodes the log of this database, from a position on.
+    pub fn new(database_id: [u8; 16], from: LogPosition) -> EntryDecoder {
+        let seed = DatabaseIdentity { server_id: 0, database_id }.seed();
+        EntryDecoder { seed, position: from, bytes: Vec::new(), at: 0 }
     }
 
-    /// Takes the next bytes. They are kept until their entry has been shown.
-    pub fn take(&mut self, bytes: &[u8]) {
+    /// Appends the next bytes. They are kept until their entry has been returned.
+    pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.at);
         self.at = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next entry and its position; `None` if it has not come as a whole. Fails with `Corrupt` if this is no entry of that
-    /// database at that position.
-    pub fn next_entry(&mut self) -> Result<Option<(Position, Entry<'_>)>> {
+    /// Returns the next entry and its position, or `None` if it has not arrived completely. Fails
+    /// with `Corrupt` if the bytes are not an entry of that database at that position.
+    pub fn next_entry(&mut self) -> Result<Option<(LogPosition, LogEntry<'_>)>> {
         let unread = &self.bytes[self.at..];
         let Some((frame, rest)) = unread.split_first_chunk::<FRAME_LEN>() else { return Ok(None) };
         let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
@@ -282,22 +288,22 @@ impl Entries {
         }
         let entry = entry::decode(content).ok_or_else(wrong)?;
         let len = FRAME_LEN + content.len();
-        // Whoever sends them says where they begin.
+        // The sender states the start position, so this sum can overflow.
         let end = position.0.checked_add(len as u64).ok_or_else(|| {
             let message = format!("the update log at position {}: no log is so long", position.0);
             Error::new(ErrorKind::Corrupt, message)
         })?;
         self.at += len;
-        self.position = Position(end);
+        self.position = LogPosition(end);
         Ok(Some((position, entry)))
     }
 
-    /// Behind the last entry that was shown.
-    pub fn position(&self) -> Position {
+    /// Returns the position after the last entry returned.
+    pub fn position(&self) -> LogPosition {
         self.position
     }
 
-    /// Whether nothing is left of what was taken.
+    /// Returns true if no bytes are left.
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
