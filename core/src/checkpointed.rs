@@ -8,13 +8,13 @@ use std::path::Path;
 ///
 /// On disk is always the state as of one moment, together with the mark that belongs to it: the place in the log from
 /// which it has to be read again. Entries tell outcomes, so reading it from an earlier place does no harm.
-pub trait Checkpointed: Send + Sync {
+pub trait CheckpointedEngine: Send + Sync {
     /// The mark of what is on disk; 0 before the first one.
-    fn mark(&self) -> u64;
+    fn log_position(&self) -> u64;
 
     /// Says whose log the marks are of. From the next checkpoint on that is on disk too. Fails with `Corrupt` if what is on disk was made
     /// for another database's log: its mark means nothing in this one.
-    fn tie(&self, database_id: [u8; 16]) -> Result<()>;
+    fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()>;
 
     /// Bytes of memory held by changes that are not on disk yet.
     fn pending_bytes(&self) -> u64;

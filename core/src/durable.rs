@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// An engine that keeps its records in files of its own, as they are written.
-pub trait Durable: Send + Sync {
+pub trait DurableEngine: Send + Sync {
     /// Hands all that was written so far to the system: it then outlives the process, not the machine. Fails with `Full` when
     /// there is no space; it can be read and is kept in memory then, and the next write, flush or sync tries again.
     fn flush(&self) -> Result<()>;
@@ -32,21 +32,21 @@ pub trait Durable: Send + Sync {
 
     /// How often the engine has been opened, this time included: whoever numbers things within an opening can make them
     /// unlike any of another one.
-    fn openings(&self) -> u32;
+    fn open_count(&self) -> u32;
 
     /// Returns a token of what the files hold now. Equal tokens stand for files that hold the same, whatever has been copied, restored or
     /// written in between, and whatever the clock says.
-    fn contents(&self) -> ContentsToken;
+    fn contents_token(&self) -> ContentsToken;
 
     /// Returns the token of what the opening has found; `None` if the files were new.
-    fn contents_found(&self) -> Option<ContentsToken>;
+    fn contents_token_at_open(&self) -> Option<ContentsToken>;
 
     /// What the opening has found that whoever opened it should know, as sentences for a log: what was cut off, passed over or made anew.
-    fn notes(&self) -> Vec<String> {
+    fn open_notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Removes at most so many records that are damaged, and that [`Engine::scan_whole`](crate::Engine::scan_whole) has passed over; returns how many
+    /// Removes at most so many records that are damaged, and that [`Engine::scan_skipping_damaged`](crate::Engine::scan_skipping_damaged) has passed over; returns how many
     /// went. Nothing says what they were: whoever keeps to a limit has others go for new ones, and these are as good as gone.
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         let _ = count_max;
@@ -54,16 +54,16 @@ pub trait Durable: Send + Sync {
     }
 
     /// What it takes on disk.
-    fn usage(&self) -> Usage;
+    fn disk_usage(&self) -> DiskUsage;
 
     /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well. Never waits for the disk.
-    fn trouble(&self) -> Option<Error> {
+    fn maintenance_error(&self) -> Option<Error> {
         None
     }
 
     /// Returns why the files do not take every change: the first one that was refused. `None` once housekeeping has found that they take
     /// such a change again. Never waits for the disk.
-    fn refused_write(&self) -> Option<Error> {
+    fn refused_write_error(&self) -> Option<Error> {
         None
     }
 
@@ -80,7 +80,7 @@ pub struct ContentsToken(pub [u8; 40]);
 
 /// What an engine takes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct DiskUsage {
     /// Bytes of the files that hold records.
     pub bytes: u64,
     /// Of those, what records take that count.

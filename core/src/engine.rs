@@ -1,8 +1,8 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
 use crate::{
-    Attributes, Checkpointed, Durable, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes,
-    UnixSeconds,
+    Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, OrderedEngine, Record, Result,
+    SharedBytes, UnixSeconds,
 };
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
@@ -52,19 +52,19 @@ pub trait Visitor {
 
 /// A place in a scan, between two calls. Opaque to all but the engine that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ScanPosition {
     /// In an order of the engine's own.
     Number(u64),
     /// Behind this key, or at it.
     Key(Arc<[u8]>),
 }
 
-impl Place {
+impl ScanPosition {
     /// The number; 0 for a place of an engine that goes by keys.
     pub fn number(&self) -> u64 {
         match self {
-            Place::Number(number) => *number,
-            Place::Key(_) => 0,
+            ScanPosition::Number(number) => *number,
+            ScanPosition::Key(_) => 0,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Place {
 /// What decides over the order of an engine's scans. Whoever keeps records in that order can give them back to an engine of
 /// the same kind much faster than in any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct ScanOrder {
     /// The secret that its hashes go by.
     pub seed: u64,
     /// Into how many groups it has divided its records.
@@ -81,7 +81,7 @@ pub struct Order {
 
 /// What an engine holds, for statistics. Reading it is cheap (no scan).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct EngineStatus {
     /// Records held, expired ones that nobody has met yet included.
     pub records: u64,
     /// Bytes of the records as stored: headers, packed keys and values.
@@ -95,7 +95,7 @@ pub struct Status {
     /// Of those, the ones that made room for a write, rather than for housekeeping.
     pub evictions_by_writes: u64,
     /// Of those, the ones that had never been read. Exact as long as all records are in the engine's sample
-    /// ([`Survey`]); else those in the sample are counted, and for each other one the share among them.
+    /// ([`RecordSample`]); else those in the sample are counted, and for each other one the share among them.
     pub evicted_unfetched: u64,
     /// Records that had expired when room was wanted, and went first.
     pub reclaimed: u64,
@@ -110,7 +110,7 @@ pub struct Status {
     /// How many records there are by their plain sizes: one count for each bound given at construction, and one for all above.
     pub classes: Vec<SizeClass>,
     /// The index by which records are found.
-    pub index: Index,
+    pub index: IndexStatus,
     /// Uses that went unnoted since the start, because the record's lock was taken.
     pub uses_dropped: u64,
     /// Blocks moved since the start so that sparse memory could be given back.
@@ -121,7 +121,7 @@ pub struct Status {
 
 /// The index of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Index {
+pub struct IndexStatus {
     /// Buckets of the hash.
     pub buckets: u64,
     /// Bytes of memory that say where each one is.
@@ -149,14 +149,14 @@ impl AddAssign for SizeClass {
 /// A sample of an engine's records, chosen by the hash of their keys. It has some thousand records at most, and all that there
 /// are as long as there are no more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct RecordSample {
     /// In no order.
-    pub records: Vec<Surveyed>,
+    pub records: Vec<SampledRecord>,
 }
 
 /// A record of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Surveyed {
+pub struct SampledRecord {
     /// Key + value + 4 if it carries flags.
     pub plain_size: u64,
     /// Seconds since its last use.
@@ -181,23 +181,23 @@ pub trait Engine: Send + Sync {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
     /// Returns once every visit that had begun before is over. Waits for as long as the longest of them takes.
-    fn fence(&self);
+    fn wait_for_visits(&self);
 
     /// Shows every record from `from` (the start: `None`) on, until `see` breaks or all are done; returns
     /// where to go on, `None` at the end. A record that is there throughout is shown at least once, whatever is
     /// written meanwhile; locks are held only over small groups of records.
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>>;
+    ) -> Result<Option<ScanPosition>>;
 
     /// The same, but records that are damaged are passed over, where `scan` fails with `Corrupt`.
-    fn scan_whole(
+    fn scan_skipping_damaged(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.scan(from, see)
     }
 
@@ -206,26 +206,26 @@ pub trait Engine: Send + Sync {
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()>;
 
     /// What it holds now.
-    fn status(&self) -> Status;
+    fn status(&self) -> EngineStatus;
 
     /// What it estimates of its records. It looks at some thousand of them: for statistics, not for every tick.
-    fn survey(&self) -> Survey {
-        Survey::default()
+    fn sample_records(&self) -> RecordSample {
+        RecordSample::default()
     }
 
     /// The order of its scans, if it keeps to one.
-    fn order(&self) -> Option<Order> {
+    fn scan_order(&self) -> Option<ScanOrder> {
         None
     }
 
     /// Makes an empty engine ready for records that come in this order, until `settle` is called. Whoever brings them to an
     /// engine of that very seed must call it.
-    fn expect(&self, order: Order) {
+    fn begin_ordered_load(&self, order: ScanOrder) {
         let _ = order;
     }
 
     /// The records that were expected have come, or will not.
-    fn settle(&self) {}
+    fn end_ordered_load(&self) {}
 
     /// Says that `key` will be asked for within the next microsecond or so.
     fn prefetch(&self, key: &[u8]) {
@@ -241,7 +241,7 @@ pub trait Engine: Send + Sync {
     /// Memory for a long value of exactly `len` bytes, to be filled piece by piece and then stored without a copy. It
     /// takes memory only as it is filled. Fails with `Full` when it could not be held, or not without eviction where that
     /// is not allowed; with `Invalid` when it is longer than any, or the engine has no such memory.
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         let _ = len;
         Err(Error::new(ErrorKind::Invalid, "this engine has no buffers"))
     }
@@ -251,40 +251,40 @@ pub trait Engine: Send + Sync {
     /// does not push out what is stored; whoever has the value asks for all of it. Fails with `Full` when that does not
     /// help, with `Busy` when other values on their way in hold all that such may (in both cases the buffer keeps what it
     /// has), with `Invalid` for the buffer of another engine.
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         let _ = (buffer, len);
         Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"))
     }
 
     /// The power to live within a memory limit.
-    fn bounded(&self) -> Option<&dyn Bounded> {
+    fn bounded(&self) -> Option<&dyn BoundedEngine> {
         None
     }
 
     /// The power to go from one key to the next.
-    fn ordered(&self) -> Option<&dyn Ordered> {
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
         None
     }
 
     /// The power to be the checkpoint of an update log.
-    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+    fn checkpointed(&self) -> Option<&dyn CheckpointedEngine> {
         None
     }
 
     /// The power to keep records in files.
-    fn durable(&self) -> Option<&dyn Durable> {
+    fn durable(&self) -> Option<&dyn DurableEngine> {
         None
     }
 
     /// The power to find records by their expiry in a cheap pass.
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         None
     }
 }
 
 /// Memory of an engine's for one long value that is not whole yet. It counts as the engine's, by what has been filled,
 /// and is given back when it is dropped.
-pub trait Buffer: Any + Send {
+pub trait ValueBuffer: Any + Send {
     /// The length of the whole value.
     fn len(&self) -> usize;
 
@@ -323,7 +323,7 @@ pub struct MemoryLimit {
 }
 
 /// An engine that can live within a memory limit.
-pub trait Bounded {
+pub trait BoundedEngine {
     /// Sets the limit; when it is lowered, `maintain` brings the engine below it step by step.
     fn set_limit(&self, limit: MemoryLimit);
 
@@ -331,7 +331,7 @@ pub trait Bounded {
     fn limit(&self) -> MemoryLimit;
 
     /// True near the limit, where what one record takes another one loses.
-    fn is_tight(&self) -> bool;
+    fn is_near_limit(&self) -> bool;
 
     /// Tells the time, so that what has expired goes first when room is wanted. To be told about once a second.
     fn set_time(&self, now: UnixSeconds);
@@ -341,17 +341,17 @@ pub trait Bounded {
 ///
 /// Weaker than [`Engine::scan`]: a record may be met twice or, if the engine grows or shrinks meanwhile, not at all. Whoever
 /// passes again and again misses none for long.
-pub trait Perishable: Send + Sync {
+pub trait SweepableEngine: Send + Sync {
     /// Goes on from `from` (the start: `None`) over at most some `records_max` records: shows the expiry of each that has
     /// one (or of many that lie together one that is no later than any of theirs, if `is_over` does not want even that), and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
     /// tens of records at a time; `is_over` runs under them. `aim`: by which it counts them.
     fn sweep(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         records_max: usize,
         aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-    ) -> Result<Swept>;
+    ) -> Result<SweepProgress>;
 }
 
 /// What a sweep is for.
@@ -359,15 +359,15 @@ pub trait Perishable: Send + Sync {
 pub enum SweepAim {
     /// To have nothing about that nobody will be shown.
     Tidiness,
-    /// Room for a write that has found none: counted as [`Status::reclaimed`], as by an eviction.
+    /// Room for a write that has found none: counted as [`EngineStatus::reclaimed`], as by an eviction.
     Room,
 }
 
 /// What one step of a sweep has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepProgress {
     /// Where to go on; `None` when all records have been passed.
-    pub next: Option<Place>,
+    pub next: Option<ScanPosition>,
     /// Records passed.
     pub seen: u64,
     /// Of those, removed.

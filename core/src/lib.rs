@@ -20,19 +20,22 @@ mod ordered;
 mod record;
 mod reply;
 
-pub use checkpointed::Checkpointed;
-pub use durable::{ContentsToken, Durable, FrozenContent, FrozenFile, FrozenKind, Usage};
+pub use checkpointed::CheckpointedEngine;
+pub use durable::{ContentsToken, DiskUsage, DurableEngine, FrozenContent, FrozenFile, FrozenKind};
 pub use engine::{
-    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
-    Surveyed, SweepAim, Swept, Visitor, WhenFull,
+    Action, BoundedEngine, Engine, EngineStatus, IndexStatus, MemoryLimit, RecordSample, SampledRecord,
+    ScanOrder, ScanPosition, SizeClass, SweepAim, SweepProgress, SweepableEngine, ValueBuffer, Visitor,
+    WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use operation::{
-    Arithmetic, Delete, Direction, Family, Get, Inspect, Needs, Operation, RefusedStore, Store, StoreMode,
-    Touch, Ttl,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, RefusedStore,
+    ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
-pub use ordered::Ordered;
+pub use ordered::OrderedEngine;
 pub use record::{
-    Access, Attributes, Expiry, LONG_VALUE_LEN, Marks, Record, Shared, SharedBytes, UnixSeconds,
+    Attributes, Expiry, LONG_VALUE_LEN, LastAccess, Record, SharedBytes, SharedValue, StaleMarks, UnixSeconds,
 };
-pub use reply::{Hit, Inspection, Number, Prefix, Recache, Refusal, Reply, Stored};
+pub use reply::{
+    ArithmeticReply, HitReply, PrefixCounters, RecacheState, RecordDetails, RefusalReason, Reply, StoredReply,
+};

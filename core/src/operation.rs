@@ -3,7 +3,7 @@
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
-use crate::{Refusal, Shared};
+use crate::{RefusalReason, SharedValue};
 
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Ttl {
 
 /// Which family of commands a request belongs to; only the statistics care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
+pub enum CommandFamily {
     /// memcached's text commands, and its binary packets, which are counted with them.
     #[default]
     Text,
@@ -47,7 +47,7 @@ pub enum Family {
 
 /// Which costly parts the reply will show, so that what nobody asked for is not made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct ReplyNeeds {
     /// The version: a record that has none gets a fresh one.
     pub version: bool,
     /// Last access and fetched: turns access tracking on.
@@ -70,13 +70,13 @@ pub struct Get<'a> {
     /// The version for a record created by `vivify` (meta `E`).
     pub version: Option<u64>,
     /// What the reply shows.
-    pub needs: Needs,
+    pub needs: ReplyNeeds,
     /// Does not count as an access (meta `u`).
     pub silent: bool,
     /// It is a `gat`: counted under touch, not under get.
     pub counts_as_touch: bool,
     /// For the statistics.
-    pub family: Family,
+    pub family: CommandFamily,
 }
 
 /// How a store treats what is already there.
@@ -102,8 +102,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// The value, or the piece to append.
     pub value: &'a [u8],
-    /// The same bytes in memory of the engine's ([`Buffer`](crate::Buffer)), if they were received into it.
-    pub shared: Shared<'a>,
+    /// The same bytes in memory of the engine's ([`ValueBuffer`](crate::ValueBuffer)), if they were received into it.
+    pub shared: SharedValue<'a>,
     /// The client's flags.
     pub flags: u32,
     /// Time to live.
@@ -120,12 +120,12 @@ pub struct Store<'a> {
     /// Append or prepend to nothing creates the record with this time to live (meta `N`).
     pub vivify: Option<Ttl>,
     /// What the reply shows.
-    pub needs: Needs,
+    pub needs: ReplyNeeds,
     /// The whole item may not be longer than this (memcached's size rule, see the memcached codec); an
     /// append beyond it is not stored.
     pub item_size_max: Option<u64>,
     /// For the statistics.
-    pub family: Family,
+    pub family: CommandFamily,
 }
 
 /// A write whose value was not taken, as it is too long or there is no memory for it.
@@ -144,7 +144,7 @@ pub struct RefusedStore<'a> {
     /// The old record goes: memcached drops what the client of a set believes replaced.
     pub discards: bool,
     /// Why: `TooLarge` or `OutOfMemory`.
-    pub refusal: Refusal,
+    pub refusal: RefusalReason,
 }
 
 /// Remove a record, or empty it, or mark it stale.
@@ -165,12 +165,12 @@ pub struct Delete<'a> {
     /// The version to store with `mark_stale` or `drop_value` (meta `E`).
     pub version: Option<u64>,
     /// For the statistics.
-    pub family: Family,
+    pub family: CommandFamily,
 }
 
 /// Which way a number goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Direction {
+pub enum ArithmeticDirection {
     /// Up, wrapping at 2^64.
     #[default]
     Increment,
@@ -184,7 +184,7 @@ pub struct Arithmetic<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Up or down.
-    pub direction: Direction,
+    pub direction: ArithmeticDirection,
     /// By how much.
     pub delta: u64,
     /// On a miss create the record with `initial` and this time to live (meta `N`).
@@ -198,24 +198,24 @@ pub struct Arithmetic<'a> {
     /// The version to store (meta `E`).
     pub version: Option<u64>,
     /// What the reply shows.
-    pub needs: Needs,
+    pub needs: ReplyNeeds,
     /// For the statistics.
-    pub family: Family,
+    pub family: CommandFamily,
 }
 
 impl Default for Arithmetic<'_> {
     fn default() -> Self {
         Arithmetic {
             key: b"",
-            direction: Direction::Increment,
+            direction: ArithmeticDirection::Increment,
             delta: 1,
             vivify: None,
             initial: 0,
             touch: None,
             compare: None,
             version: None,
-            needs: Needs::default(),
-            family: Family::Text,
+            needs: ReplyNeeds::default(),
+            family: CommandFamily::Text,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow};
 ///
 /// A record that is there throughout is shown exactly once; one that comes or goes meanwhile is shown or not. Locks are held
 /// over small groups of records; `see` runs under them: it must be brief and must not call the engine.
-pub trait Ordered: Send + Sync {
+pub trait OrderedEngine: Send + Sync {
     /// Shows the records from `from` on in ascending order until `see` breaks or all are done.
     fn ascend(
         &self,

@@ -46,7 +46,7 @@ impl Expiry {
 
     /// What an access makes of it. So that not every read is a write, a sliding expiry moves by whole seconds, and by no
     /// less than [`STEPS_PER_SPAN`](Self::STEPS_PER_SPAN) allow.
-    pub fn accessed(self, now: UnixSeconds) -> Expiry {
+    pub fn after_access(self, now: UnixSeconds) -> Expiry {
         match self {
             Expiry::Sliding { at, span_s } => {
                 let moved = now.0 + u64::from(span_s);
@@ -77,7 +77,7 @@ impl Expiry {
 
 /// When a record was last read or written, and whether anybody has read it since it was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct LastAccess {
     /// The last access.
     pub at: UnixSeconds,
     /// Read at least once since it was stored.
@@ -86,11 +86,11 @@ pub struct Access {
 
 /// The two marks of memcached's stale-while-revalidate (meta flags I, N, R; answers W, X, Z).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct StaleMarks {
     /// The value is known to be out of date.
     pub stale: bool,
     /// Some client was told to recompute the value ("won") and has not stored it yet.
-    pub token_out: bool,
+    pub token_sent: bool,
 }
 
 /// What a record may carry besides its value. The default of each costs no byte in an engine.
@@ -103,9 +103,9 @@ pub struct Attributes {
     /// The version (CAS id); 0 means that none has been shown to anybody, so none is stored.
     pub version: u64,
     /// Stale and token-out marks.
-    pub marks: Marks,
+    pub marks: StaleMarks,
     /// Last access, only while somebody asks for access times.
-    pub access: Option<Access>,
+    pub access: Option<LastAccess>,
 }
 
 /// Bytes shared with whoever is still sending them: a large value outlives its record's removal
@@ -119,21 +119,21 @@ pub const LONG_VALUE_LEN: usize = (64 << 10) + 1;
 ///
 /// Debug output and equality look past it: the bytes stand beside it.
 #[derive(Clone, Copy, Default)]
-pub struct Shared<'a>(pub Option<&'a SharedBytes>);
+pub struct SharedValue<'a>(pub Option<&'a SharedBytes>);
 
-impl fmt::Debug for Shared<'_> {
+impl fmt::Debug for SharedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("_")
     }
 }
 
-impl PartialEq for Shared<'_> {
+impl PartialEq for SharedValue<'_> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Shared<'_> {}
+impl Eq for SharedValue<'_> {}
 
 /// A record as an engine shows it or is given it. The key travels beside it.
 #[derive(Clone, Copy)]
@@ -188,16 +188,17 @@ mod tests {
             (Expiry::At(UnixSeconds(1001)), Expiry::At(UnixSeconds(1001))),
             (Expiry::Never, Expiry::Never),
         ] {
-            assert_eq!(before.accessed(now), after);
+            assert_eq!(before.after_access(now), after);
         }
     }
 
     #[test]
     fn a_long_span_moves_by_a_thousandth_of_itself() {
-        let (span_s, day) = (86_400, |at: u64| sliding(at, 86_400).accessed(UnixSeconds(at - 86_400 + 84)));
+        let (span_s, day) =
+            (86_400, |at: u64| sliding(at, 86_400).after_access(UnixSeconds(at - 86_400 + 84)));
         assert_eq!(day(100_000), sliding(100_084, span_s));
         assert_eq!(
-            sliding(100_000, span_s).accessed(UnixSeconds(100_000 - 86_400 + 83)),
+            sliding(100_000, span_s).after_access(UnixSeconds(100_000 - 86_400 + 83)),
             sliding(100_000, span_s)
         );
     }

@@ -1,36 +1,36 @@
 //! What comes back from a command, independent of any protocol.
 
-use crate::{Access, Expiry, Record, UnixSeconds};
+use crate::{Expiry, LastAccess, Record, UnixSeconds};
 
 /// A record that was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hit<'r> {
+pub struct HitReply<'r> {
     /// The record as it is after this request.
     pub record: Record<'r>,
     /// Its expiry before this request touched it.
     pub expiry_before: Expiry,
     /// Its last access before this request; `None` if access times were not tracked.
-    pub access_before: Option<Access>,
+    pub access_before: Option<LastAccess>,
     /// Who recomputes it.
-    pub recache: Recache,
+    pub recache: RecacheState,
     /// The clock, for answers in seconds.
     pub now: UnixSeconds,
 }
 
 /// memcached's stale-while-revalidate, as told to one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recache {
+pub struct RecacheState {
     /// This client shall recompute the value (`W`).
     pub won: bool,
     /// The value is stale (`X`).
     pub stale: bool,
     /// Another client was told before (`Z`).
-    pub token_out: bool,
+    pub token_sent: bool,
 }
 
 /// A record that was stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredReply {
     /// Its version if that was asked for, else 0.
     pub version: u64,
     /// The length of the whole value now stored.
@@ -39,7 +39,7 @@ pub struct Stored {
 
 /// The outcome of arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub struct ArithmeticReply {
     /// The number now stored.
     pub value: u64,
     /// Its version if that was asked for, else 0.
@@ -56,11 +56,11 @@ pub struct Number {
 
 /// A record's attributes for debugging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inspection {
+pub struct RecordDetails {
     /// When it dies.
     pub expiry: Expiry,
     /// Its last access, if tracked.
-    pub access: Option<Access>,
+    pub access: Option<LastAccess>,
     /// Its version.
     pub version: u64,
     /// The client's flags.
@@ -75,7 +75,7 @@ pub struct Inspection {
 
 /// What has happened to the keys of one prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix<'r> {
+pub struct PrefixCounters<'r> {
     /// The prefix.
     pub name: &'r [u8],
     /// Reads ...
@@ -90,7 +90,7 @@ pub struct Prefix<'r> {
 
 /// Why something was refused that was well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RefusalReason {
     /// The item is larger than the limit.
     TooLarge,
     /// There is no memory, and nothing may be evicted.
@@ -127,11 +127,11 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply<'r> {
     /// Found.
-    Hit(Hit<'r>),
+    Hit(HitReply<'r>),
     /// Not found, on a read.
     Miss,
     /// Stored.
-    Stored(Stored),
+    Stored(StoredReply),
     /// The condition of add, replace, append or prepend does not hold.
     NotStored,
     /// The version differs.
@@ -143,13 +143,13 @@ pub enum Reply<'r> {
     /// Touched.
     Touched,
     /// The new number.
-    Number(Number),
+    Number(ArithmeticReply),
     /// Attributes.
-    Inspection(Inspection),
+    Inspection(RecordDetails),
     /// Done, nothing to tell.
     Done,
     /// Refused, and why.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// One statistic.
     Statistic {
         /// Its name.
@@ -158,7 +158,7 @@ pub enum Reply<'r> {
         value: &'r str,
     },
     /// The statistics of all prefixes.
-    Prefixes(&'r [Prefix<'r>]),
+    Prefixes(&'r [PrefixCounters<'r>]),
     /// The counters were reset.
     Reset,
     /// One record of a list.
@@ -166,7 +166,7 @@ pub enum Reply<'r> {
         /// Its key.
         key: &'r [u8],
         /// Its attributes.
-        inspection: Inspection,
+        inspection: RecordDetails,
     },
     /// The end of a list.
     End,

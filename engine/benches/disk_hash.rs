@@ -17,7 +17,7 @@ mod visitor;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_core::{Durable, Engine};
+use todana_core::{DurableEngine, Engine};
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 use visitor::Set;
 
@@ -139,7 +139,7 @@ fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
                 }
             });
             let housekeeping = housekeeping.as_secs_f64() / records as f64 * 1e6;
-            let usage = hash.usage();
+            let usage = hash.disk_usage();
             println!(
                 "{name:7} {}: load {load:.3} get {hit:.3} miss {miss:.3} update {update:.3} (housekeeping, by the clock, {housekeeping:.3}); files / live {:.2}",
                 match cache_bytes >> 20 {
@@ -170,12 +170,12 @@ fn space(records: Option<u64>, directory: &Path) {
                     written += 1;
                     keep_house(&hash, written);
                     if written.is_multiple_of(4096) && round > 0 {
-                        let usage = hash.usage();
+                        let usage = hash.disk_usage();
                         worst = worst.max(usage.bytes as f64 / usage.live_bytes as f64);
                     }
                 }
             });
-            let usage = hash.usage();
+            let usage = hash.disk_usage();
             println!(
                 "{name:7} round {round}: {took:.3} us; {:.3} now, {worst:.3} at worst; {} files of {:.1} MB",
                 usage.bytes as f64 / usage.live_bytes as f64,
@@ -313,7 +313,7 @@ fn packing(records: Option<u64>, directory: &Path) {
                 hash.view(&key, &mut |record| sum += record.value.len()).expect("it is read");
             }
         });
-        let usage = hash.usage();
+        let usage = hash.disk_usage();
         println!(
             "{name:5}: load {load:.3} update {update:.3} get {get:.3}; live bytes / bytes of values {:.3}, files {:.3}; the longest step of housekeeping {:.0} ms",
             usage.live_bytes as f64 / plain as f64,

@@ -19,7 +19,7 @@ use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use todana_core::{Checkpointed, Engine};
+use todana_core::{CheckpointedEngine, Engine};
 use todana_engine::{DiskTree, DiskTreeOptions, MemTree, MemTreeOptions};
 use visitor::Set;
 
@@ -54,7 +54,7 @@ fn open(directory: &Path) -> DiskTree {
 /// Stores records, and brings them to disk as housekeeping would.
 fn put(engine: &dyn Engine, key: &[u8], value: &[u8]) {
     engine.visit(key, &mut Set(value)).expect("there is room");
-    if engine.checkpointed().is_some_and(Checkpointed::is_due) {
+    if engine.checkpointed().is_some_and(CheckpointedEngine::is_due) {
         engine.maintain();
     }
 }

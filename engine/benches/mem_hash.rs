@@ -280,7 +280,7 @@ fn sweep(records: u64) {
         for n in 0..records {
             hash.visit(&decimal(n), &mut Timed(&decimal(n), expiry(n))).expect("no limit");
         }
-        let perishable = hash.perishable().expect("it can be swept");
+        let perishable = hash.sweepable().expect("it can be swept");
         let (mut place, mut removed, mut worst) = (None, 0, 0.0f64);
         let start = Instant::now();
         loop {

@@ -11,7 +11,7 @@ use crate::raw::{Mapping, SYSTEM_PAGE};
 use crate::record::VALUE_LEN_MAX;
 use std::any::Any;
 use std::sync::Arc;
-use todana_core::{Attributes, Buffer, Error, ErrorKind, Record, Result, SharedBytes};
+use todana_core::{Attributes, Error, ErrorKind, Record, Result, SharedBytes, ValueBuffer};
 
 /// Another thread may take the room that was made, or the record need more than the first thing that lacked room; after
 /// some tries it is fair to say that there is none.
@@ -26,7 +26,7 @@ pub(crate) fn open(
     budget: &Arc<Budget>,
     len: usize,
     close_ranks: &dyn Fn(usize) -> bool,
-) -> Result<Box<dyn Buffer>> {
+) -> Result<Box<dyn ValueBuffer>> {
     if len > VALUE_LEN_MAX {
         return Err(Error::new(ErrorKind::Invalid, format!("value of {len} bytes is too long")));
     }
@@ -45,7 +45,7 @@ pub(crate) fn open(
 /// has been asked before.
 pub(crate) fn room<'b>(
     budget: &Arc<Budget>,
-    buffer: &'b mut dyn Buffer,
+    buffer: &'b mut dyn ValueBuffer,
     len: usize,
     makes_room: &dyn Fn(usize, usize) -> bool,
 ) -> Result<&'b mut [u8]> {
@@ -241,7 +241,7 @@ impl HugeBuffer {
     }
 }
 
-impl Buffer for HugeBuffer {
+impl ValueBuffer for HugeBuffer {
     fn len(&self) -> usize {
         self.value.len
     }

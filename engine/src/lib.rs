@@ -10,13 +10,13 @@ pub mod disk;
 mod disk_hash;
 mod disk_tree;
 mod huge;
+mod mapped_buffer;
 mod mem_hash;
 mod mem_tree;
 mod raw;
 pub mod recent;
 mod record;
 pub mod reserve;
-mod value_buffer;
 mod void;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};

@@ -13,7 +13,7 @@
 //! leaves a stub, whose form is the engine's. Numbers are little-endian, varints LEB128.
 
 use std::ops::Range;
-use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds, decimal};
+use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds, decimal};
 
 /// The longest key (DESIGN section 2) and the longest value.
 pub(crate) const KEY_LEN_MAX: usize = 1 << 28;
@@ -181,9 +181,9 @@ impl Parts {
             attributes.version = varint(bytes, &mut at);
         }
         attributes.marks =
-            Marks { stale: self.more & MORE_STALE != 0, token_out: self.more & MORE_TOKEN_OUT != 0 };
+            StaleMarks { stale: self.more & MORE_STALE != 0, token_sent: self.more & MORE_TOKEN_OUT != 0 };
         if self.more & MORE_ACCESS != 0 {
-            attributes.access = Some(Access {
+            attributes.access = Some(LastAccess {
                 at: UnixSeconds(u64::from(u32_at(bytes, at))),
                 fetched: self.more & MORE_FETCHED != 0,
             });
@@ -308,7 +308,7 @@ fn prefix_of(attributes: &Attributes) -> (u8, u8) {
     let bit = |present: bool, bit: u8| if present { bit } else { 0 };
     let wide = attributes.expiry.at().is_some_and(|at| at.0 > u64::from(u32::MAX));
     let more = bit(attributes.marks.stale, MORE_STALE)
-        | bit(attributes.marks.token_out, MORE_TOKEN_OUT)
+        | bit(attributes.marks.token_sent, MORE_TOKEN_OUT)
         | bit(attributes.access.is_some(), MORE_ACCESS)
         | bit(attributes.access.is_some_and(|access| access.fetched), MORE_FETCHED)
         | bit(wide, MORE_WIDE_EXPIRY)

@@ -4,7 +4,7 @@
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
-use todana_core::{Action, Engine, Place, Record, Result, SizeClass, Status, Visitor};
+use todana_core::{Action, Engine, EngineStatus, Record, Result, ScanPosition, SizeClass, Visitor};
 
 /// An engine that stores nothing.
 ///
@@ -46,15 +46,15 @@ impl Engine for Void {
         Ok(())
     }
 
-    fn fence(&self) {
+    fn wait_for_visits(&self) {
         drop(self.writing.lock());
     }
 
     fn scan(
         &self,
-        _: Option<Place>,
+        _: Option<ScanPosition>,
         _: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         Ok(None)
     }
 
@@ -64,7 +64,7 @@ impl Engine for Void {
         Ok(())
     }
 
-    fn status(&self) -> Status {
-        Status { classes: vec![SizeClass::default(); self.classes], ..Status::default() }
+    fn status(&self) -> EngineStatus {
+        EngineStatus { classes: vec![SizeClass::default(); self.classes], ..EngineStatus::default() }
     }
 }

@@ -19,7 +19,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Durable, Engine, ErrorKind};
+use todana_core::{DurableEngine, Engine, ErrorKind};
 
 const STEPS: usize = 2_000;
 
@@ -177,7 +177,7 @@ fn a_second_opening_is_refused_while_the_first_one_lasts() {
     let hash = open(&disk).unwrap();
     assert_eq!(open(&disk).err().map(|error| error.kind()), Some(ErrorKind::Busy));
     drop(hash);
-    assert_eq!(open(&disk).unwrap().openings(), 2);
+    assert_eq!(open(&disk).unwrap().open_count(), 2);
 }
 
 #[test]

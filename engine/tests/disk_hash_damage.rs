@@ -1,7 +1,7 @@
 //! A record whose bytes have changed on disk: what is overwritten or removed is gone, and nothing else is.
 
 use std::path::{Path, PathBuf};
-use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record, Visitor};
+use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 /// Stores a value, whatever was there.
@@ -298,7 +298,7 @@ fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_co
         churn(&hash, 200);
         assert_eq!(hash.trouble().unwrap().kind(), ErrorKind::Corrupt);
         assert_eq!(hash.view(&0u32.to_be_bytes(), &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
-        assert!(hash.usage().bytes < 100_000, "{:?}", hash.usage());
+        assert!(hash.disk_usage().bytes < 100_000, "{:?}", hash.disk_usage());
     }
 }
 
@@ -410,7 +410,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
 
     let (first, second) = (path.join("0000000001.segment"), path.join("0000000002.segment"));
     let mut hash = open(&path, 4096);
-    hash.scan_whole(None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    hash.scan_skipping_damaged(None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
     assert_eq!(hash.remove_damaged(9).unwrap(), 1);
     for is_reopened in [false, true] {
         if is_reopened {

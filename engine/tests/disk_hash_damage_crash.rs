@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Attributes, Durable, Engine, Error, ErrorKind};
+use todana_core::{Attributes, DurableEngine, Engine, Error, ErrorKind};
 use todana_engine::DiskHash;
 
 fn is_full() -> bool {

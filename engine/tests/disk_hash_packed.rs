@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Durable, Engine, ErrorKind, Expiry, FrozenKind, Record, SharedBytes, UnixSeconds,
-    Visitor,
+    Action, Attributes, DurableEngine, Engine, ErrorKind, Expiry, FrozenKind, Record, SharedBytes,
+    UnixSeconds, Visitor,
 };
 use todana_engine::disk::{Disk, SystemDisk};
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
@@ -106,10 +106,10 @@ fn records_that_are_alike_take_less_than_half_and_come_back_with_or_without_the_
         assert_eq!(hash.notes(), &[] as &[String]);
         assert_eq!(records(&hash), expected(0..4000));
         // What is written anew is written as the option says.
-        let before = hash.usage().live_bytes;
+        let before = hash.disk_usage().live_bytes;
         fill(&hash, 0..4000);
         assert_eq!(records(&hash), expected(0..4000));
-        let live = hash.usage().live_bytes;
+        let live = hash.disk_usage().live_bytes;
         if compresses {
             assert!(live * 2 < plain as u64, "{live} bytes of {plain}; before {before}");
         } else {
@@ -135,11 +135,11 @@ fn a_visitor_is_shown_what_was_given_whatever_is_stored() {
     let shared: SharedBytes = Arc::new(b"shared ".repeat(100_000));
     let record = Record { shared: Some(&shared), ..Record::new((*shared).as_ref(), Attributes::default()) };
     assert_eq!(visit(&hash, b"user:7", Action::Put(record)), [vec![b'x'; 5000], b"shared ".repeat(100_000)]);
-    let live = hash.usage().live_bytes;
+    let live = hash.disk_usage().live_bytes;
     let attributes = Attributes { expiry: Expiry::At(UnixSeconds(9)), ..Attributes::default() };
     let seen = visit(&hash, b"user:7", Action::Retag(attributes));
     assert_eq!(seen, [b"shared ".repeat(100_000), b"shared ".repeat(100_000)]);
-    assert!(hash.usage().live_bytes < live + 100, "what was retagged is stored as it was");
+    assert!(hash.disk_usage().live_bytes < live + 100, "what was retagged is stored as it was");
     let mut found = None;
     hash.view(b"user:7", &mut |record| found = Some((record.value.to_vec(), record.attributes))).unwrap();
     assert_eq!(found, Some((b"shared ".repeat(100_000), attributes)));
@@ -356,7 +356,7 @@ fn an_entry_that_lies_about_its_length_is_damaged_and_can_be_overwritten() {
     told(hash.visit(b"crane", &mut Does(Action::Keep, Vec::new())).unwrap_err());
     told(hash.scan(None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap_err());
     let mut whole = Vec::new();
-    let scanned = hash.scan_whole(None, &mut |key, _| {
+    let scanned = hash.scan_skipping_damaged(None, &mut |key, _| {
         whole.push(key.to_vec());
         std::ops::ControlFlow::Continue(())
     });

@@ -13,7 +13,7 @@ use crash_disk::CrashDisk;
 use kept::{DATA, open, records};
 use std::io;
 use std::path::Path;
-use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record};
+use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record};
 use visitor::{Remove, Set};
 
 fn recent(disk: &CrashDisk) -> Option<Vec<u8>> {

@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Durable, Engine, ErrorKind};
+use todana_core::{DurableEngine, Engine, ErrorKind};
 use todana_engine::DiskHash;
 
 fn is_full() -> bool {

@@ -13,11 +13,11 @@ mod visitor;
 
 use crash_disk::CrashDisk;
 use kept::{open, open_without_reserve, records};
-use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record};
+use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record};
 use visitor::Set;
 
 /// Refuses a batch of 200 records on a disk that has `room` for a part of it.
-fn refuse_batch(disk: &CrashDisk, hash: &impl Durable, room: u64) {
+fn refuse_batch(disk: &CrashDisk, hash: &impl DurableEngine, room: u64) {
     let keys: Vec<String> = (0..200).map(|number| format!("key {number}")).collect();
     let value = [b'v'; 100];
     let changes: Vec<(&[u8], Action<'_>)> = keys

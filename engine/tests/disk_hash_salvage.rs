@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record, Visitor};
+use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record, Visitor};
 use todana_engine::disk::SystemDisk;
 use todana_engine::{DiskHash, DiskHashOptions, HashSalvage, MemHash, MemHashOptions};
 

@@ -15,7 +15,7 @@ use crash_disk::{CrashDisk, Op};
 use kept::{DATA, open, open_without_reserve, records};
 use std::io;
 use std::path::{Path, PathBuf};
-use todana_core::{Durable, Engine, ErrorKind, Result};
+use todana_core::{DurableEngine, Engine, ErrorKind, Result};
 use todana_engine::DiskHash;
 use visitor::Set;
 

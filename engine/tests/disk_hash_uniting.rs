@@ -3,7 +3,7 @@
 #[allow(dead_code)]
 mod visitor;
 
-use todana_core::{Durable, Engine};
+use todana_core::{DurableEngine, Engine};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 #[test]
@@ -16,7 +16,7 @@ fn segments_that_short_openings_have_left_become_one() {
         hash.visit(&n.to_be_bytes(), &mut visitor::Set(b"value")).unwrap();
         while hash.maintain() {}
         hash.close().unwrap();
-        assert!(hash.usage().files <= 12, "{} files after {n} openings", hash.usage().files);
+        assert!(hash.disk_usage().files <= 12, "{} files after {n} openings", hash.disk_usage().files);
     }
     let hash = open();
     assert_eq!(hash.status().records, 30);

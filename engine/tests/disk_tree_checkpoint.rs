@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana_core::{Action, Attributes, Checkpointed, Engine, Error, ErrorKind, Record, Visitor};
+use todana_core::{Action, Attributes, CheckpointedEngine, Engine, Error, ErrorKind, Record, Visitor};
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
@@ -25,22 +25,22 @@ fn a_tree_is_not_opened_with_the_log_of_another_database() {
     let path = folder.path().join("words.tree");
     let (ours, theirs) = ([0xab; 16], [0x12; 16]);
     let tree = open(&path, 1 << 20, false);
-    tree.tie(ours).unwrap();
+    tree.bind_to_log(ours).unwrap();
     tree.visit(b"crane", &mut Set(b"1")).unwrap();
     tree.checkpoint(17).unwrap();
     drop(tree);
 
     let tree = open(&path, 1 << 20, false);
-    let error = tree.tie(theirs).unwrap_err();
+    let error = tree.bind_to_log(theirs).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let message = error.to_string();
     assert!(message.contains(&"ab".repeat(16)) && message.contains(&"12".repeat(16)), "{message}");
-    tree.tie(ours).unwrap();
+    tree.bind_to_log(ours).unwrap();
     // A copy of it is the same database's.
     let copy = folder.path().join("copy.tree");
     tree.copy(&copy).unwrap();
     drop(tree);
-    assert!(open(&copy, 1 << 20, false).tie(theirs).is_err());
+    assert!(open(&copy, 1 << 20, false).bind_to_log(theirs).is_err());
 }
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -83,7 +83,7 @@ fn a_tree_that_ends_without_a_checkpoint_is_as_it_was_at_the_last_one() {
     let mut kept = Map::new();
     for mark in 1..20 {
         let tree = open(directory.path(), 1 << 10, false);
-        assert_eq!(tree.mark(), mark - 1);
+        assert_eq!(tree.log_position(), mark - 1);
         assert!(all(&tree) == kept, "opened with mark {}", mark - 1);
         let mut model = kept.clone();
         for _ in 0..500 {
@@ -92,7 +92,7 @@ fn a_tree_that_ends_without_a_checkpoint_is_as_it_was_at_the_last_one() {
         assert!(tree.is_due() && tree.pending_bytes() > 1 << 10);
         tree.maintain();
         tree.checkpoint(mark).unwrap();
-        assert_eq!((tree.mark(), tree.pending_bytes()), (mark, 0));
+        assert_eq!((tree.log_position(), tree.pending_bytes()), (mark, 0));
         kept = model.clone();
         if random.bool() {
             tree.clear(&mut || ()).unwrap();
@@ -117,7 +117,7 @@ fn what_spills_keeps_the_old_mark() {
     }
     drop(tree);
     let tree = open(directory.path(), 16 << 10, true);
-    assert_eq!(tree.mark(), 7);
+    assert_eq!(tree.log_position(), 7);
     assert!(tree.status().records > 4000);
 }
 
@@ -157,7 +157,7 @@ fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
         for round in 0..20 {
             let mut cut = 0;
             let mut ready = |mark| {
-                assert!(mark >= tree.mark(), "marks rise");
+                assert!(mark >= tree.log_position(), "marks rise");
                 Ok(())
             };
             let mut read = || {
@@ -165,7 +165,7 @@ fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
                 cut
             };
             tree.checkpoint_at(&mut read, &mut ready).unwrap();
-            assert_eq!(tree.mark(), cut);
+            assert_eq!(tree.log_position(), cut);
             let copy = copies.path().join(round.to_string());
             assert_eq!(tree.copy(&copy).unwrap(), cut);
             let counted: u64 = all(&open(&copy, 1, false))
@@ -195,7 +195,7 @@ fn a_checkpoint_that_is_not_ready_leaves_all_pending_and_nothing_on_disk() {
         let mut fails = |_| Err(Error::new(ErrorKind::Unavailable, "the log cannot be written"));
         let error = tree.checkpoint_at(&mut || 2 + round, &mut fails).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(tree.mark(), 1);
+        assert_eq!(tree.log_position(), 1);
         assert!(all(&tree) == model && tree.pending_bytes() > 0, "nothing has gone");
     }
     let copies = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn a_checkpoint_that_is_not_ready_leaves_all_pending_and_nothing_on_disk() {
     assert!(all(&tree) == model);
     drop(tree);
     let tree = open(directory.path(), 1, false);
-    assert!(tree.mark() == 9 && all(&tree) == model);
+    assert!(tree.log_position() == 9 && all(&tree) == model);
 }
 
 #[test]
@@ -317,5 +317,5 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     tree.visit(b"more", &mut Set(b"")).unwrap();
     drop(tree);
     let tree = DiskTree::open(&directory, DiskTreeOptions::default()).unwrap();
-    assert!(tree.mark() == 2 && all(&tree) == model);
+    assert!(tree.log_position() == 2 && all(&tree) == model);
 }

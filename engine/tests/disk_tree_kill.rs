@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use todana_core::{Checkpointed, Engine};
+use todana_core::{CheckpointedEngine, Engine};
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
@@ -37,7 +37,7 @@ fn open(directory: &Path) -> DiskTree {
 fn writes_until_it_is_killed() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let tree = open(directory.as_ref());
-    let first = tree.mark();
+    let first = tree.log_position();
     // It ends by itself, should nobody kill it.
     for number in first..first + 200_000 {
         match operation(number) {
@@ -77,14 +77,14 @@ fn a_killed_tree_is_as_at_a_checkpoint() {
         assert_eq!(status.signal(), Some(9), "it was killed, and did not end by itself");
         drop(marks);
         let tree = open(directory.path());
-        assert!(tree.mark() >= told, "what was said to be on disk is there");
-        for number in done..tree.mark() {
+        assert!(tree.log_position() >= told, "what was said to be on disk is there");
+        for number in done..tree.log_position() {
             match operation(number) {
                 (key, Some(value)) => drop(model.insert(key, value)),
                 (key, None) => drop(model.remove(&key)),
             }
         }
-        done = tree.mark();
+        done = tree.log_position();
         let mut found = BTreeMap::new();
         let end = tree.scan(None, &mut |key, record| {
             found.insert(key.to_vec(), record.value.to_vec());

@@ -5,7 +5,7 @@ mod visitor;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana_core::{Checkpointed, Engine};
+use todana_core::{CheckpointedEngine, Engine};
 use todana_engine::{DiskTree, DiskTreeOptions, ExaminedTree};
 use visitor::{Remove, Set};
 
@@ -52,7 +52,7 @@ fn expected() -> Vec<(Vec<u8>, Vec<u8>)> {
 fn tree_of_version_1_gains_checksums_as_it_is_written() {
     let directory = version_1();
     let tree = open(directory.path());
-    assert_eq!(tree.mark(), 17);
+    assert_eq!(tree.log_position(), 17);
     assert_eq!(tree.database_id(), Some(*b"sixteen bytes id"));
     assert_eq!(all(&tree), expected());
     tree.view(b"flagged", &mut |record| assert_eq!(record.attributes.flags, 7)).unwrap();

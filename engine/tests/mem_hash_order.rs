@@ -4,7 +4,7 @@ mod visitor;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use todana_core::{Engine, Order};
+use todana_core::{Engine, ScanOrder};
 use todana_engine::{MemHash, MemHashOptions};
 use visitor::{Remove, Set};
 
@@ -34,19 +34,19 @@ fn fill(hash: &MemHash, records: u32) {
 fn an_expected_order_gives_the_same_records_and_buckets() {
     let before = hash(4, 5);
     fill(&before, 50_000);
-    let (order, records) = (before.order().unwrap(), scan(&before));
+    let (order, records) = (before.scan_order().unwrap(), scan(&before));
     for shards in [1, 4, 16] {
         let after = hash(shards, 5);
-        after.expect(order);
+        after.begin_ordered_load(order);
         for (key, value) in &records {
             after.visit(key, &mut Set(value)).unwrap();
         }
-        after.settle();
+        after.end_ordered_load();
         let now = scan(&after);
         if shards == 4 {
             assert!(now == records);
             // Divided evenly; what the shards hold is not quite even.
-            let now = after.order().unwrap();
+            let now = after.scan_order().unwrap();
             assert_eq!(now.seed, order.seed);
             assert!(now.groups.abs_diff(order.groups) < order.groups / 50, "{now:?} {order:?}");
         }
@@ -59,13 +59,13 @@ fn an_expected_order_gives_the_same_records_and_buckets() {
 #[test]
 fn what_was_expected_and_does_not_come_takes_no_buckets_in_the_end() {
     let hash = hash(1, 1);
-    hash.expect(Order { seed: 1, groups: 10_000 });
-    assert_eq!(hash.order().unwrap().groups, 10_000);
+    hash.begin_ordered_load(ScanOrder { seed: 1, groups: 10_000 });
+    assert_eq!(hash.scan_order().unwrap().groups, 10_000);
     fill(&hash, 1_000);
-    assert_eq!(hash.order().unwrap().groups, 10_000);
-    hash.settle();
+    assert_eq!(hash.scan_order().unwrap().groups, 10_000);
+    hash.end_ordered_load();
     while hash.maintain() {}
-    assert!(hash.order().unwrap().groups < 300, "{:?}", hash.order());
+    assert!(hash.scan_order().unwrap().groups < 300, "{:?}", hash.scan_order());
     assert_eq!(scan(&hash).len(), 1_000);
     hash.visit(b"7", &mut Remove).unwrap();
     assert_eq!(scan(&hash).len(), 999);
@@ -75,11 +75,11 @@ fn what_was_expected_and_does_not_come_takes_no_buckets_in_the_end() {
 fn nothing_is_expected_by_a_hash_that_has_records_or_another_seed() {
     let hash = hash(1, 1);
     fill(&hash, 10);
-    let before = hash.order();
-    hash.expect(Order { seed: 1, groups: 10_000 });
-    assert_eq!(hash.order(), before);
+    let before = hash.scan_order();
+    hash.begin_ordered_load(ScanOrder { seed: 1, groups: 10_000 });
+    assert_eq!(hash.scan_order(), before);
     assert_eq!(scan(&hash).len(), 10);
     hash.clear(&mut || ()).unwrap();
-    hash.expect(Order { seed: 2, groups: 10_000 });
-    assert_eq!(hash.order().unwrap().groups, 1);
+    hash.begin_ordered_load(ScanOrder { seed: 2, groups: 10_000 });
+    assert_eq!(hash.scan_order().unwrap().groups, 1);
 }

@@ -3,7 +3,7 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod visitor;
 
-use todana_core::{Bounded, Engine, MemoryLimit, WhenFull};
+use todana_core::{BoundedEngine, Engine, MemoryLimit, WhenFull};
 use todana_engine::{Compression, MemTree, MemTreeOptions};
 use visitor::Set;
 

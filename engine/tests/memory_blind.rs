@@ -8,7 +8,7 @@ mod model;
 use listener::Listener;
 use model::{Decided, Decision, Map, Owned, classes, name, scan, view};
 use std::sync::Arc;
-use todana_core::{Access, Attributes, Engine, Expiry, Marks, MemoryLimit, UnixSeconds, WhenFull};
+use todana_core::{Attributes, Engine, Expiry, LastAccess, MemoryLimit, StaleMarks, UnixSeconds, WhenFull};
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
 /// Of the size classes that are counted.
@@ -62,8 +62,8 @@ fn attributes(random: &mut fastrand::Rng, now: u64) -> Attributes {
         7 => Attributes { flags: random.u32(..) >> random.u8(..32), ..plain },
         8 => Attributes { version: random.u64(..) >> random.u8(..64), expiry, ..plain },
         _ => {
-            let access = Some(Access { at: UnixSeconds(random.u32(..).into()), fetched: random.bool() });
-            let marks = Marks { stale: random.bool(), token_out: random.bool() };
+            let access = Some(LastAccess { at: UnixSeconds(random.u32(..).into()), fetched: random.bool() });
+            let marks = StaleMarks { stale: random.bool(), token_sent: random.bool() };
             Attributes { flags: random.u32(..), expiry, version: random.u64(..), marks, access }
         }
     }

@@ -70,7 +70,7 @@ fn sweep(engine: &dyn Engine, now: u64) {
     let mut place = None;
     loop {
         let over = &mut |expiry: Expiry| !expiry.is_live(UnixSeconds(now));
-        place = engine.perishable().unwrap().sweep(place, 1000, SweepAim::Tidiness, over).unwrap().next;
+        place = engine.sweepable().unwrap().sweep(place, 1000, SweepAim::Tidiness, over).unwrap().next;
         if place.is_none() {
             return;
         }
@@ -88,7 +88,7 @@ fn class(plain_size: u64) -> usize {
 /// Of each length, how many records there are in the sample, and the longest time without a use.
 fn surveyed(engine: &dyn Engine) -> [(u64, u64); 3] {
     let mut classes = [(0, 0); 3];
-    for record in engine.survey().records {
+    for record in engine.sample_records().records {
         let (records, idle_s) = &mut classes[class(record.plain_size)];
         (*records, *idle_s) = (*records + 1, record.idle_s.max(*idle_s));
     }
@@ -121,7 +121,7 @@ fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
     engine.visit(b"0:0", &mut Remove).unwrap();
     assert_eq!(ages(), [10, 10, 70]);
     engine.clear(&mut || {}).unwrap();
-    assert_eq!(engine.survey().records, []);
+    assert_eq!(engine.sample_records().records, []);
     assert_eq!((engine.status().cleared, listener.cleared()), (29, 29));
 }
 
@@ -183,7 +183,7 @@ fn a_large_engine_is_known_by_a_sample(make: Make) {
     // Once it is empty, all that comes is known again.
     while engine.maintain() {}
     (0..100).for_each(|n| set(&*engine, &key(n), 10, Expiry::Never));
-    assert_eq!(engine.survey().records.len(), 100);
+    assert_eq!(engine.sample_records().records.len(), 100);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idl
     assert_eq!(count(&departures, |left| left.expires), status.evictions_with_expiry);
     assert_eq!(count(&departures, |left| left.is_unread), status.evicted_unfetched);
     assert!(departures.iter().all(|left| [0, 30].contains(&left.idle_s.unwrap())), "{departures:?}");
-    let records = hash.survey().records;
+    let records = hash.sample_records().records;
     assert_eq!(records.len(), 50);
     assert!(records.iter().any(|record| record.is_kept));
 }
@@ -297,5 +297,5 @@ fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idl
 fn who_gives_no_classes_is_told_nothing() {
     let tree = MemTree::new(MemTreeOptions::default()).unwrap();
     set(&tree, "key", 10, Expiry::Never);
-    assert_eq!(tree.survey().records, []);
+    assert_eq!(tree.sample_records().records, []);
 }

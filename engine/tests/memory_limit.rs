@@ -5,7 +5,7 @@ mod in_memory;
 mod visitor;
 
 use todana_core::{
-    Action, Attributes, Buffer, Engine, ErrorKind, MemoryLimit, Record, SharedBytes, Visitor, WhenFull,
+    Action, Attributes, Engine, ErrorKind, MemoryLimit, Record, SharedBytes, ValueBuffer, Visitor, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::{Remove, Set};
@@ -232,7 +232,7 @@ fn a_value_counts_until_its_last_reader_lets_go(make: Make) {
 }
 
 /// Fills a buffer up to this length; stops where there is no room.
-fn fill(engine: &dyn Engine, buffer: &mut dyn Buffer, len: usize) -> todana_core::Result<()> {
+fn fill(engine: &dyn Engine, buffer: &mut dyn ValueBuffer, len: usize) -> todana_core::Result<()> {
     while buffer.filled() < len {
         let left = (len - buffer.filled()).min(100_000);
         let at = buffer.filled();

@@ -5,7 +5,7 @@ mod in_memory;
 
 use std::collections::BTreeMap;
 use todana_core::{
-    Action, Attributes, Engine, Expiry, Perishable, Place, Record, SweepAim, UnixSeconds, Visitor,
+    Action, Attributes, Engine, Expiry, Record, ScanPosition, SweepAim, SweepableEngine, UnixSeconds, Visitor,
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
@@ -34,8 +34,8 @@ impl Visitor for Set<'_> {
     }
 }
 
-fn sweeper(engine: &dyn Engine) -> &dyn Perishable {
-    engine.perishable().expect("it can be swept")
+fn sweeper(engine: &dyn Engine) -> &dyn SweepableEngine {
+    engine.sweepable().expect("it can be swept")
 }
 
 /// A whole round; returns how many records it saw and how many it removed.
@@ -147,7 +147,7 @@ fn what_slips_through_while_the_engine_grows_goes_in_the_next_round(make: Make) 
     for n in 0..2000u32 {
         engine.visit(&n.to_le_bytes(), &mut Set(b"old", at(5))).unwrap();
     }
-    let mut place: Option<Place> = None;
+    let mut place: Option<ScanPosition> = None;
     let (mut written, mut removed) = (2000u32, 0);
     loop {
         let swept =
@@ -182,7 +182,7 @@ fn a_step_ends_after_about_what_it_was_given(make: Make) {
 
 fn an_unknown_place_is_the_end(make: Make) {
     let swept = sweeper(&*make())
-        .sweep(Some(Place::Number(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true)
+        .sweep(Some(ScanPosition::Number(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true)
         .unwrap();
     assert_eq!((swept.next, swept.seen), (None, 0));
 }

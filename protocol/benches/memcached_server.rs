@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use todana_core::{Attributes, Expiry, Hit, Operation, Record, Reply, Stored, UnixSeconds};
+use todana_core::{Attributes, Expiry, HitReply, Operation, Record, Reply, StoredReply, UnixSeconds};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, Step, encode};
 
@@ -76,7 +76,7 @@ fn run(mut unread: &[u8], with_reply: bool, out: &mut Vec<u8>) {
 
 fn reply(command: &Command<'_>) -> Reply<'static> {
     match command {
-        Command::Operation(Operation::Get(_)) => Reply::Hit(Hit {
+        Command::Operation(Operation::Get(_)) => Reply::Hit(HitReply {
             record: Record::new(
                 b"0123456789abcdef0123456789abcdef",
                 Attributes { version: 7, ..Attributes::default() },
@@ -86,7 +86,7 @@ fn reply(command: &Command<'_>) -> Reply<'static> {
             recache: Default::default(),
             now: UnixSeconds(1000),
         }),
-        Command::Operation(Operation::Store(_)) => Reply::Stored(Stored::default()),
+        Command::Operation(Operation::Store(_)) => Reply::Stored(StoredReply::default()),
         Command::Operation(Operation::Delete(_)) => Reply::Deleted,
         Command::Operation(Operation::Arithmetic(_)) => Reply::NotFound,
         _ => Reply::Done,

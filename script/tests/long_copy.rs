@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana::{Database, Db, Name, Records, ScanDirection, Transaction};
-use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
+use todana_core::{Operation, Record, Reply, Result, ScanPosition, Visitor};
 use todana_script::{Interpreter, Options, Outcome, Program, Source};
 
 /// What a script may take. Loading it takes a small part of that.
@@ -42,9 +42,9 @@ impl Records for Stalling {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.db.scan(from, &mut |key, record| {
             self.pass();
             see(key, record)

@@ -133,7 +133,7 @@ struct Item {
     gone_at: Option<u64>,
     version: u64,
     stale: bool,
-    token_out: bool,
+    token_sent: bool,
 }
 
 #[derive(Default)]
@@ -204,7 +204,7 @@ impl Model {
             value: format!("{new:<len$}").into_bytes(),
             version: 0,
             stale: in_place && item.stale,
-            token_out: in_place && item.token_out,
+            token_sent: in_place && item.token_sent,
             ..item.clone()
         };
         Some(Ok(new))
@@ -351,14 +351,15 @@ impl Model {
                 if self.item(key).is_some() {
                     let version = self.show_version(key);
                     let item = self.item(key).expect("it was there");
-                    let (won, stale, token_out) = (item.stale && !item.token_out, item.stale, item.token_out);
-                    item.token_out |= won;
+                    let (won, stale, token_sent) =
+                        (item.stale && !item.token_sent, item.stale, item.token_sent);
+                    item.token_sent |= won;
                     if let Some(gone_at) = touched {
                         item.gone_at = gone_at;
                     }
                     let mut head =
                         format!("VA {} f{} s{} c{version}", item.value.len(), item.flags, item.value.len());
-                    for (marked, letter) in [(token_out, " Z"), (stale, " X"), (won, " W")] {
+                    for (marked, letter) in [(token_sent, " Z"), (stale, " X"), (won, " W")] {
                         head.push_str(if marked { letter } else { "" });
                     }
                     let value = item.value.clone();
@@ -368,7 +369,7 @@ impl Model {
                 } else if let Some(ttl) = vivify {
                     let version = self.fresh();
                     let gone_at = self.gone_at(ttl);
-                    self.items.insert(key, Item { gone_at, version, token_out: true, ..Item::default() });
+                    self.items.insert(key, Item { gone_at, version, token_sent: true, ..Item::default() });
                     line(&mut reply, &format!("VA 0 f0 s0 c{version} W\r\n"));
                 } else if !quiet {
                     line(&mut reply, "EN");
@@ -434,7 +435,7 @@ impl Model {
                             item = Item { version: item.version, ..Item::default() };
                         }
                         if stale {
-                            (item.stale, item.token_out, item.version) = (true, false, self.fresh());
+                            (item.stale, item.token_sent, item.version) = (true, false, self.fresh());
                         }
                         if stale || drops {
                             self.items.insert(key, item);

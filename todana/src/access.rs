@@ -5,7 +5,7 @@
 //! again. What was accessed before is unknown, and shown as never accessed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Access, UnixSeconds};
+use todana_core::{LastAccess, UnixSeconds};
 
 const KEPT_S: u64 = 3600;
 
@@ -30,18 +30,18 @@ impl Tracking {
     }
 
     /// What a record stored now carries.
-    pub(crate) fn on_write(&self, now: UnixSeconds) -> Option<Access> {
-        self.is_on(now).then_some(Access { at: now, fetched: false })
+    pub(crate) fn on_write(&self, now: UnixSeconds) -> Option<LastAccess> {
+        self.is_on(now).then_some(LastAccess { at: now, fetched: false })
     }
 
     /// What a record carries that something else than a read has come to: whether it was read stays.
-    pub(crate) fn on_use(&self, now: UnixSeconds, before: Option<Access>) -> Option<Access> {
+    pub(crate) fn on_use(&self, now: UnixSeconds, before: Option<LastAccess>) -> Option<LastAccess> {
         let fetched = before.is_some_and(|before| before.fetched);
-        self.is_on(now).then_some(Access { at: now, fetched })
+        self.is_on(now).then_some(LastAccess { at: now, fetched })
     }
 
     /// What a record read now carries.
-    pub(crate) fn on_read(&self, now: UnixSeconds) -> Option<Access> {
-        self.is_on(now).then_some(Access { at: now, fetched: true })
+    pub(crate) fn on_read(&self, now: UnixSeconds) -> Option<LastAccess> {
+        self.is_on(now).then_some(LastAccess { at: now, fetched: true })
     }
 }

@@ -5,8 +5,8 @@ use crate::expiry::resolve;
 use crate::store::item_size;
 use crate::versions::{Versions, equals};
 use todana_core::{
-    Action, Arithmetic, Attributes, Direction, Expiry, Marks, Number, Record, Refusal, Reply, UnixSeconds,
-    Visitor,
+    Action, Arithmetic, ArithmeticDirection, ArithmeticReply, Attributes, Expiry, Record, RefusalReason,
+    Reply, StaleMarks, UnixSeconds, Visitor,
 };
 
 /// Twenty digits hold any number.
@@ -62,7 +62,7 @@ impl<'v> ArithmeticVisitor<'v> {
         expiry_before: Expiry,
         created: bool,
     ) -> Action<'a> {
-        self.outcome = Reply::Number(Number {
+        self.outcome = Reply::Number(ArithmeticReply {
             value,
             version: attributes.version,
             expiry_before,
@@ -106,12 +106,12 @@ impl Visitor for ArithmeticVisitor<'_> {
         let size = item_size(arithmetic.key.len(), old.value.len(), old.attributes.flags);
         let stored = if size > ITEM_SIZE_MAX { None } else { number(old.value) };
         let Some(stored) = stored else {
-            self.outcome = Reply::Refused(Refusal::NonNumeric);
+            self.outcome = Reply::Refused(RefusalReason::NonNumeric);
             return Action::Keep;
         };
         let value = match arithmetic.direction {
-            Direction::Increment => stored.wrapping_add(arithmetic.delta),
-            Direction::Decrement => stored.saturating_sub(arithmetic.delta),
+            ArithmeticDirection::Increment => stored.wrapping_add(arithmetic.delta),
+            ArithmeticDirection::Decrement => stored.saturating_sub(arithmetic.delta),
         };
         // A shorter number keeps the old length, padded with blanks: memcached overwrites in place, and clients
         // know it. In place, the marks stay too; a number that grows is stored anew.
@@ -121,10 +121,10 @@ impl Visitor for ArithmeticVisitor<'_> {
             flags: old.attributes.flags,
             expiry: match arithmetic.touch {
                 Some(ttl) => resolve(ttl, self.now),
-                None => old.attributes.expiry.accessed(self.now),
+                None => old.attributes.expiry.after_access(self.now),
             },
             version: version(self),
-            marks: if in_place { old.attributes.marks } else { Marks::default() },
+            marks: if in_place { old.attributes.marks } else { StaleMarks::default() },
             access: if in_place {
                 self.tracking.on_use(self.now, old.attributes.access)
             } else {

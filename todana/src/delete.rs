@@ -2,7 +2,7 @@
 
 use crate::expiry::resolve;
 use crate::versions::{Versions, equals};
-use todana_core::{Action, Attributes, Delete, Expiry, Marks, Record, Reply, UnixSeconds, Visitor};
+use todana_core::{Action, Attributes, Delete, Expiry, Record, Reply, StaleMarks, UnixSeconds, Visitor};
 
 pub(crate) struct DeleteVisitor<'v> {
     pub(crate) delete: &'v Delete<'v>,
@@ -44,7 +44,7 @@ impl Visitor for DeleteVisitor<'_> {
             attributes.version = self.versions.for_write(delete.version, delete.mark_stale);
         }
         if delete.mark_stale {
-            attributes.marks = Marks { stale: true, token_out: false };
+            attributes.marks = StaleMarks { stale: true, token_sent: false };
         }
         if delete.drop_value { Action::Put(Record::new(b"", attributes)) } else { Action::Retag(attributes) }
     }

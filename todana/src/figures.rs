@@ -3,24 +3,24 @@
 
 use crate::sweep::Sweeps;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use todana_core::Status;
+use todana_core::EngineStatus;
 
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    at_reset: Mutex<(Status, Sweeps)>,
+    at_reset: Mutex<(EngineStatus, Sweeps)>,
 }
 
 impl Figures {
-    fn at_reset(&self) -> MutexGuard<'_, (Status, Sweeps)> {
+    fn at_reset(&self) -> MutexGuard<'_, (EngineStatus, Sweeps)> {
         self.at_reset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn reset(&self, status: Status, sweeps: Sweeps) {
+    pub(crate) fn reset(&self, status: EngineStatus, sweeps: Sweeps) {
         *self.at_reset() = (status, sweeps);
     }
 
     /// The same status, its counters as from the last reset.
-    pub(crate) fn status(&self, mut now: Status) -> Status {
+    pub(crate) fn status(&self, mut now: EngineStatus) -> EngineStatus {
         let before = &self.at_reset().0;
         let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
         less(&mut now.evictions, before.evictions);

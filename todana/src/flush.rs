@@ -125,7 +125,7 @@ impl Flush {
 mod tests {
     use super::*;
     use std::ops::ControlFlow;
-    use todana_core::{Place, Record, Status, Visitor};
+    use todana_core::{EngineStatus, Record, ScanPosition, Visitor};
 
     /// An engine that can only be cleared.
     #[derive(Default)]
@@ -140,13 +140,13 @@ mod tests {
             Ok(())
         }
 
-        fn fence(&self) {}
+        fn wait_for_visits(&self) {}
 
         fn scan(
             &self,
-            _: Option<Place>,
+            _: Option<ScanPosition>,
             _: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-        ) -> Result<Option<Place>> {
+        ) -> Result<Option<ScanPosition>> {
             Ok(None)
         }
 
@@ -156,8 +156,8 @@ mod tests {
             Ok(())
         }
 
-        fn status(&self) -> Status {
-            Status::default()
+        fn status(&self) -> EngineStatus {
+            EngineStatus::default()
         }
     }
 

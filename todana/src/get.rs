@@ -4,13 +4,14 @@ use crate::access::Tracking;
 use crate::expiry::resolve;
 use crate::versions::Versions;
 use todana_core::{
-    Action, Attributes, Expiry, Family, Get, Hit, Marks, Recache, Record, Reply, UnixSeconds, Visitor,
+    Action, Attributes, CommandFamily, Expiry, Get, HitReply, RecacheState, Record, Reply, StaleMarks,
+    UnixSeconds, Visitor,
 };
 
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Hit,
+    HitReply,
     Miss,
     /// A record was made for the caller to fill.
     Vivified,
@@ -31,11 +32,11 @@ pub(crate) fn only_looks(get: &Get<'_>) -> bool {
 /// expiry slides and this read moves it, or it shall show a version and has none. A client that asks for versions asks
 /// for all of them, so most have one.
 #[inline]
-pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<Hit<'r>> {
-    let Marks { stale, token_out } = record.attributes.marks;
+pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<HitReply<'r>> {
+    let StaleMarks { stale, token_sent } = record.attributes.marks;
     let lacks_version = get.needs.version && record.attributes.version == 0;
-    let slides = !get.silent && record.attributes.expiry.accessed(now) != record.attributes.expiry;
-    if lacks_version || slides || (stale && !token_out && get.family == Family::Meta) {
+    let slides = !get.silent && record.attributes.expiry.after_access(now) != record.attributes.expiry;
+    if lacks_version || slides || (stale && !token_sent && get.family == CommandFamily::Meta) {
         return None;
     }
     Some(unchanged(record, now))
@@ -43,13 +44,13 @@ pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> O
 
 /// The hit of a record that stays as it is.
 #[inline]
-pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> Hit<'_> {
-    let Marks { stale, token_out } = record.attributes.marks;
-    Hit {
+pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> HitReply<'_> {
+    let StaleMarks { stale, token_sent } = record.attributes.marks;
+    HitReply {
         record,
         expiry_before: record.attributes.expiry,
         access_before: record.attributes.access,
-        recache: Recache { won: false, stale, token_out },
+        recache: RecacheState { won: false, stale, token_sent },
         now,
     }
 }
@@ -65,7 +66,7 @@ pub(crate) struct GetVisitor<'v> {
     /// Memory is scarce: a read is noted only on a record that has a note already.
     is_tight: bool,
     before: Attributes,
-    recache: Recache,
+    recache: RecacheState,
 }
 
 impl<'v> GetVisitor<'v> {
@@ -82,7 +83,7 @@ impl<'v> GetVisitor<'v> {
     }
 
     fn answer(&mut self, record: Record<'_>) {
-        (self.reply)(Reply::Hit(Hit {
+        (self.reply)(Reply::Hit(HitReply {
             record,
             expiry_before: self.before.expiry,
             access_before: self.before.access,
@@ -92,14 +93,14 @@ impl<'v> GetVisitor<'v> {
     }
 
     /// Who recomputes the record: whoever comes first when it is stale or nearly expired.
-    fn recache(&self, old: &Attributes, expiry: Expiry) -> Recache {
-        let Marks { stale, token_out } = old.marks;
+    fn recache(&self, old: &Attributes, expiry: Expiry) -> RecacheState {
+        let StaleMarks { stale, token_sent } = old.marks;
         let nearly_expired = match (self.get.recache_below_s, expiry.seconds_left(self.now)) {
             (Some(below), Some(left)) => left < below,
             _ => false,
         };
-        let wanted = self.get.family == Family::Meta && (stale || nearly_expired);
-        Recache { won: wanted && !token_out, stale, token_out }
+        let wanted = self.get.family == CommandFamily::Meta && (stale || nearly_expired);
+        RecacheState { won: wanted && !token_sent, stale, token_sent }
     }
 }
 
@@ -111,27 +112,27 @@ impl Visitor for GetVisitor<'_> {
                 return Action::Keep;
             };
             self.outcome = Outcome::Vivified;
-            self.recache = Recache { won: true, stale: false, token_out: false };
+            self.recache = RecacheState { won: true, stale: false, token_sent: false };
             self.before = Attributes {
                 flags: 0,
                 expiry: resolve(ttl, self.now),
                 version: self.versions.for_write(self.get.version, self.get.needs.version),
-                marks: Marks { stale: false, token_out: true },
+                marks: StaleMarks { stale: false, token_sent: true },
                 access: self.tracking.on_write(self.now),
             };
             return Action::Put(Record::new(b"", self.before));
         };
-        self.outcome = Outcome::Hit;
+        self.outcome = Outcome::HitReply;
         self.before = old.attributes;
         let mut attributes = old.attributes;
         if let Some(ttl) = self.get.touch {
             attributes.expiry = resolve(ttl, self.now);
         } else if !self.get.silent {
-            attributes.expiry = attributes.expiry.accessed(self.now);
+            attributes.expiry = attributes.expiry.after_access(self.now);
         }
         let looked_at = if self.get.recache_after_touch { attributes.expiry } else { self.before.expiry };
         self.recache = self.recache(&self.before, looked_at);
-        attributes.marks.token_out |= self.recache.won;
+        attributes.marks.token_sent |= self.recache.won;
         if self.get.needs.version && attributes.version == 0 {
             attributes.version = self.versions.fresh();
         }

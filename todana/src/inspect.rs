@@ -1,7 +1,7 @@
 //! me: a record's attributes for debugging.
 
 use crate::versions::Versions;
-use todana_core::{Action, Attributes, Inspect, Inspection, Record, Reply, UnixSeconds, Visitor};
+use todana_core::{Action, Attributes, Inspect, Record, RecordDetails, Reply, UnixSeconds, Visitor};
 
 pub(crate) struct InspectVisitor<'v> {
     pub(crate) inspect: &'v Inspect<'v>,
@@ -18,7 +18,7 @@ impl Visitor for InspectVisitor<'_> {
         };
         let attributes = old.attributes;
         let version = if attributes.version == 0 { self.versions.fresh() } else { attributes.version };
-        self.outcome = Reply::Inspection(Inspection {
+        self.outcome = Reply::Inspection(RecordDetails {
             expiry: attributes.expiry,
             access: attributes.access,
             version,

@@ -5,8 +5,8 @@ use crate::expiry::resolve;
 use crate::long_value::Seen;
 use crate::versions::{Versions, equals};
 use todana_core::{
-    Action, Attributes, LONG_VALUE_LEN, Marks, Record, Refusal, Reply, SharedBytes, Store, StoreMode, Stored,
-    UnixSeconds, Visitor,
+    Action, Attributes, LONG_VALUE_LEN, Record, RefusalReason, Reply, SharedBytes, StaleMarks, Store,
+    StoreMode, StoredReply, UnixSeconds, Visitor,
 };
 
 /// What memcached adds to key + value when it holds an item against its size limit: 48 header, 8 CAS, the key's end,
@@ -99,14 +99,16 @@ impl<'v> StoreVisitor<'v> {
             flags: self.store.flags,
             expiry: resolve(self.store.ttl, self.now),
             version: self.versions.for_write(self.store.version, self.store.needs.version),
-            marks: Marks::default(),
+            marks: StaleMarks::default(),
             access: self.tracking.on_write(self.now),
         }
     }
 
     fn put<'a>(&'a mut self, attributes: Attributes) -> Action<'a> {
-        self.outcome =
-            Reply::Stored(Stored { version: attributes.version, value_len: self.store.value.len() as u64 });
+        self.outcome = Reply::Stored(StoredReply {
+            version: attributes.version,
+            value_len: self.store.value.len() as u64,
+        });
         Action::Put(Record { shared: self.store.shared.0, ..Record::new(self.store.value, attributes) })
     }
 
@@ -147,18 +149,18 @@ impl<'v> StoreVisitor<'v> {
         if !is_made {
             self.joined.clear();
             if self.joined.try_reserve_exact(len).is_err() {
-                return self.keep(Reply::Refused(Refusal::OutOfMemory));
+                return self.keep(Reply::Refused(RefusalReason::OutOfMemory));
             }
             pieces.iter().for_each(|piece| self.joined.extend_from_slice(piece));
         }
         let attributes = Attributes {
             version: self.versions.for_write(self.store.version, self.store.needs.version),
-            marks: Marks::default(),
+            marks: StaleMarks::default(),
             access: self.tracking.on_write(self.now),
-            expiry: old.attributes.expiry.accessed(self.now),
+            expiry: old.attributes.expiry.after_access(self.now),
             ..old.attributes
         };
-        self.outcome = Reply::Stored(Stored { version: attributes.version, value_len: len as u64 });
+        self.outcome = Reply::Stored(StoredReply { version: attributes.version, value_len: len as u64 });
         Action::Put(match &self.long {
             LongJoin::Made(_, made) if is_made => {
                 Record { value: (**made).as_ref(), shared: Some(made), attributes }
@@ -176,7 +178,7 @@ impl Visitor for StoreVisitor<'_> {
             // A failed add still counts as an access, though nothing was read.
             let before = old.attributes;
             let access = self.tracking.on_use(self.now, before.access).or(before.access);
-            let after = Attributes { access, expiry: before.expiry.accessed(self.now), ..before };
+            let after = Attributes { access, expiry: before.expiry.after_access(self.now), ..before };
             return if after == before { Action::Keep } else { Action::Retag(after) };
         }
         let stored = old.attributes.version;
@@ -189,9 +191,12 @@ impl Visitor for StoreVisitor<'_> {
             }
             // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old one had
             // to live.
-            let marks = Marks { stale: true, token_out: old.attributes.marks.token_out };
-            let attributes =
-                Attributes { expiry: old.attributes.expiry.accessed(self.now), marks, ..self.attributes() };
+            let marks = StaleMarks { stale: true, token_sent: old.attributes.marks.token_sent };
+            let attributes = Attributes {
+                expiry: old.attributes.expiry.after_access(self.now),
+                marks,
+                ..self.attributes()
+            };
             return self.put(attributes);
         }
         match self.store.mode {

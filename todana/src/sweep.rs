@@ -9,7 +9,7 @@ use crate::expiry::{deadline, resolve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use todana_core::{Engine, Expiry, Place, SweepAim, Ttl, UnixSeconds};
+use todana_core::{Engine, Expiry, ScanPosition, SweepAim, Ttl, UnixSeconds};
 
 /// Records looked at between two looks at the clock, some tens of microseconds.
 const STEP_RECORDS: usize = 2048;
@@ -72,7 +72,7 @@ pub(crate) struct Sweep {
 #[derive(Debug)]
 struct State {
     /// Where a round in progress goes on.
-    place: Option<Place>,
+    place: Option<ScanPosition>,
     running: bool,
     started: Option<Instant>,
     /// The earliest expiry that this round has met and left.
@@ -258,7 +258,7 @@ impl Sweep {
         let (mut removed, mut seen) = (0, 0);
         while state.running && !enough(removed) && began.elapsed() < time {
             let State { place, earliest, .. } = &mut *state;
-            let swept = engine.perishable().map(|perishable| {
+            let swept = engine.sweepable().map(|perishable| {
                 perishable.sweep(place.take(), STEP_RECORDS, aim, &mut |expiry| {
                     let is_over = !expiry.is_live(now);
                     if !is_over {

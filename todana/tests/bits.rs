@@ -15,7 +15,7 @@ use todana::backup::{Backup, Receiver};
 use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 use todana::update_log::{LogTail, SyncPolicy};
 use todana::{DataDirectory, DataOptions, verify};
-use todana_core::{Delete, Error, ErrorKind, Needs, Operation, Store, Ttl};
+use todana_core::{Delete, Error, ErrorKind, Operation, ReplyNeeds, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const WAYS: [CheckpointCompression; 2] = [CheckpointCompression::None, CheckpointCompression::Zstd(1)];
@@ -51,7 +51,7 @@ impl Set {
         kept.run(Operation::Store(Store { key: b"counter", value: b"41", ..store }));
         kept.directory.checkpoint(&kept.database).unwrap();
         kept.run(Operation::Delete(Delete { key: b"gone", ..Delete::default() }));
-        let needs = Needs { version: true, ..Needs::default() };
+        let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         let (ttl, flags) = (Ttl::Sliding(60), 300);
         kept.run(Operation::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
         kept.run(Operation::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));

@@ -13,8 +13,8 @@ use todana::{
     Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters, seed_of, verify,
 };
 use todana_core::{
-    Attributes, Delete, ErrorKind, Get, MemoryLimit, Needs, Operation, Result, Store, StoreMode, Touch, Ttl,
-    UnixSeconds, WhenFull,
+    Attributes, Delete, ErrorKind, Get, MemoryLimit, Operation, ReplyNeeds, Result, Store, StoreMode, Touch,
+    Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -120,12 +120,12 @@ fn records_of_every_size_and_attribute_come_back() {
             before.set(format!("{n}").as_bytes(), format!("{:08}", n * 7_919).as_bytes());
             before.set(format!("{n:019}").as_bytes(), &n.to_le_bytes());
         }
-        let needs = Needs { version: true, ..Needs::default() };
+        let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         for (n, ttl) in
             [Ttl::Never, Ttl::Seconds(100), Ttl::At(1 << 33), Ttl::Sliding(60)].into_iter().enumerate()
         {
             for flags in [0, 1, u32::MAX] {
-                for needs in [Needs::default(), needs] {
+                for needs in [ReplyNeeds::default(), needs] {
                     let key = format!("{n}:{flags}:{}", needs.version);
                     let key = key.as_bytes();
                     before.run(Operation::Store(Store {
@@ -218,7 +218,7 @@ fn records_come_back_to_an_engine_of_another_seed_and_other_shards() {
 #[test]
 fn versions_and_a_planned_flush_are_kept_by_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let needs = Needs { version: true, ..Needs::default() };
+    let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     let store = Operation::Store(Store { key: b"k", value: b"v", needs, ..Store::default() });
     let version_of = |answer: String| -> u64 {
         answer.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
@@ -599,7 +599,7 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
             1 => Operation::Store(Store { mode: StoreMode::Append, value: b"+", ..store }),
             2 => Operation::Get(Get {
                 key: &key,
-                needs: Needs { version: true, ..Needs::default() },
+                needs: ReplyNeeds { version: true, ..ReplyNeeds::default() },
                 ..Get::default()
             }),
             _ => Operation::Store(store),

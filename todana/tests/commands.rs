@@ -7,7 +7,7 @@ mod model;
 
 use model::{Item, Model, Operation, Pick};
 use proptest::prelude::*;
-use todana_core::{Direction, Family, StoreMode, Ttl};
+use todana_core::{ArithmeticDirection, CommandFamily, StoreMode, Ttl};
 
 /// Fewer cases where each is slow, or more for a long run: `TODANA_CASES`.
 fn cases(default: u32) -> u32 {
@@ -57,7 +57,7 @@ fn maybe<T: std::fmt::Debug + Clone>(strategy: impl Strategy<Value = T>) -> impl
 
 fn operation() -> impl Strategy<Value = Operation> {
     let key = || 0usize..model::KEYS.len();
-    let family = || prop_oneof![Just(Family::Text), Just(Family::Meta)];
+    let family = || prop_oneof![Just(CommandFamily::Text), Just(CommandFamily::Meta)];
     let mode = prop_oneof![
         4 => Just(StoreMode::Set), 1 => Just(StoreMode::Add), 1 => Just(StoreMode::Replace),
         1 => Just(StoreMode::Append), 1 => Just(StoreMode::Prepend),
@@ -70,7 +70,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             |(key, shown, touch, vivify, recache, given)| {
                 // What R compares with when T changes it in the same request is nowhere written.
                 let recache = recache.filter(|_| touch.is_none());
-                Operation::Get { key, shown, family: Family::Meta, touch, vivify, recache, given }
+                Operation::Get { key, shown, family: CommandFamily::Meta, touch, vivify, recache, given }
             }),
         10 => (key(), mode, value(), (prop_oneof![Just(0u32), any::<u32>()], ttl()), maybe(pick()), (any::<bool>(), any::<bool>()), (maybe(ttl()), given()))
             .prop_map(|(key, mode, value, (flags, ttl), compare, (shown, stale_if_older), (vivify, given))| {
@@ -80,7 +80,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(key, compare, (mark_stale, drop_value), ttl, flags, given)| Operation::Delete { key, compare, mark_stale, drop_value, ttl, flags, given }),
         5 => (key(), any::<bool>(), delta, (maybe(ttl()), any::<u64>()), maybe(ttl()), maybe(pick()), (any::<bool>(), given()))
             .prop_map(|(key, up, delta, (vivify, initial), touch, compare, (shown, given))| {
-                let direction = if up { Direction::Increment } else { Direction::Decrement };
+                let direction = if up { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
                 Operation::Arithmetic { key, direction, delta, vivify, initial, touch, compare, shown, given }
             }),
         2 => (key(), ttl()).prop_map(|(key, ttl)| Operation::Touch { key, ttl }),
@@ -111,7 +111,7 @@ fn a_difference_is_noticed() {
     let get = Operation::Get {
         key: 0,
         shown: false,
-        family: Family::Text,
+        family: CommandFamily::Text,
         touch: None,
         vivify: None,
         recache: None,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use todana::{Database, SystemClock};
-use todana_core::{Arithmetic, Get, Needs, Operation, Reply, Store};
+use todana_core::{Arithmetic, Get, Operation, Reply, ReplyNeeds, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 5_000;
 
 fn text_and_version(database: &Database, lane: &todana::WorkerCounters, key: &[u8]) -> (String, u64) {
-    let needs = Needs { version: true, access: false };
+    let needs = ReplyNeeds { version: true, access: false };
     let mut found = None;
     database.execute(lane, &Operation::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
         if let Reply::Hit(hit) = reply {

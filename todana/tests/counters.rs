@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
 use todana_core::{
-    Arithmetic, Delete, Direction, Family, Get, Needs, Operation, Refusal, RefusedStore, Reply, Store,
-    StoreMode, Touch, Ttl, UnixSeconds,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Operation, RefusalReason, RefusedStore,
+    Reply, ReplyNeeds, Store, StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -72,8 +72,8 @@ fn arithmetic_and_deletes_count_by_direction_and_outcome() {
     let (database, _) = database();
     let count =
         |direction| Operation::Arithmetic(Arithmetic { key: b"n", direction, ..Arithmetic::default() });
-    let up = count(Direction::Increment);
-    let down = count(Direction::Decrement);
+    let up = count(ArithmeticDirection::Increment);
+    let down = count(ArithmeticDirection::Decrement);
     let delete = Operation::Delete(Delete { key: b"n", ..Delete::default() });
     assert_eq!(counted(&database, up), Counters { incr_misses: 1, ..NONE() });
     assert_eq!(counted(&database, down), Counters { decr_misses: 1, ..NONE() });
@@ -91,7 +91,7 @@ fn compare_and_set_counts_by_outcome() {
         Operation::Store(Store { key: b"k", compare: Some(version), value: b"2", ..Store::default() })
     };
     assert_eq!(counted(&database, cas(1)), Counters { cmd_set: 1, cas_misses: 1, ..NONE() });
-    let needs = Needs { version: true, access: false };
+    let needs = ReplyNeeds { version: true, access: false };
     let mut version = 0;
     let lane = database.lane();
     let store = Store { key: b"k", value: b"1", needs, ..Store::default() };
@@ -123,9 +123,9 @@ fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
     };
     counted(&database, set(b"k", b"1"));
     for (discards, misses) in [(false, 0), (true, 1)] {
-        let too_large = counted(&database, refused(discards, Refusal::TooLarge));
+        let too_large = counted(&database, refused(discards, RefusalReason::TooLarge));
         assert_eq!(too_large, Counters { store_too_large: 1, ..NONE() });
-        let no_memory = counted(&database, refused(discards, Refusal::OutOfMemory));
+        let no_memory = counted(&database, refused(discards, RefusalReason::OutOfMemory));
         assert_eq!(no_memory, Counters { store_no_memory: 1, ..NONE() });
         assert_eq!(counted(&database, get(b"k")).get_misses, misses);
     }
@@ -134,7 +134,7 @@ fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
 #[test]
 fn meta_commands_and_flushes_count_too() {
     let (database, _) = database();
-    let meta = Operation::Get(Get { key: b"k", family: Family::Meta, ..Get::default() });
+    let meta = Operation::Get(Get { key: b"k", family: CommandFamily::Meta, ..Get::default() });
     assert_eq!(counted(&database, meta), Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() });
     let flush = Operation::Flush { at: Ttl::Never };
     assert_eq!(counted(&database, flush), Counters { cmd_flush: 1, ..NONE() });
@@ -144,7 +144,7 @@ fn meta_commands_and_flushes_count_too() {
 fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
     let (database, _) = database();
     let mg = |key, touch, vivify| {
-        Operation::Get(Get { key, touch, vivify, family: Family::Meta, ..Get::default() })
+        Operation::Get(Get { key, touch, vivify, family: CommandFamily::Meta, ..Get::default() })
     };
     let ttl = Some(Ttl::Seconds(9));
     let miss = Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() };
@@ -161,7 +161,7 @@ fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
 fn what_is_made_by_counting_is_no_miss_and_what_stays_is_not_deleted() {
     let (database, _) = database();
     let meta = Counters { cmd_meta: 1, ..NONE() };
-    let family = Family::Meta;
+    let family = CommandFamily::Meta;
     let count = Arithmetic { key: b"n", vivify: Some(Ttl::Never), family, ..Arithmetic::default() };
     let count = Operation::Arithmetic(count);
     assert_eq!(counted(&database, count), Counters { total_items: 1, ..meta });

@@ -24,7 +24,7 @@ use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataOptions, verify};
 use todana_core::{
-    Arithmetic, Delete, Direction, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
+    Arithmetic, ArithmeticDirection, Delete, Expiry, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 
 const COMMANDS: usize = 2_000;
@@ -76,7 +76,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     }
     let value = &value[..];
     let store = Store { key, value, ttl, ..Store::default() };
-    let shows = Needs { version: true, ..Needs::default() };
+    let shows = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     let now = kept.database.now().0;
     match dice.roll(100) {
         0..30 => kept.run(Operation::Store(Store { flags: dice.roll(3) as u32, ..store })),
@@ -90,7 +90,8 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
         }
         44 => kept.run(Operation::Get(Get { key, vivify: Some(ttl), ..Get::default() })),
         45..60 => {
-            let direction = if dice.coin() { Direction::Increment } else { Direction::Decrement };
+            let direction =
+                if dice.coin() { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
             let arithmetic =
                 Arithmetic { key, direction, delta: 7, vivify: Some(ttl), ..Arithmetic::default() };
             kept.run(Operation::Arithmetic(arithmetic))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use todana::{Db, ErrorKind, Records, Ttl};
-use todana_core::{Arithmetic, Operation, Refusal, RefusedStore, Reply, StoreMode};
+use todana_core::{Arithmetic, Operation, RefusalReason, RefusedStore, Reply, StoreMode};
 
 /// Flips a bit of the only place in a folder's files where `bytes` stand.
 fn spoil(folder: &Path, bytes: &[u8]) {
@@ -61,7 +61,8 @@ fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
     assert_eq!((after.get_hits, after.get_misses), (before.get_hits, before.get_misses), "it is neither");
     let mut told = Vec::new();
     let sum = Operation::Arithmetic(Arithmetic { key: b"crane", delta: 1, ..Arithmetic::default() });
-    db.execute(&sum, &mut |reply| told.push(matches!(reply, Reply::Refused(Refusal::Damaged)))).unwrap();
+    db.execute(&sum, &mut |reply| told.push(matches!(reply, Reply::Refused(RefusalReason::Damaged))))
+        .unwrap();
     assert_eq!(told, [true]);
     assert_eq!(db.get(b"heron").unwrap().as_deref(), Some(&b"whole"[..]));
     assert_eq!(db.get(b"egret").unwrap(), None);
@@ -179,7 +180,7 @@ fn a_refused_store_leaves_a_damaged_record() {
         mode: StoreMode::Set,
         compares: false,
         discards: true,
-        refusal: Refusal::TooLarge,
+        refusal: RefusalReason::TooLarge,
     };
     db.execute(&Operation::RefusedStore(refused), &mut |_| ()).unwrap();
     assert_eq!(db.get(b"crane0").unwrap_err().kind(), ErrorKind::Corrupt);

@@ -9,8 +9,8 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{Clock, DataDirectory, DataOptions, Database, ManualClock, Opened, WorkerCounters};
 use todana_core::{
-    Arithmetic, Attributes, Delete, Direction, ErrorKind, Get, MemoryLimit, Needs, Operation, Store,
-    StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
+    Arithmetic, ArithmeticDirection, Attributes, Delete, ErrorKind, Get, MemoryLimit, Operation, ReplyNeeds,
+    Store, StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -79,7 +79,7 @@ fn every_kind_of_change_comes_back() {
         value: b"v",
         flags: 42,
         ttl: Ttl::Seconds(100),
-        needs: Needs { version: true, ..Needs::default() },
+        needs: ReplyNeeds { version: true, ..ReplyNeeds::default() },
         ..Store::default()
     }));
     before.run(Operation::Store(Store {
@@ -95,7 +95,7 @@ fn every_kind_of_change_comes_back() {
     before.set(b"number", b"41");
     before.run(Operation::Arithmetic(Arithmetic {
         key: b"number",
-        direction: Direction::Increment,
+        direction: ArithmeticDirection::Increment,
         delta: 1,
         ..Arithmetic::default()
     }));
@@ -103,7 +103,7 @@ fn every_kind_of_change_comes_back() {
     // An access moves the expiry of one, a version shown stays with the other.
     before.clock.advance(30);
     before.run(Operation::Get(Get { key: b"sliding", ..Get::default() }));
-    let needs = Needs { version: true, ..Needs::default() };
+    let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     before.run(Operation::Get(Get { key: b"plain", needs, ..Get::default() }));
     let records = before.records();
     assert_eq!(records.len(), 6);

@@ -18,7 +18,8 @@ use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 use todana::update_log::{LogOptions, LogTail, SyncPolicy};
 use todana::{DataOptions, Records, verify};
 use todana_core::{
-    Arithmetic, Attributes, Delete, ErrorKind, Expiry, Get, Needs, Operation, Store, StoreMode, Touch, Ttl,
+    Arithmetic, Attributes, Delete, ErrorKind, Expiry, Get, Operation, ReplyNeeds, Store, StoreMode, Touch,
+    Ttl,
 };
 
 const NOW: u64 = 1_700_000_000;
@@ -72,7 +73,7 @@ fn contents(kept: &Kept) -> String {
                 write!(text, " | {name} {number}").unwrap();
             }
         }
-        for (name, is_set) in [("stale", marks.stale), ("token out", marks.token_out)] {
+        for (name, is_set) in [("stale", marks.stale), ("token out", marks.token_sent)] {
             if is_set {
                 write!(text, " | {name}").unwrap();
             }
@@ -237,7 +238,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
     )
     .unwrap();
     let store = Store::default();
-    let shows = Needs { version: true, ..Needs::default() };
+    let shows = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     let checkpoint = || {
         if compression.is_some() {
             kept.directory.checkpoint(&kept.database).unwrap();
@@ -257,7 +258,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
     for (n, ttl) in ttls.into_iter().enumerate() {
         for flags in [0, 300, u32::MAX] {
             let key = format!("attributes:{n}:{flags}");
-            let needs = if flags == 300 { shows } else { Needs::default() };
+            let needs = if flags == 300 { shows } else { ReplyNeeds::default() };
             kept.run(Operation::Store(Store {
                 key: key.as_bytes(),
                 value: b"v",

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
-    Family, Get, MemoryLimit, Needs, Operation, Refusal, Reply, Store, StoreMode, Touch, Ttl, UnixSeconds,
-    WhenFull,
+    CommandFamily, Get, MemoryLimit, Operation, RefusalReason, Reply, ReplyNeeds, Store, StoreMode, Touch,
+    Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -20,7 +20,7 @@ fn full() -> (Database, Arc<WorkerCounters>, usize) {
         let (mut is_full, key) = (false, records.to_string());
         let store = Store { key: key.as_bytes(), value: b"some value", ..Store::default() };
         database.execute(&lane, &Operation::Store(store), &mut |reply| {
-            is_full = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+            is_full = matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
         });
         if is_full {
             return (database, lane, records);
@@ -45,13 +45,14 @@ fn answer(database: &Database, lane: &WorkerCounters, command: Operation<'_>) ->
 fn every_record_is_read_whatever_a_read_notes_on_it() {
     let (database, lane, records) = full();
     assert!(records > 10_000);
-    let shown = Needs { version: true, access: false };
-    let asked = Needs { version: true, access: true };
-    for needs in [Needs::default(), shown, asked] {
+    let shown = ReplyNeeds { version: true, access: false };
+    let asked = ReplyNeeds { version: true, access: true };
+    for needs in [ReplyNeeds::default(), shown, asked] {
         for touch in [None, Some(Ttl::from_memcached(1000))] {
             for n in 0..records {
                 let key = n.to_string();
-                let get = Get { key: key.as_bytes(), touch, needs, family: Family::Meta, ..Get::default() };
+                let get =
+                    Get { key: key.as_bytes(), touch, needs, family: CommandFamily::Meta, ..Get::default() };
                 assert_eq!(answer(&database, &lane, Operation::Get(get)), "some value", "{n}");
             }
         }
@@ -76,7 +77,7 @@ fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
     ] {
         let mut version = 0;
         if compare.is_some() {
-            let needs = Needs { version: true, access: false };
+            let needs = ReplyNeeds { version: true, access: false };
             let get = Get { key, needs, ..Get::default() };
             database.execute(&lane, &Operation::Get(get), &mut |reply| {
                 let Reply::Hit(hit) = reply else { panic!("{reply:?}") };

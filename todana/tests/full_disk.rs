@@ -18,7 +18,7 @@ use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{DurabilityHealth, LogOptions, SyncPolicy};
 use todana::{DataOptions, Database, ManualClock};
-use todana_core::{Delete, Durable, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
+use todana_core::{Delete, DurableEngine, Get, Operation, Reply, Store, Touch, Ttl, UnixSeconds};
 use todana_engine::reserve::RESERVE;
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -326,7 +326,7 @@ impl Hash {
         found != "Miss"
     }
 
-    fn files(&self) -> &dyn Durable {
+    fn files(&self) -> &dyn DurableEngine {
         self.database.engine().durable().unwrap()
     }
 
@@ -351,7 +351,7 @@ fn hash_on_a_full_disk_takes_removals_and_writes_thereafter() {
     hash.disk.limit(hash.disk.used() + 200_000);
     let records = hash.fill();
     assert!(records > 100, "{records}");
-    let why = hash.files().refused_write().unwrap();
+    let why = hash.files().refused_write_error().unwrap();
     assert!(why.is_refused_write() && why.to_string().contains("the disk is full; only removals"), "{why}");
     assert_eq!(hash.set(0), "Refused(FilesUnwritable)");
     assert!((0..records).all(|number| hash.has(number)));
@@ -361,7 +361,7 @@ fn hash_on_a_full_disk_takes_removals_and_writes_thereafter() {
     hash.files().sync().unwrap();
     // Compaction finds its room, too.
     hash.keep_house();
-    assert_eq!(hash.files().refused_write(), None);
+    assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(0), "Stored");
     hash.files().sync().unwrap();
     let again = open_hash(&CrashDisk::with(hash.disk.state().reboot(1)));
@@ -377,7 +377,7 @@ fn hash_on_a_full_disk_is_cleared() {
     hash.fill();
     assert_eq!(hash.run(Operation::Flush { at: Ttl::Never }), "Done");
     hash.keep_house();
-    assert_eq!(hash.files().refused_write(), None);
+    assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(1), "Stored");
     assert_eq!(hash.database.engine().status().records, 1);
 }
@@ -399,7 +399,7 @@ fn hash_opens_on_a_full_disk_and_takes_removals() {
             let hash = open_hash(&disk);
             (0..50).for_each(|number| assert_eq!(hash.has(number), number >= opening));
             (0..1_000).find(|_| hash.set(49) != "Stored").expect("it is refused");
-            assert!(hash.files().refused_write().is_some());
+            assert!(hash.files().refused_write_error().is_some());
             assert_eq!(hash.run(delete(&key(opening))), "Deleted");
             hash.files().sync().unwrap();
             disk.stop();

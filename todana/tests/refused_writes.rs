@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use todana::update_log::SyncPolicy;
 use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
-    Arithmetic, Delete, Durable, ErrorKind, Get, MemoryLimit, Operation, Refusal, RefusedStore, Reply, Store,
-    StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
+    Arithmetic, Delete, DurableEngine, ErrorKind, Get, MemoryLimit, Operation, RefusalReason, RefusedStore,
+    Reply, Store, StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
 
@@ -63,7 +63,7 @@ impl Hash {
         hash
     }
 
-    fn files(&self) -> &dyn Durable {
+    fn files(&self) -> &dyn DurableEngine {
         self.database.engine().durable().unwrap()
     }
 
@@ -133,17 +133,17 @@ fn what_is_there_stays_where_a_file_refuses() {
                 assert_eq!(hash.set(&key(number), &long), "Refused(FilesUnwritable)", "{story}");
                 assert_eq!(hash.get(&key(number)), Some(value(number)), "{story}");
             }
-            let why = hash.files().refused_write().unwrap();
+            let why = hash.files().refused_write_error().unwrap();
             assert!(
                 why.is_refused_write() && why.to_string().starts_with("cannot write /data/"),
                 "{story}: {why}"
             );
             hash.keep_house();
-            assert!(hash.files().refused_write().is_some(), "{story}: it has not been mended");
+            assert!(hash.files().refused_write_error().is_some(), "{story}: it has not been mended");
 
             fails.store(false, Ordering::SeqCst);
             hash.keep_house();
-            assert_eq!(hash.files().refused_write(), None, "{story}");
+            assert_eq!(hash.files().refused_write_error(), None, "{story}");
             assert_eq!(hash.set(&key(0), &long), "Stored", "{story}");
             hash.files().sync().unwrap();
             let state = hash.disk.state().reboot(3);
@@ -202,7 +202,7 @@ fn a_batch_that_is_refused_changes_nothing() {
     assert_eq!((error.kind(), error.is_refused_write()), (ErrorKind::Full, true));
     assert_eq!(hash.get(&first), Some(value(1)));
     assert_eq!(hash.get(&second), Some(value(2)));
-    assert_eq!(hash.files().refused_write(), Some(error));
+    assert_eq!(hash.files().refused_write_error(), Some(error));
 }
 
 /// The codec refuses what is longer than the limit, or finds no memory, before the engine sees it.
@@ -223,7 +223,7 @@ fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
     let hash = Hash::with_records();
     let kept = kept::open(&CrashDisk::new(), NOW, kept::options(SyncPolicy::Always)).unwrap();
     kept.set(b"user3", b"precious");
-    for refusal in [Refusal::TooLarge, Refusal::OutOfMemory] {
+    for refusal in [RefusalReason::TooLarge, RefusalReason::OutOfMemory] {
         assert_eq!(hash.run(refused(refusal)), format!("Refused({refusal:?})"));
         assert_eq!(hash.get(b"user3"), Some(value(3)));
         assert_eq!(kept.run(refused(refusal)), format!("Refused({refusal:?})"));
@@ -241,7 +241,7 @@ fn a_full_memory_keeps_records_of_a_data_directory() {
             let (key, value) = (format!("filler{number}"), [b'f'; 500]);
             let store = Store { key: key.as_bytes(), value: &value, ..Store::default() };
             database.execute(lane, &Operation::Store(store), &mut |reply| {
-                is_refused = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+                is_refused = matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
             });
             if is_refused {
                 return;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use todana::{Clock, DataDirectory, Db, ManualClock, Records, RestoreOptions, Restored, restore, verify};
-use todana_core::{ErrorKind, Get, Needs, Operation, Result, Ttl, UnixSeconds};
+use todana_core::{ErrorKind, Get, Operation, ReplyNeeds, Result, Ttl, UnixSeconds};
 
 /// As the machine's clock would show it: long after the last change.
 const LATER: u64 = NOW + 10_000;
@@ -132,7 +132,7 @@ fn what_is_restored_is_another_database_and_makes_no_version_twice() {
     let version = |kept: &Kept| {
         let get = Operation::Get(Get {
             key: b"key",
-            needs: Needs { version: true, ..Needs::default() },
+            needs: ReplyNeeds { version: true, ..ReplyNeeds::default() },
             ..Get::default()
         });
         let mut version = 0;

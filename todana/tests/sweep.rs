@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock, Weak};
 use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{
-    Arithmetic, Buffer, Engine, Get, MemoryLimit, Operation, Perishable, Place, Record, Refusal, Reply,
-    Result, Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
+    Arithmetic, Engine, EngineStatus, Get, MemoryLimit, Operation, Record, RefusalReason, Reply, Result,
+    ScanPosition, Store, SweepableEngine, Touch, Ttl, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
 use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions};
 
@@ -33,7 +33,7 @@ impl Under {
     fn run(&self, command: Operation<'_>) -> bool {
         let mut done = true;
         self.database.execute(&self.lane, &command, &mut |reply| {
-            done = !matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+            done = !matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
         });
         done
     }
@@ -154,15 +154,15 @@ impl Engine for Swept {
         self.or_sweep(self.inner.visit(key, visitor))
     }
 
-    fn fence(&self) {
-        self.inner.fence();
+    fn wait_for_visits(&self) {
+        self.inner.wait_for_visits();
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.inner.scan(from, see)
     }
 
@@ -170,19 +170,19 @@ impl Engine for Swept {
         self.inner.clear(cleared)
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> EngineStatus {
         self.inner.status()
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         self.or_sweep(self.inner.buffer(len))
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         self.inner.room(buffer, len)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(&self.inner)
     }
 }
@@ -231,7 +231,7 @@ fn where_records_are_evicted_the_expired_go_first() {
     let set = |n: u32, ttl| assert!(under.set(&format!("key:{n}"), b"some value of some length", ttl));
     // Nearly full: two of three records are over soon.
     let mut held = 0;
-    while !under.database.engine().bounded().unwrap().is_tight() {
+    while !under.database.engine().bounded().unwrap().is_near_limit() {
         set(held, if held.is_multiple_of(3) { Ttl::Never } else { Ttl::Seconds(10) });
         held += 1;
     }

@@ -299,7 +299,7 @@ fn a_get_of_what_is_not_there_is_a_miss_also_where_accesses_are_noted() {
     on_each_kind(|db| {
         let look = todana_core::Get {
             key: b"a",
-            needs: todana_core::Needs { access: true, version: false },
+            needs: todana_core::ReplyNeeds { access: true, version: false },
             ..todana_core::Get::default()
         };
         db.execute(&todana_core::Operation::Get(look), &mut |_| ()).unwrap();

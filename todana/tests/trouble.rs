@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 use todana::update_log::{DurabilityHealth, LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
-use todana_core::{Attributes, ErrorKind, Get, Needs, Operation, Record, Store, Ttl};
+use todana_core::{Attributes, ErrorKind, Get, Operation, Record, ReplyNeeds, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const REFUSED: &str = "Refused(LogUnwritable)";
@@ -181,7 +181,7 @@ fn reads_pile_up_nothing_while_the_log_is_stuck() {
     let end = kept.log().end();
     for _ in 0..1_000 {
         kept.clock.advance(1);
-        let needs = Needs { version: true, ..Needs::default() };
+        let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         assert!(kept.run(Operation::Get(Get { key: b"s", needs, ..Get::default() })).starts_with("Hit"));
     }
     assert_eq!(kept.log().end(), end);
@@ -477,7 +477,7 @@ fn many_threads_get_through_trouble_and_keep_what_was_acknowledged() {
 #[test]
 fn a_version_that_was_shown_and_lost_is_not_made_again() {
     let shown = |kept: &Kept| -> u64 {
-        let needs = Needs { version: true, ..Needs::default() };
+        let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         let answer = kept.run(Operation::Get(Get { key: b"k", needs, ..Get::default() }));
         let version = answer.split("version: ").nth(1).unwrap_or_else(|| panic!("{answer}"));
         version.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()

@@ -280,7 +280,7 @@ fn a_tree_in_memory_and_a_hash_on_disk_are_compressed_and_nothing_else_is() {
         for number in 0..1000u32 {
             db.set(format!("key {number:08}").as_bytes(), "one and the same ".repeat(60).as_bytes()).unwrap();
         }
-        let live = db.database().engine().durable().unwrap().usage().live_bytes;
+        let live = db.database().engine().durable().unwrap().disk_usage().live_bytes;
         drop(db);
         // The entries say how they are to be read, the name need not.
         let again = Db::open(&at(name.split('#').next().unwrap())).unwrap();

@@ -268,10 +268,10 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
         ("ordered", db.database().engine().ordered().is_some().into()),
     ];
     if let Some(durable) = db.database().engine().durable() {
-        let usage = durable.usage();
+        let usage = durable.disk_usage();
         facts.push(("record_files", usage.files.into()));
         facts.push(("record_bytes", usage.bytes.into()));
-        facts.push(("openings", durable.openings().into()));
+        facts.push(("openings", durable.open_count().into()));
     }
     if let Some(tree) = db.database().engine().checkpointed() {
         facts.push(("tree_bytes", tree.file_bytes().into()));
@@ -435,7 +435,7 @@ fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
     let db = open(local, false)?;
     let bar = progress(None, "{spinner} compacting, {bytes} on disk");
     while db.database().maintain() {
-        bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.usage().bytes));
+        bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.disk_usage().bytes));
     }
     db.sync()?;
     drop(db);

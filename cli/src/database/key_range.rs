@@ -3,7 +3,7 @@
 use crate::CommandFailure;
 use std::ops::{Bound, ControlFlow};
 use todana::{Db, Record};
-use todana_core::{Attributes, Ordered};
+use todana_core::{Attributes, OrderedEngine};
 
 /// Records are taken out of an engine in pieces of so many, or so many bytes: its locks are not held while they are written.
 const PIECE_RECORDS: usize = 512;
@@ -116,7 +116,7 @@ pub(super) fn walk(
 
 fn walk_in_order(
     db: &Db,
-    ordered: &dyn Ordered,
+    ordered: &dyn OrderedEngine,
     range: &KeyRange,
     see: &mut dyn FnMut(&OwnedRecord) -> Result<ControlFlow<()>, CommandFailure>,
 ) -> Result<(), CommandFailure> {

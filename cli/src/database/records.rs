@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
 use todana_client::{Item, Outcome, Store, Verb};
 use todana_core::{
-    Arithmetic, Direction, Get, Needs, Operation, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
+    Arithmetic, ArithmeticDirection, Get, Operation, RefusalReason, Reply, ReplyNeeds, Store as Put,
+    StoreMode, Touch, Ttl,
 };
 
 /// Runs a data command on a database. What it has changed is on disk when it ends.
@@ -36,10 +37,10 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
             outcome
         }
         RecordCommand::Incr { sum, quiet, .. } => {
-            count(&open(name, false)?, sum, Direction::Increment, *quiet)
+            count(&open(name, false)?, sum, ArithmeticDirection::Increment, *quiet)
         }
         RecordCommand::Decr { sum, quiet, .. } => {
-            count(&open(name, false)?, sum, Direction::Decrement, *quiet)
+            count(&open(name, false)?, sum, ArithmeticDirection::Decrement, *quiet)
         }
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let db = open(name, false)?;
@@ -91,19 +92,23 @@ fn ask<T>(
 
 fn refused(reply: &Reply<'_>) -> CommandFailure {
     CommandFailure::trouble(match reply {
-        Reply::Refused(Refusal::TooLarge) => "key or value is longer than the database takes",
-        Reply::Refused(Refusal::OutOfMemory) => "the database cannot take the record: is the disk full?",
-        Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable) => "the database cannot be written",
-        Reply::Refused(Refusal::ReadOnly) => "the database was opened for reading only",
-        Reply::Refused(Refusal::Damaged) => "the record is damaged on disk",
-        Reply::Refused(Refusal::Unavailable) => "the disk cannot be read or written",
-        Reply::Refused(Refusal::NonNumeric) => "the value is not a number",
+        Reply::Refused(RefusalReason::TooLarge) => "key or value is longer than the database takes",
+        Reply::Refused(RefusalReason::OutOfMemory) => {
+            "the database cannot take the record: is the disk full?"
+        }
+        Reply::Refused(RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable) => {
+            "the database cannot be written"
+        }
+        Reply::Refused(RefusalReason::ReadOnly) => "the database was opened for reading only",
+        Reply::Refused(RefusalReason::Damaged) => "the record is damaged on disk",
+        Reply::Refused(RefusalReason::Unavailable) => "the disk cannot be read or written",
+        Reply::Refused(RefusalReason::NonNumeric) => "the value is not a number",
         _ => "the database does not do this",
     })
 }
 
 fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, CommandFailure> {
-    let get = Get { key, needs: Needs { version, access: false }, ..Get::default() };
+    let get = Get { key, needs: ReplyNeeds { version, access: false }, ..Get::default() };
     ask(db, &Operation::Get(get), |reply| match reply {
         Reply::Hit(hit) => Some(Ok(Some(Item {
             key: key.to_vec(),
@@ -140,7 +145,7 @@ fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, CommandFailure> {
 fn count(
     db: &Db,
     sum: &CounterArguments,
-    direction: Direction,
+    direction: ArithmeticDirection,
     quiet: QuietOption,
 ) -> Result<(), CommandFailure> {
     let arithmetic = Arithmetic {

@@ -332,7 +332,7 @@ fn put(
     ];
     words.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("{name}={number}"))));
     words.extend(marks.stale.then(|| "stale".into()));
-    words.extend(marks.token_out.then(|| "token-out".into()));
+    words.extend(marks.token_sent.then(|| "token-out".into()));
     let words = if words.is_empty() { "-".into() } else { words.join(" ") };
     write!(out, "{words}\t")?;
     put_value(out, value.unwrap_or_default(), values)?;

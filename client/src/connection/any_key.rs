@@ -4,7 +4,7 @@
 use super::{Connection, unexpected};
 use crate::Error;
 use std::io::Write;
-use todana_core::Direction;
+use todana_core::ArithmeticDirection;
 use todana_protocol::memcached::client::{Invalid, KEY_LEN_MAX, Meta, Response, Want};
 
 /// A record as it lies in what the server sent.
@@ -167,7 +167,7 @@ impl Connection {
 
     /// Adds to (or subtracts from) a number, which is created as `initial` if there is no such record. Needs meta commands.
     pub fn count_or_create(&mut self, key: &[u8], delta: u64, up: bool, initial: u64) -> Result<u64, Error> {
-        let direction = if up { Direction::Increment } else { Direction::Decrement };
+        let direction = if up { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
         Meta::arithmetic(&mut self.output, key)?
             .direction(direction)
             .delta(delta)

@@ -511,7 +511,7 @@ impl DiskHash {
 mod tests {
     use super::*;
     use crate::disk_hash::DiskHashOptions;
-    use todana_core::{Action, Attributes, Durable, Engine, Record, Visitor};
+    use todana_core::{Action, Attributes, DurableEngine, Engine, Record, Visitor};
 
     struct Set;
 

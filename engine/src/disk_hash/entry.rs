@@ -1,7 +1,7 @@
 //! Entries of the log: encoding and decoding (docs/format/disk-hash.md, section 2).
 
 use crate::raw;
-use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
+use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds};
 
 pub(crate) const ALIGN: usize = 8;
 
@@ -154,7 +154,7 @@ pub(crate) fn put_head(
     let mut more = 0;
     for (is_set, bit) in [
         (marks.stale, MORE_STALE),
-        (marks.token_out, MORE_TOKEN_OUT),
+        (marks.token_sent, MORE_TOKEN_OUT),
         (access.is_some(), MORE_ACCESS),
         (access.is_some_and(|access| access.fetched), MORE_FETCHED),
         (encoding.is_some(), MORE_COMPRESSED),
@@ -292,10 +292,10 @@ fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut EntryHead) -> O
     if tag & HAS_VERSION != 0 {
         attributes.version = cursor.varint()?;
     }
-    attributes.marks = Marks { stale: more & MORE_STALE != 0, token_out: more & MORE_TOKEN_OUT != 0 };
+    attributes.marks = StaleMarks { stale: more & MORE_STALE != 0, token_sent: more & MORE_TOKEN_OUT != 0 };
     if more & MORE_ACCESS != 0 {
         let at = UnixSeconds(cursor.varint()?);
-        attributes.access = Some(Access { at, fetched: more & MORE_FETCHED != 0 });
+        attributes.access = Some(LastAccess { at, fetched: more & MORE_FETCHED != 0 });
     }
     if more & MORE_COMPRESSED != 0 {
         let dictionary = cursor.byte()?;
@@ -337,8 +337,8 @@ mod tests {
                     flags: if is(0) { u32::MAX } else { 0 },
                     expiry,
                     version: if is(1) { u64::MAX } else { 0 },
-                    marks: Marks { stale: is(2), token_out: is(3) },
-                    access: is(4).then_some(Access { at: UnixSeconds(u64::MAX), fetched: is(1) }),
+                    marks: StaleMarks { stale: is(2), token_sent: is(3) },
+                    access: is(4).then_some(LastAccess { at: UnixSeconds(u64::MAX), fetched: is(1) }),
                 };
                 let encoding = is(5).then_some(ValueEncoding { dictionary: 9, plain_len: 1 << 30 });
                 let mut bytes = Vec::new();

@@ -15,7 +15,7 @@
 //!
 //! This module starts no threads. The owner calls [`Engine::maintain`] periodically: each call does
 //! a bounded step of writing idle data to the files, compaction or writing the checkpoint of the
-//! index. The owner calls [`Durable::sync`] when a write must be on disk.
+//! index. The owner calls [`DurableEngine::sync`] when a write must be on disk.
 //!
 //! Invariants: the last entry of a key in the log is the valid one; the index points to it; every
 //! entry that the index points to lies in a live segment.
@@ -48,8 +48,8 @@ mod training;
 mod walk;
 
 use crate::disk::Disk;
+use crate::mapped_buffer::MappedBuffer;
 use crate::raw;
-use crate::value_buffer::ValueBuffer;
 use compaction::MaintenanceState;
 use compression::{ThreadCached, ValueCompressor, ValueDecompressor};
 use dictionary::DictionarySet;
@@ -68,8 +68,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Buffer, ContentsToken, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index,
-    Perishable, Place, Record, Result, SharedBytes, Status, Usage, Visitor,
+    Action, Attributes, ContentsToken, DiskUsage, DurableEngine, Engine, EngineStatus, Error, ErrorKind,
+    Expiry, FrozenFile, IndexStatus, Record, Result, ScanPosition, SharedBytes, SweepableEngine, ValueBuffer,
+    Visitor,
 };
 use training::DictionaryTraining;
 pub use training::ValueCompression;
@@ -686,23 +687,23 @@ impl Engine for DiskHash {
         Ok(())
     }
 
-    fn fence(&self) {
+    fn wait_for_visits(&self) {
         self.shards.iter().for_each(|shard| drop(shard.0.write()));
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.scan_from(from, false, see)
     }
 
-    fn scan_whole(
+    fn scan_skipping_damaged(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.scan_from(from, true, see)
     }
 
@@ -720,8 +721,8 @@ impl Engine for DiskHash {
         Ok(())
     }
 
-    fn status(&self) -> Status {
-        let mut status = Status::default();
+    fn status(&self) -> EngineStatus {
+        let mut status = EngineStatus::default();
         for shard in &self.shards {
             let shard = shard.0.read();
             status.records += shard.records;
@@ -730,7 +731,7 @@ impl Engine for DiskHash {
         }
         status.index.bytes += raw::free_beside(status.index.bytes);
         status.index.buckets = (SHARDS * PAGES) as u64;
-        status.index = Index { is_growing: false, ..status.index };
+        status.index = IndexStatus { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
         status.committed_bytes += self.dictionaries.bytes();
         status
@@ -744,25 +745,25 @@ impl Engine for DiskHash {
         has_more
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         check_lengths(&[], len)?;
-        Ok(Box::new(ValueBuffer::new(len)?))
+        Ok(Box::new(MappedBuffer::new(len)?))
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        ValueBuffer::room(buffer, len)
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
+        MappedBuffer::room(buffer, len)
     }
 
-    fn durable(&self) -> Option<&dyn Durable> {
+    fn durable(&self) -> Option<&dyn DurableEngine> {
         Some(self)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(self)
     }
 }
 
-impl Durable for DiskHash {
+impl DurableEngine for DiskHash {
     fn flush(&self) -> Result<()> {
         self.log.flush()
     }
@@ -794,19 +795,19 @@ impl Durable for DiskHash {
         Ok(())
     }
 
-    fn openings(&self) -> u32 {
+    fn open_count(&self) -> u32 {
         self.log.opening.count
     }
 
-    fn contents(&self) -> ContentsToken {
+    fn contents_token(&self) -> ContentsToken {
         self.log.contents()
     }
 
-    fn contents_found(&self) -> Option<ContentsToken> {
+    fn contents_token_at_open(&self) -> Option<ContentsToken> {
         self.contents_found
     }
 
-    fn notes(&self) -> Vec<String> {
+    fn open_notes(&self) -> Vec<String> {
         self.notes.clone()
     }
 
@@ -815,11 +816,11 @@ impl Durable for DiskHash {
         self.remove_skipped(count_max)
     }
 
-    fn trouble(&self) -> Option<Error> {
+    fn maintenance_error(&self) -> Option<Error> {
         DiskHash::trouble(self)
     }
 
-    fn refused_write(&self) -> Option<Error> {
+    fn refused_write_error(&self) -> Option<Error> {
         self.refusal_reason()
     }
 
@@ -827,11 +828,11 @@ impl Durable for DiskHash {
         DiskHash::damaged_records(self)
     }
 
-    fn usage(&self) -> Usage {
+    fn disk_usage(&self) -> DiskUsage {
         let (table, _) = self.log.table();
         let live_bytes = self.shards.iter().map(|shard| shard.0.read().live_bytes()).sum();
         let bytes = self.log.bytes() + self.log.dropped_bytes.load(Ordering::Relaxed);
-        Usage { bytes, live_bytes, files: table.slots.iter().flatten().count() as u64 }
+        DiskUsage { bytes, live_bytes, files: table.slots.iter().flatten().count() as u64 }
     }
 }
 

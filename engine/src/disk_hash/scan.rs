@@ -5,17 +5,17 @@ use super::scratch::ThreadScratch;
 use super::shard::{PAGES, SHARDS, page_of, shard_of};
 use super::{DiskHash, missing_segment_error};
 use std::ops::ControlFlow;
-use todana_core::{ErrorKind, Place, Record, Result};
+use todana_core::{ErrorKind, Record, Result, ScanPosition};
 
 impl DiskHash {
     /// Scans one page of the index at a time under its lock. `skips_damage` makes it skip damaged
     /// records.
     pub(super) fn scan_from(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         skips_damage: bool,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         // A place is the first 33 bits of a hash.
         let from = from.map_or(0, |place| place.number());
         let mut scratch = ThreadScratch::take();
@@ -56,7 +56,7 @@ impl DiskHash {
                 // between them.
                 if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
                     let next = (page_index as u64) << 21 | u64::from(slot.tag());
-                    return Ok(Some(Place::Number(next + 1)));
+                    return Ok(Some(ScanPosition::Number(next + 1)));
                 }
             }
             (page_index, tag_from) = (page_index + 1, 0);

@@ -9,33 +9,33 @@ use super::shard::shard_of;
 use super::walk::walk;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept, UnixSeconds};
+use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine, UnixSeconds};
 
 /// Shorter segments are always read.
 const SKIPPED_LEN_MIN: u64 = 512 << 10;
 
 /// Returns a place: the number of the segment in the upper 32 bits, the offset / 8 in the lower
 /// ones.
-fn place(number: u64, offset: u64) -> Option<Place> {
-    Some(Place::Number((number << 32) | (offset / 8)))
+fn place(number: u64, offset: u64) -> Option<ScanPosition> {
+    Some(ScanPosition::Number((number << 32) | (offset / 8)))
 }
 
-impl Perishable for DiskHash {
+impl SweepableEngine for DiskHash {
     /// If no record of a segment can satisfy `is_over`, only its earliest expiry is shown; that
     /// costs nothing, and its records are not counted as seen. Reading a segment costs tens of
     /// nanoseconds per entry.
     fn sweep(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         records_max: usize,
         _aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-    ) -> Result<Swept> {
+    ) -> Result<SweepProgress> {
         self.refuse_if_closed()?;
         let from = from.map_or(0, |place| place.number());
         let (from_number, from_offset) = (from >> 32, (from & u64::from(u32::MAX)) * 8);
         self.log.flush()?;
-        let mut swept = Swept::default();
+        let mut swept = SweepProgress::default();
         for segment in self.log.table().0.by_age() {
             if segment.number < from_number {
                 continue;
@@ -68,7 +68,7 @@ impl DiskHash {
         limit: u64,
         records_max: usize,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-        swept: &mut Swept,
+        swept: &mut SweepProgress,
     ) -> Result<u64> {
         // The earliest expiry of the records that remain in the segment.
         let mut earliest_expiry = u64::MAX;
@@ -157,7 +157,7 @@ mod tests {
         dropped.len.store(limit, Ordering::Relaxed);
         dropped.flushed.store(limit, Ordering::Release);
 
-        let mut swept = Swept::default();
+        let mut swept = SweepProgress::default();
         new.sweep_segment(&Arc::new(dropped), 0, limit, 100, &mut |_| true, &mut swept).unwrap();
         assert_eq!((swept.seen, swept.removed), (1, 0));
         assert!(new.view(b"crane", &mut |_| ()).unwrap());

@@ -7,7 +7,7 @@
 //!
 //! LMDB reads faster than anything else on disk and writes single records slowly; so changes are gathered in a front in
 //! memory and go to disk in large sorted batches. They are vouched for by the update log of whoever owns the tree, and
-//! LMDB is that log's checkpoint ([`Checkpointed`]): what was not brought there is gone when the tree is closed, and comes back
+//! LMDB is that log's checkpoint ([`CheckpointedEngine`]): what was not brought there is gone when the tree is closed, and comes back
 //! when the log is read again from the mark.
 //!
 //! Always true: a change is in one of the layers, and the newest layer that knows a key is right about it. Layers change their
@@ -36,7 +36,7 @@ mod unclean;
 mod walk;
 
 use crate::disk::{Disk, SystemDisk};
-use crate::value_buffer::ValueBuffer;
+use crate::mapped_buffer::MappedBuffer;
 use front::{Entry, Front};
 use parking_lot::{Mutex, RwLock};
 use state::{State, Totals};
@@ -47,8 +47,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Store, Trouble};
 use todana_core::{
-    Action, Buffer, Checkpointed, Engine, Error, ErrorKind, Expiry, Ordered, Perishable, Place, Record,
-    Result, Status, SweepAim, Swept, Visitor,
+    Action, CheckpointedEngine, Engine, EngineStatus, Error, ErrorKind, Expiry, OrderedEngine, Record,
+    Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine, ValueBuffer, Visitor,
 };
 use walk::{End, Manner, See};
 
@@ -237,7 +237,7 @@ impl DiskTree {
         examination::examine(directory)
     }
 
-    /// Whose log the mark is of, as far as that is known ([`Checkpointed::tie`]).
+    /// Whose log the mark is of, as far as that is known ([`CheckpointedEngine::bind_to_log`]).
     pub fn database_id(&self) -> Option<[u8; 16]> {
         self.store.database_id()
     }
@@ -448,16 +448,16 @@ impl DiskTree {
 
     fn scan_from(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         skips_damaged: bool,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let mut broken_at = None;
         let manner = Manner { upwards: true, skips_damaged };
         self.walk(behind(&from), manner, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
-                broken_at = Some(Place::Key(key.into()));
+                broken_at = Some(ScanPosition::Key(key.into()));
             }
             flow
         })?;
@@ -466,9 +466,9 @@ impl DiskTree {
 }
 
 /// A place in a scan is behind a key.
-fn behind(place: &Option<Place>) -> Bound<&[u8]> {
+fn behind(place: &Option<ScanPosition>) -> Bound<&[u8]> {
     match place {
-        Some(Place::Key(key)) => Bound::Excluded(key),
+        Some(ScanPosition::Key(key)) => Bound::Excluded(key),
         _ => Bound::Unbounded,
     }
 }
@@ -495,23 +495,23 @@ impl Engine for DiskTree {
         self.change(key, visitor)
     }
 
-    fn fence(&self) {
+    fn wait_for_visits(&self) {
         self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.scan_from(from, false, see)
     }
 
-    fn scan_whole(
+    fn scan_skipping_damaged(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.scan_from(from, true, see)
     }
 
@@ -537,9 +537,14 @@ impl Engine for DiskTree {
         self.flush(&mut || mark, &mut |_| Ok(()))
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> EngineStatus {
         let Totals { records, bytes, .. } = self.totals.get();
-        Status { records, live_bytes: bytes, committed_bytes: self.pending_bytes(), ..Status::default() }
+        EngineStatus {
+            records,
+            live_bytes: bytes,
+            committed_bytes: self.pending_bytes(),
+            ..EngineStatus::default()
+        }
     }
 
     fn maintain(&self) -> bool {
@@ -550,31 +555,31 @@ impl Engine for DiskTree {
         false
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         if len > VALUE_LEN_MAX {
             return Err(invalid(format!("a value of {len} bytes; at most {VALUE_LEN_MAX} are kept")));
         }
-        Ok(Box::new(ValueBuffer::new(len)?))
+        Ok(Box::new(MappedBuffer::new(len)?))
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        ValueBuffer::room(buffer, len)
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
+        MappedBuffer::room(buffer, len)
     }
 
-    fn ordered(&self) -> Option<&dyn Ordered> {
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
         Some(self)
     }
 
-    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+    fn checkpointed(&self) -> Option<&dyn CheckpointedEngine> {
         Some(self)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(self)
     }
 }
 
-impl Ordered for DiskTree {
+impl OrderedEngine for DiskTree {
     fn ascend(
         &self,
         from: Bound<&[u8]>,
@@ -592,12 +597,12 @@ impl Ordered for DiskTree {
     }
 }
 
-impl Checkpointed for DiskTree {
-    fn tie(&self, database_id: [u8; 16]) -> Result<()> {
+impl CheckpointedEngine for DiskTree {
+    fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()> {
         self.store.tie(database_id)
     }
 
-    fn mark(&self) -> u64 {
+    fn log_position(&self) -> u64 {
         self.mark.load(Ordering::Relaxed)
     }
 
@@ -650,18 +655,18 @@ impl Visitor for Expire<'_> {
     }
 }
 
-impl Perishable for DiskTree {
+impl SweepableEngine for DiskTree {
     fn sweep(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         records_max: usize,
         _aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-    ) -> Result<Swept> {
+    ) -> Result<SweepProgress> {
         if self.totals.get().perishable == 0 {
-            return Ok(Swept::default());
+            return Ok(SweepProgress::default());
         }
-        let mut swept = Swept::default();
+        let mut swept = SweepProgress::default();
         let mut over: Vec<Box<[u8]>> = Vec::new();
         let manner = Manner { upwards: true, skips_damaged: true };
         self.walk(behind(&from), manner, &mut |key, record| {
@@ -672,7 +677,7 @@ impl Perishable for DiskTree {
             if swept.seen < records_max as u64 {
                 return ControlFlow::Continue(());
             }
-            swept.next = Some(Place::Key(key.into()));
+            swept.next = Some(ScanPosition::Key(key.into()));
             ControlFlow::Break(())
         })?;
         for key in over {
@@ -716,7 +721,7 @@ mod tests {
             tree.visit(key.as_bytes(), &mut Set(b"2")).unwrap();
             Lmdb::break_meta_writes(directory.path());
             assert_eq!(tree.checkpoint(mark).unwrap_err().kind(), ErrorKind::Unavailable);
-            assert_eq!(tree.mark(), mark - 1);
+            assert_eq!(tree.log_position(), mark - 1);
             // By a thread that has no snapshot yet, too.
             std::thread::scope(|scope| {
                 let read = || [b"first".as_slice(), key.as_bytes()].map(|key| value(&tree, key));
@@ -728,7 +733,7 @@ mod tests {
         }
         drop(tree);
         let tree = DiskTree::open(directory.path(), DiskTreeOptions::default()).unwrap();
-        assert_eq!((tree.mark(), tree.status().records), (5, 3));
+        assert_eq!((tree.log_position(), tree.status().records), (5, 3));
         assert_eq!(value(&tree, b"after 4"), Some(b"2".to_vec()));
     }
 }

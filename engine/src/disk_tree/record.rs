@@ -1,6 +1,6 @@
 //! A record as it is stored: a tag, the attributes that are present, the value (docs/format/disk-tree.md, section 3).
 
-use todana_core::{Access, Attributes, Expiry, Marks, Record, UnixSeconds};
+use todana_core::{Attributes, Expiry, LastAccess, Record, StaleMarks, UnixSeconds};
 
 const FLAGS: u8 = 1;
 const EXPIRY: u8 = 2;
@@ -20,7 +20,7 @@ pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
         | when(expiry.span_s().is_some(), SLIDING)
         | when(version != 0, VERSION)
         | when(marks.stale, STALE)
-        | when(marks.token_out, TOKEN_OUT)
+        | when(marks.token_sent, TOKEN_OUT)
         | when(access.is_some(), ACCESS)
         | when(access.is_some_and(|access| access.fetched), FETCHED);
     out.push(tag);
@@ -77,10 +77,10 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<(Attributes, &[u8])> {
     if tag & VERSION != 0 {
         attributes.version = u64::from_le_bytes(*take(&mut rest)?);
     }
-    attributes.marks = Marks { stale: tag & STALE != 0, token_out: tag & TOKEN_OUT != 0 };
+    attributes.marks = StaleMarks { stale: tag & STALE != 0, token_sent: tag & TOKEN_OUT != 0 };
     if tag & ACCESS != 0 {
         let at = UnixSeconds(decode_varint(&mut rest)?);
-        attributes.access = Some(Access { at, fetched: tag & FETCHED != 0 });
+        attributes.access = Some(LastAccess { at, fetched: tag & FETCHED != 0 });
     } else if tag & FETCHED != 0 {
         return None;
     }
@@ -141,7 +141,7 @@ mod tests {
         #[test]
         fn what_is_encoded_is_decoded(
             flags in any::<u32>(), at in any::<u64>(), span_s in any::<Option<u32>>(), version in any::<u64>(),
-            stale in any::<bool>(), token_out in any::<bool>(), access in any::<Option<(u64, bool)>>(),
+            stale in any::<bool>(), token_sent in any::<bool>(), access in any::<Option<(u64, bool)>>(),
             kind in 0..3, value in any::<Vec<u8>>(),
         ) {
             let at = UnixSeconds(at);
@@ -150,8 +150,8 @@ mod tests {
                 (_, None) => Expiry::At(at),
                 (_, Some(span_s)) => Expiry::Sliding { at, span_s },
             };
-            let access = access.map(|(at, fetched)| Access { at: UnixSeconds(at), fetched });
-            let attributes = Attributes { flags, expiry, version, marks: Marks { stale, token_out }, access };
+            let access = access.map(|(at, fetched)| LastAccess { at: UnixSeconds(at), fetched });
+            let attributes = Attributes { flags, expiry, version, marks: StaleMarks { stale, token_sent }, access };
             let mut out = Vec::new();
             encode_header(&attributes, &mut out);
             prop_assert_eq!(out.len(), header_len(&attributes));

@@ -113,7 +113,7 @@ impl Store {
         self.database_id.get().copied()
     }
 
-    /// See [`todana_core::Checkpointed::tie`].
+    /// See [`todana_core::CheckpointedEngine::bind_to_log`].
     pub(super) fn tie(&self, database_id: [u8; 16]) -> Result<()> {
         let known = *self.database_id.get_or_init(|| database_id);
         if known == database_id {
@@ -245,7 +245,7 @@ impl Store {
         })
     }
 
-    /// See [`todana_core::Checkpointed::damaged_records`].
+    /// See [`todana_core::CheckpointedEngine::damaged_records`].
     pub(super) fn damaged_records(&self) -> Option<(u64, Error)> {
         self.damage.get()
     }

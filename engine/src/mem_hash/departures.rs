@@ -2,7 +2,7 @@
 
 use super::sample::{Seen, Share};
 use std::fmt::Debug;
-use todana_core::{Record, SizeClass, Status};
+use todana_core::{EngineStatus, Record, SizeClass};
 
 /// Learns about records that leave without being removed by a client. Methods run under a lock of the engine's: they must be
 /// brief and must not call the engine.
@@ -21,7 +21,7 @@ pub trait EvictionObserver: Debug + Send + Sync {
     /// once more.
     fn passed_over(&self, _plain_size: usize, _is_first: bool) {}
 
-    /// Notes that all records of a part of the engine were removed at once: how many, by [`Status::classes`].
+    /// Notes that all records of a part of the engine were removed at once: how many, by [`EngineStatus::classes`].
     fn cleared(&self, _classes: &[SizeClass]) {}
 }
 
@@ -118,7 +118,7 @@ impl Departures {
         observer.inspect(|observer| observer.cleared(classes));
     }
 
-    pub(crate) fn add_to(&self, status: &mut Status) {
+    pub(crate) fn add_to(&self, status: &mut EngineStatus) {
         status.evictions += self.evictions;
         status.evictions_with_expiry += self.evictions_with_expiry;
         status.evictions_by_writes += self.evictions_by_writes;

@@ -39,8 +39,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Order, Perishable, Place, Record, Result,
-    SharedBytes, Status, Survey, UnixSeconds, Visitor, WhenFull,
+    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, Record, RecordSample, Result,
+    ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -340,21 +340,21 @@ impl Engine for MemHash {
         Err(full())
     }
 
-    fn fence(&self) {
+    fn wait_for_visits(&self) {
         self.shards.iter().for_each(|shard| drop(shard.0.write()));
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let mut place = from.map_or(0, |place| place.number());
         loop {
             let (next, flow) = self.scan_bucket(place, see);
             match next {
                 None => return Ok(None),
-                Some(next) if flow.is_break() => return Ok(Some(Place::Number(next))),
+                Some(next) if flow.is_break() => return Ok(Some(ScanPosition::Number(next))),
                 Some(next) => place = next,
             }
         }
@@ -371,8 +371,8 @@ impl Engine for MemHash {
         Ok(())
     }
 
-    fn status(&self) -> Status {
-        let mut status = Status { committed_bytes: self.budget.committed(), ..Status::default() };
+    fn status(&self) -> EngineStatus {
+        let mut status = EngineStatus { committed_bytes: self.budget.committed(), ..EngineStatus::default() };
         for shard in &self.shards {
             shard.0.read().add_to(&mut status);
         }
@@ -380,20 +380,20 @@ impl Engine for MemHash {
         status
     }
 
-    fn survey(&self) -> Survey {
-        let mut survey = Survey::default();
+    fn sample_records(&self) -> RecordSample {
+        let mut survey = RecordSample::default();
         for shard in &self.shards {
             shard.0.read().survey(&mut survey);
         }
         survey
     }
 
-    fn order(&self) -> Option<Order> {
+    fn scan_order(&self) -> Option<ScanOrder> {
         let groups = self.shards.iter().map(|shard| shard.0.read().directory.len() as u64).sum();
-        Some(Order { seed: self.seed, groups })
+        Some(ScanOrder { seed: self.seed, groups })
     }
 
-    fn expect(&self, order: Order) {
+    fn begin_ordered_load(&self, order: ScanOrder) {
         // By another seed they come in no order at all, which needs no care.
         if order.seed == self.seed {
             let buckets = usize::try_from(order.groups / self.shards.len() as u64).unwrap_or(usize::MAX);
@@ -401,7 +401,7 @@ impl Engine for MemHash {
         }
     }
 
-    fn settle(&self) {
+    fn end_ordered_load(&self) {
         self.shards.iter().for_each(|shard| shard.0.write().buckets_min = 1);
     }
 
@@ -435,24 +435,24 @@ impl Engine for MemHash {
         false
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt))
     }
 
-    fn bounded(&self) -> Option<&dyn Bounded> {
+    fn bounded(&self) -> Option<&dyn BoundedEngine> {
         Some(self)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(self)
     }
 }
 
-impl Bounded for MemHash {
+impl BoundedEngine for MemHash {
     fn set_limit(&self, limit: MemoryLimit) {
         self.budget.set_limit(limit);
     }
@@ -461,7 +461,7 @@ impl Bounded for MemHash {
         self.budget.limit()
     }
 
-    fn is_tight(&self) -> bool {
+    fn is_near_limit(&self) -> bool {
         self.budget.is_tight()
     }
 

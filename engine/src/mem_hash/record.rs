@@ -286,7 +286,7 @@ mod tests {
     use super::super::key::Seeds;
     use super::*;
     use proptest::prelude::*;
-    use todana_core::{Access, Expiry, Marks, UnixSeconds};
+    use todana_core::{Expiry, LastAccess, StaleMarks, UnixSeconds};
 
     fn attributes() -> impl Strategy<Value = Attributes> {
         let expiry = prop_oneof![
@@ -297,7 +297,7 @@ mod tests {
             any::<(u64, u32)>().prop_map(|(s, span_s)| Expiry::Sliding { at: UnixSeconds(s), span_s }),
         ];
         let access = proptest::option::of((any::<u32>(), any::<bool>()))
-            .prop_map(|a| a.map(|(at, fetched)| Access { at: UnixSeconds(at.into()), fetched }));
+            .prop_map(|a| a.map(|(at, fetched)| LastAccess { at: UnixSeconds(at.into()), fetched }));
         (
             prop_oneof![Just(0), any::<u32>()],
             expiry,
@@ -305,11 +305,11 @@ mod tests {
             any::<(bool, bool)>(),
             access,
         )
-            .prop_map(|(flags, expiry, version, (stale, token_out), access)| Attributes {
+            .prop_map(|(flags, expiry, version, (stale, token_sent), access)| Attributes {
                 flags,
                 expiry,
                 version,
-                marks: Marks { stale, token_out },
+                marks: StaleMarks { stale, token_sent },
                 access,
             })
     }

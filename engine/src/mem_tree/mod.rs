@@ -40,8 +40,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use survey::Sampled;
 use todana_core::{
-    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Perishable, Place, Record, Result,
-    Status, Survey, UnixSeconds, Visitor, WhenFull,
+    BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, OrderedEngine, Record, RecordSample,
+    Result, ScanPosition, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
 use uses::Uses;
 
@@ -336,24 +336,24 @@ impl Engine for MemTree {
         Err(full())
     }
 
-    fn fence(&self) {
+    fn wait_for_visits(&self) {
         self.partitions.iter().for_each(|partition| drop(partition.0.write()));
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let from = match &from {
-            Some(Place::Key(key)) => Bound::Excluded(&key[..]),
+            Some(ScanPosition::Key(key)) => Bound::Excluded(&key[..]),
             _ => Bound::Unbounded,
         };
         let mut last = None;
         self.ascend(from, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
-                last = Some(Place::Key(Arc::from(key)));
+                last = Some(ScanPosition::Key(Arc::from(key)));
             }
             flow
         })?;
@@ -367,12 +367,12 @@ impl Engine for MemTree {
         Ok(())
     }
 
-    fn survey(&self) -> Survey {
+    fn sample_records(&self) -> RecordSample {
         self.sampled.survey()
     }
 
-    fn status(&self) -> Status {
-        let mut status = Status { committed_bytes: self.budget.committed(), ..Status::default() };
+    fn status(&self) -> EngineStatus {
+        let mut status = EngineStatus { committed_bytes: self.budget.committed(), ..EngineStatus::default() };
         for partition in &self.partitions {
             partition.0.read().add_to(&mut status);
         }
@@ -412,28 +412,28 @@ impl Engine for MemTree {
         false
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt, &[]))
     }
 
-    fn bounded(&self) -> Option<&dyn Bounded> {
+    fn bounded(&self) -> Option<&dyn BoundedEngine> {
         Some(self)
     }
 
-    fn ordered(&self) -> Option<&dyn Ordered> {
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
         Some(self)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         Some(self)
     }
 }
 
-impl Bounded for MemTree {
+impl BoundedEngine for MemTree {
     fn set_limit(&self, limit: MemoryLimit) {
         self.budget.set_limit(limit);
     }
@@ -442,7 +442,7 @@ impl Bounded for MemTree {
         self.budget.limit()
     }
 
-    fn is_tight(&self) -> bool {
+    fn is_near_limit(&self) -> bool {
         self.budget.is_tight()
     }
 

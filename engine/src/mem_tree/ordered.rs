@@ -3,9 +3,9 @@
 use super::MemTree;
 use super::partition::Walked;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Ordered, Record, Result};
+use todana_core::{OrderedEngine, Record, Result};
 
-impl Ordered for MemTree {
+impl OrderedEngine for MemTree {
     fn ascend(
         &self,
         from: Bound<&[u8]>,

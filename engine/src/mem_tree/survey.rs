@@ -8,7 +8,7 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use rapidhash::v3::RapidSecrets;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use todana_core::{Expiry, Survey, Surveyed};
+use todana_core::{Expiry, RecordSample, SampledRecord};
 
 /// So that those who write side by side rarely meet.
 const SHARDS: usize = 8;
@@ -125,13 +125,13 @@ impl Sampled {
     }
 
     /// Returns the records of the sample. Queues are not kept.
-    pub(super) fn survey(&self) -> Survey {
+    pub(super) fn survey(&self) -> RecordSample {
         let (now, mask) = (self.now(), self.budget.sample_mask());
-        let mut survey = Survey::default();
+        let mut survey = RecordSample::default();
         for shard in &self.shards {
             let shard = shard.read();
             let of_sample = shard.iter().filter(|(hash, _)| hash & mask == 0);
-            survey.records.extend(of_sample.map(|(_, seen)| Surveyed {
+            survey.records.extend(of_sample.map(|(_, seen)| SampledRecord {
                 plain_size: seen.plain_size,
                 idle_s: seen.idle_s(now),
                 is_kept: false,

@@ -5,21 +5,21 @@
 use super::MemTree;
 use crate::arena::Effort;
 use std::sync::Arc;
-use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
+use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine};
 
-impl Perishable for MemTree {
+impl SweepableEngine for MemTree {
     fn sweep(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         records_max: usize,
         aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-    ) -> Result<Swept> {
+    ) -> Result<SweepProgress> {
         let mut key: Vec<u8> = match from {
-            Some(Place::Key(key)) => key.to_vec(),
-            Some(Place::Number(_)) | None => Vec::new(),
+            Some(ScanPosition::Key(key)) => key.to_vec(),
+            Some(ScanPosition::Number(_)) | None => Vec::new(),
         };
-        let mut swept = Swept::default();
+        let mut swept = SweepProgress::default();
         while (swept.seen as usize) < records_max {
             let looked = {
                 let (partition, slot) = self.read(|router| router.find(&key));
@@ -37,7 +37,7 @@ impl Perishable for MemTree {
                 }
             }
         }
-        swept.next = Some(Place::Key(Arc::from(key)));
+        swept.next = Some(ScanPosition::Key(Arc::from(key)));
         Ok(swept)
     }
 }

@@ -5,8 +5,8 @@ use crate::subject::{Subject, put, remove};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use todana_core::{
-    Action, Attributes, Buffer, Engine, ErrorKind, Expiry, LONG_VALUE_LEN, Record, Result, SharedBytes,
-    UnixSeconds, Visitor,
+    Action, Attributes, Engine, ErrorKind, Expiry, LONG_VALUE_LEN, Record, Result, SharedBytes, UnixSeconds,
+    ValueBuffer, Visitor,
 };
 
 /// Every engine takes keys of this length at least.
@@ -174,7 +174,7 @@ pub(crate) fn a_value_can_change_between_all_lengths(subject: &Subject) {
     assert_eq!(engine.status().records, lens.len() as u64);
 }
 
-fn fill(engine: &dyn Engine, buffer: &mut dyn Buffer) -> Result<()> {
+fn fill(engine: &dyn Engine, buffer: &mut dyn ValueBuffer) -> Result<()> {
     while buffer.filled() < buffer.len() {
         let (at, left) = (buffer.filled(), (buffer.len() - buffer.filled()).min(100_000));
         let room = engine.room(buffer, left)?;

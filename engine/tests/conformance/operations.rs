@@ -80,7 +80,7 @@ fn check(engine: &mut Opened, steps: &[Step]) {
 
 /// A whole round of an engine that can be swept.
 fn sweep(engine: &dyn Engine, now: u64, model: &mut Map) {
-    let Some(perishable) = engine.perishable() else { return };
+    let Some(perishable) = engine.sweepable() else { return };
     let (mut place, mut removed) = (None, 0);
     let before = model.len();
     model.retain(|_, (_, attributes)| attributes.expiry.is_live(UnixSeconds(now)));

@@ -46,7 +46,7 @@ impl Opened {
     pub(crate) fn reopen(&mut self) {
         if self.subject.keeps {
             if let Some(checkpointed) = self.checkpointed() {
-                checkpointed.checkpoint(checkpointed.mark() + 1).expect("a checkpoint can be made");
+                checkpointed.checkpoint(checkpointed.log_position() + 1).expect("a checkpoint can be made");
             }
             drop(self.engine.take());
             self.engine =

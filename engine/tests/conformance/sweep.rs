@@ -7,7 +7,7 @@ use todana_core::{Attributes, Engine, Expiry, SweepAim, UnixSeconds};
 
 /// A whole round; returns how many records it saw and how many it removed.
 fn round(engine: &dyn Engine, is_over: &mut dyn FnMut(Expiry) -> bool) -> (u64, u64) {
-    let perishable = engine.perishable().expect("it can be swept");
+    let perishable = engine.sweepable().expect("it can be swept");
     let (mut place, mut seen, mut removed) = (None, 0, 0);
     loop {
         let swept = perishable.sweep(place, 100, SweepAim::Tidiness, is_over).unwrap();
@@ -46,7 +46,7 @@ fn fill(engine: &dyn Engine) -> Map {
 
 pub(crate) fn a_sweep_removes_what_is_over_and_nothing_else(subject: &Subject) {
     let mut engine = subject.fresh();
-    if engine.perishable().is_none() {
+    if engine.sweepable().is_none() {
         return;
     }
     let mut model = fill(&*engine);
@@ -65,7 +65,7 @@ pub(crate) fn a_sweep_removes_what_is_over_and_nothing_else(subject: &Subject) {
 
 pub(crate) fn a_sweep_that_removes_nothing_changes_nothing(subject: &Subject) {
     let mut engine = subject.fresh();
-    if engine.perishable().is_none() {
+    if engine.sweepable().is_none() {
         return;
     }
     let model = fill(&*engine);

@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Durable, Engine, Expiry, Record, Result, SweepAim, UnixSeconds, Visitor,
+    Action, Attributes, DurableEngine, Engine, Expiry, Record, Result, SweepAim, UnixSeconds, Visitor,
 };
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 
@@ -185,7 +185,7 @@ pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &m
 
 /// Removes what has expired by then.
 fn sweep(hash: &DiskHash, expected: &mut Records, over: UnixSeconds) {
-    let perishable = hash.perishable().unwrap();
+    let perishable = hash.sweepable().unwrap();
     let mut is_over = |expiry: Expiry| !expiry.is_live(over);
     let swept = perishable.sweep(None, usize::MAX, SweepAim::Tidiness, &mut is_over);
     let before = expected.len();

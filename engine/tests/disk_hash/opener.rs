@@ -4,7 +4,7 @@ use crate::crash_disk::{CrashDisk, State};
 use crate::kept;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use todana_core::{Durable, Engine, ErrorKind};
+use todana_core::{DurableEngine, Engine, ErrorKind};
 
 /// The files of a small database, or where the highest bit of the third byte is set of one with compressed values, and bytes put into one of them: the first byte chooses the file, the next two where, and
 /// whether what follows takes the place of what is there or of all behind it too. With an even third byte, checksums of

@@ -5,7 +5,7 @@ pub(crate) mod operation;
 use operation::Operation;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Action, Attributes, Engine, Place, Record, Visitor};
+use todana_core::{Action, Attributes, Engine, Record, ScanPosition, Visitor};
 
 /// A value and its attributes.
 pub(crate) type Owned = (Vec<u8>, Attributes);
@@ -99,7 +99,7 @@ pub(crate) fn view(engine: &dyn Engine, key: &[u8]) -> Option<Owned> {
 pub(crate) fn scan(engine: &dyn Engine, piece: usize) -> Map {
     let is_ordered = engine.ordered().is_some();
     let mut found = Map::new();
-    let mut place: Option<Place> = None;
+    let mut place: Option<ScanPosition> = None;
     loop {
         let mut left = piece;
         let next = engine.scan(place, &mut |key, record| {

@@ -1,7 +1,7 @@
 //! Random operations: keys and values of all forms and lengths, attributes of all kinds.
 
 use proptest::prelude::*;
-use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
+use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds};
 
 /// One step of a test.
 #[derive(Clone, Debug)]
@@ -38,11 +38,11 @@ pub(crate) fn attributes() -> impl Strategy<Value = Attributes> {
     let access = proptest::option::weighted(
         0.1,
         (any::<u32>(), any::<bool>())
-            .prop_map(|(at, fetched)| Access { at: UnixSeconds(at.into()), fetched }),
+            .prop_map(|(at, fetched)| LastAccess { at: UnixSeconds(at.into()), fetched }),
     );
     let marks = prop_oneof![
-        5 => Just(Marks::default()),
-        1 => any::<(bool, bool)>().prop_map(|(stale, token_out)| Marks { stale, token_out }),
+        5 => Just(StaleMarks::default()),
+        1 => any::<(bool, bool)>().prop_map(|(stale, token_sent)| StaleMarks { stale, token_sent }),
     ];
     let flags = prop_oneof![3 => Just(0), 1 => any::<u32>()];
     let version = prop_oneof![3 => Just(0), 1 => any::<u64>()];

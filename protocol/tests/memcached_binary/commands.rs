@@ -2,10 +2,12 @@
 
 use crate::exchange::assert_commands;
 use crate::packet::{Packet, set};
-use todana_core::{Arithmetic, Delete, Direction, Get, Needs, Operation, Store, StoreMode, Ttl};
+use todana_core::{
+    Arithmetic, ArithmeticDirection, Delete, Get, Operation, ReplyNeeds, Store, StoreMode, Ttl,
+};
 use todana_protocol::memcached::Command;
 
-const SHOWN: Needs = Needs { version: true, access: false };
+const SHOWN: ReplyNeeds = ReplyNeeds { version: true, access: false };
 
 /// What any read asks for: a version is in every answer.
 fn read() -> Get<'static> {
@@ -101,7 +103,7 @@ fn stores_differ_in_mode_and_quiet_ones_need_no_version() {
             flags: 0xdead_beef,
             ttl: Ttl::Seconds(60),
             mode,
-            needs: Needs { version: !quiet, access: false },
+            needs: ReplyNeeds { version: !quiet, access: false },
             item_size_max: Some(1 << 20),
             ..Store::default()
         };
@@ -127,7 +129,7 @@ fn append_and_prepend_keep_their_mode_beside_a_version() {
                 value: b"value",
                 mode,
                 compare,
-                needs: Needs { version: !quiet, access: false },
+                needs: ReplyNeeds { version: !quiet, access: false },
                 item_size_max: Some(1 << 20),
                 ..Store::default()
             };
@@ -159,10 +161,10 @@ fn delete_compares_a_version_if_there_is_one() {
 #[test]
 fn counting_creates_unless_told_not_to() {
     for (opcode, direction, quiet) in [
-        (0x05, Direction::Increment, false),
-        (0x06, Direction::Decrement, false),
-        (0x15, Direction::Increment, true),
-        (0x16, Direction::Decrement, true),
+        (0x05, ArithmeticDirection::Increment, false),
+        (0x06, ArithmeticDirection::Decrement, false),
+        (0x15, ArithmeticDirection::Increment, true),
+        (0x16, ArithmeticDirection::Decrement, true),
     ] {
         for (expiry, vivify) in [
             (0, Some(Ttl::Never)),
@@ -177,7 +179,7 @@ fn counting_creates_unless_told_not_to() {
                 vivify,
                 initial: u64::MAX,
                 compare: Some(3),
-                needs: Needs { version: !quiet, access: false },
+                needs: ReplyNeeds { version: !quiet, access: false },
                 ..Arithmetic::default()
             };
             let packet = Packet::new(opcode).u64(1 << 40).u64(u64::MAX).u32(expiry).key("key").cas(3);

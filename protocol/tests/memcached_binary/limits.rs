@@ -3,7 +3,7 @@
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
 use std::sync::Arc;
-use todana_core::{Operation, Refusal, RefusedStore, Reply, SharedBytes, StoreMode};
+use todana_core::{Operation, RefusalReason, RefusedStore, Reply, SharedBytes, StoreMode};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step, encode, item_size};
 
@@ -35,7 +35,7 @@ fn the_size_rule_is_that_of_text() {
 }
 
 /// A set of `key` to 5000 bytes.
-fn refused_set(refusal: Refusal) -> RefusedStore<'static> {
+fn refused_set(refusal: RefusalReason) -> RefusedStore<'static> {
     let mode = StoreMode::Set;
     RefusedStore { key: b"key", value_len: 5000, flags: 0, mode, compares: false, discards: true, refusal }
 }
@@ -62,7 +62,7 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 #[test]
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
-    let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(Refusal::TooLarge) };
+    let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(RefusalReason::TooLarge) };
     let expected = format!("{:?} ", Command::Operation(Operation::RefusedStore(expected)));
     assert!(outcome.requests[0].starts_with(&expected), "{:?}", outcome.requests);
 }
@@ -81,7 +81,7 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
             head.len(),
             Command::Operation(Operation::RefusedStore(RefusedStore {
                 value_len: (1 << 30) - (8 + 3),
-                ..refused_set(Refusal::TooLarge)
+                ..refused_set(RefusalReason::TooLarge)
             }))
         )
     );
@@ -134,7 +134,7 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
 #[test]
 fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
     let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
-    let set_refused = refused_set(Refusal::OutOfMemory);
+    let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
         Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
     };
@@ -151,7 +151,7 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
         let step = dialect.decode(&limits, &bytes[..1001], &mut scratch);
         let Step::Request { consumed, request } = step else { panic!("{step:?}") };
         assert_eq!((consumed, request.command), (bytes.len() - 5000, command));
-        encode(&request.form, &Reply::Refused(Refusal::OutOfMemory), &mut out);
+        encode(&request.form, &Reply::Refused(RefusalReason::OutOfMemory), &mut out);
         assert_eq!(out, error(packet.opcode, 0x82).response());
         let step = dialect.decode(&limits, &bytes[consumed..], &mut scratch);
         assert!(matches!(step, Step::NeedMore { consumed: 5000, at_least: 1 }), "{step:?}");
@@ -168,7 +168,7 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
 #[test]
 fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
     let limits = Limits { long_block_len: 5000, ..Limits::default() };
-    let set_refused = refused_set(Refusal::OutOfMemory);
+    let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
         Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
     };
@@ -210,7 +210,7 @@ fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
             let step = refused.decode_block(&limits, &bytes[..len], block, &mut scratch);
             let Step::Request { request, .. } = step else { panic!("{step:?}") };
             assert_eq!(request.command, command);
-            encode(&request.form, &Reply::Refused(Refusal::OutOfMemory), &mut out);
+            encode(&request.form, &Reply::Refused(RefusalReason::OutOfMemory), &mut out);
             assert_eq!(out, error(packet.opcode, 0x82).response());
             let rest = [&bytes[len + received..], &Packet::new(0x0b).request()].concat();
             let step = refused.decode(&limits, &rest, &mut scratch);

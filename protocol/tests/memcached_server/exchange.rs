@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 use todana_core::{
-    Access, Attributes, Expiry, Hit, Inspection, Number, Operation, Recache, Record, Refusal, Reply,
-    SharedBytes, Stored, UnixSeconds,
+    ArithmeticReply, Attributes, Expiry, HitReply, LastAccess, Operation, RecacheState, Record,
+    RecordDetails, RefusalReason, Reply, SharedBytes, StoredReply, UnixSeconds,
 };
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
@@ -32,7 +32,7 @@ impl Outcome {
         answer(&request.command, &mut |reply| {
             match reply {
                 Reply::Authenticated => dialect.admit(),
-                Reply::Challenge(_) | Reply::Refused(Refusal::NotAuthenticated) => dialect.expel(),
+                Reply::Challenge(_) | Reply::Refused(RefusalReason::NotAuthenticated) => dialect.expel(),
                 _ => {}
             }
             encode(&request.form, &reply, &mut self.replies);
@@ -165,19 +165,19 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
     match *command {
         Command::Operation(Operation::Get(get)) => reply(match get.key {
             b"missing" => Reply::Miss,
-            b"full" => Reply::Refused(Refusal::OutOfMemory),
+            b"full" => Reply::Refused(RefusalReason::OutOfMemory),
             key => Reply::Hit(hit(key)),
         }),
         Command::Operation(Operation::Store(store)) => {
             let version = if store.needs.version { 42 } else { 0 };
-            let stored = Stored { version, value_len: store.value.len() as u64 };
+            let stored = StoredReply { version, value_len: store.value.len() as u64 };
             reply(by_key(store.key, Reply::Stored(stored)));
         }
         Command::Operation(Operation::RefusedStore(refused)) => reply(Reply::Refused(refused.refusal)),
         Command::Operation(Operation::Delete(delete)) => reply(by_key(delete.key, Reply::Deleted)),
         Command::Operation(Operation::Arithmetic(arithmetic)) => {
             let version = if arithmetic.needs.version { 42 } else { 0 };
-            let number = Number {
+            let number = ArithmeticReply {
                 value: 1234,
                 version,
                 expiry_before: Expiry::At(UnixSeconds(NOW.0 + 60)),
@@ -190,9 +190,10 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         Command::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
         Command::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
             b"missing" => Reply::Miss,
-            key => Reply::Inspection(Inspection {
+            key => Reply::Inspection(RecordDetails {
                 expiry: if key == b"forever" { Expiry::Never } else { Expiry::At(UnixSeconds(NOW.0 + 60)) },
-                access: (key != b"untracked").then_some(Access { at: UnixSeconds(NOW.0 - 9), fetched: true }),
+                access: (key != b"untracked")
+                    .then_some(LastAccess { at: UnixSeconds(NOW.0 - 9), fetched: true }),
                 version: 42,
                 flags: 0,
                 key_len: key.len() as u64,
@@ -212,21 +213,21 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         | Command::Verbosity(_)
         | Command::Operation(Operation::Noop) => reply(Reply::Done),
         Command::MemoryLimit { mebibytes } => reply(match mebibytes {
-            0..8 => Reply::Refused(Refusal::LimitTooSmall),
+            0..8 => Reply::Refused(RefusalReason::LimitTooSmall),
             8..1_000 => Reply::Done,
-            1_000..1_000_000_000 => Reply::Refused(Refusal::LimitNotAdjustable),
-            _ => Reply::Refused(Refusal::LimitInBytes),
+            1_000..1_000_000_000 => Reply::Refused(RefusalReason::LimitNotAdjustable),
+            _ => Reply::Refused(RefusalReason::LimitInBytes),
         }),
         Command::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
         Command::ShiftClock(_) => reply(Reply::Done),
-        Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
+        Command::Shutdown { .. } => reply(Reply::Refused(RefusalReason::NotEnabled)),
         Command::List(_) => reply(Reply::End),
         Command::Crawler(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
             reply(Reply::Done)
         }
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
         Command::Authenticate(authenticate) => reply(match authenticate.response {
-            b"\0missing\0secret" | b"missing secret" => Reply::Refused(Refusal::NotAuthenticated),
+            b"\0missing\0secret" | b"missing secret" => Reply::Refused(RefusalReason::NotAuthenticated),
             b"" => Reply::Challenge(b"who are you"),
             _ => Reply::Authenticated,
         }),
@@ -238,7 +239,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
 /// What is stored under any key that is there: five bytes, flags 5, a minute to live that this request has
 /// made 100 s, version 42, read 9 seconds ago. `won`, `stale` and `told` carry marks, `forever` no expiry, `past`
 /// one that is over, `bare` nothing.
-pub(crate) fn hit(key: &[u8]) -> Hit<'static> {
+pub(crate) fn hit(key: &[u8]) -> HitReply<'static> {
     let before = Expiry::At(UnixSeconds(NOW.0 + 60));
     let after = Expiry::At(UnixSeconds(NOW.0 + 100));
     let (expiry_before, expiry) = match key {
@@ -247,15 +248,15 @@ pub(crate) fn hit(key: &[u8]) -> Hit<'static> {
         _ => (before, after),
     };
     let (flags, version) = if key == b"bare" { (0, 0) } else { (5, 42) };
-    let access = Access { at: UnixSeconds(NOW.0 - 9), fetched: true };
-    Hit {
+    let access = LastAccess { at: UnixSeconds(NOW.0 - 9), fetched: true };
+    HitReply {
         record: Record::new(b"value", Attributes { flags, expiry, version, ..Attributes::default() }),
         expiry_before,
         access_before: (key != b"bare").then_some(access),
-        recache: Recache {
+        recache: RecacheState {
             won: matches!(key, b"won" | b"all marks"),
             stale: matches!(key, b"stale" | b"all marks"),
-            token_out: matches!(key, b"told" | b"all marks"),
+            token_sent: matches!(key, b"told" | b"all marks"),
         },
         now: NOW,
     }
@@ -266,9 +267,9 @@ fn by_key<'r>(key: &[u8], done: Reply<'r>) -> Reply<'r> {
         b"missing" => Reply::NotFound,
         b"exists" => Reply::Exists,
         b"notstored" => Reply::NotStored,
-        b"full" => Reply::Refused(Refusal::OutOfMemory),
-        b"large" => Reply::Refused(Refusal::TooLarge),
-        b"words" => Reply::Refused(Refusal::NonNumeric),
+        b"full" => Reply::Refused(RefusalReason::OutOfMemory),
+        b"large" => Reply::Refused(RefusalReason::TooLarge),
+        b"words" => Reply::Refused(RefusalReason::NonNumeric),
         _ => done,
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::exchange::{assert_commands, assert_replies, send};
 use todana_core::{
-    Arithmetic, Delete, Direction, Family, Get, Inspect, Needs, Operation, Store, StoreMode, Ttl,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, ReplyNeeds, Store,
+    StoreMode, Ttl,
 };
 use todana_protocol::memcached::Command;
 
@@ -280,7 +281,7 @@ fn modes_of_ms() {
         ("MR", StoreMode::Replace),
         ("MReplace", StoreMode::Replace),
     ] {
-        let base = Store { family: Family::Meta, item_size_max: Some(1 << 20), ..Store::default() };
+        let base = Store { family: CommandFamily::Meta, item_size_max: Some(1 << 20), ..Store::default() };
         let store = Store { key: b"k", value: b"ab", mode, ..base };
         assert_commands(
             format!("ms k 2 {flag}\r\nab\r\n").as_bytes(),
@@ -303,14 +304,15 @@ fn modes_of_ms() {
 #[test]
 fn modes_of_ma() {
     for (flag, direction) in [
-        ("", Direction::Increment),
-        ("MI", Direction::Increment),
-        ("M+", Direction::Increment),
-        ("MD", Direction::Decrement),
-        ("M-", Direction::Decrement),
-        ("MDecr", Direction::Decrement),
+        ("", ArithmeticDirection::Increment),
+        ("MI", ArithmeticDirection::Increment),
+        ("M+", ArithmeticDirection::Increment),
+        ("MD", ArithmeticDirection::Decrement),
+        ("M-", ArithmeticDirection::Decrement),
+        ("MDecr", ArithmeticDirection::Decrement),
     ] {
-        let arithmetic = Arithmetic { key: b"k", direction, family: Family::Meta, ..Arithmetic::default() };
+        let arithmetic =
+            Arithmetic { key: b"k", direction, family: CommandFamily::Meta, ..Arithmetic::default() };
         assert_commands(
             format!("ma k {flag}\r\n").as_bytes(),
             &[Command::Operation(Operation::Arithmetic(arithmetic))],
@@ -354,7 +356,8 @@ fn base64_keys() {
         ("md kk b\r\n", BAD_KEY),
         ("ms kk 2 b\r\nab\r\n", BAD_KEY),
     ]);
-    let get = |key| Command::Operation(Operation::Get(Get { key, family: Family::Meta, ..Get::default() }));
+    let get =
+        |key| Command::Operation(Operation::Get(Get { key, family: CommandFamily::Meta, ..Get::default() }));
     assert_commands(b"mg Zm9v b\r\nmg AAEC b\r\n", &[get(b"foo"), get(b"\0\x01\x02")]);
     // The text, not what it stands for, is what may have 250 bytes.
     let longest = "QUFB".repeat(62);
@@ -366,15 +369,15 @@ fn base64_keys() {
 
 #[test]
 fn mg_commands() {
-    let base = Get { key: b"k", family: Family::Meta, ..Get::default() };
+    let base = Get { key: b"k", family: CommandFamily::Meta, ..Get::default() };
     let check = |flags: &str, get| {
         assert_commands(format!("mg k {flags}\r\n").as_bytes(), &[Command::Operation(Operation::Get(get))]);
     };
     check("", base);
     check("v s t f k q O1 I x P L", base);
-    check("c", Get { needs: Needs { version: true, access: false }, ..base });
-    check("h", Get { needs: Needs { version: false, access: true }, ..base });
-    check("l", Get { needs: Needs { version: false, access: true }, ..base });
+    check("c", Get { needs: ReplyNeeds { version: true, access: false }, ..base });
+    check("h", Get { needs: ReplyNeeds { version: false, access: true }, ..base });
+    check("l", Get { needs: ReplyNeeds { version: false, access: true }, ..base });
     check("u", Get { silent: true, ..base });
     check("T30", Get { touch: Some(Ttl::Seconds(30)), ..base });
     check("N0", Get { vivify: Some(Ttl::Never), ..base });
@@ -388,7 +391,7 @@ fn ms_commands() {
     let base = Store {
         key: b"k",
         value: b"ab",
-        family: Family::Meta,
+        family: CommandFamily::Meta,
         item_size_max: Some(1 << 20),
         ..Store::default()
     };
@@ -399,7 +402,7 @@ fn ms_commands() {
         );
     };
     check("v s t f k q O1 h l u x R5 J5 D5 P L", base);
-    check("c", Store { needs: Needs { version: true, access: false }, ..base });
+    check("c", Store { needs: ReplyNeeds { version: true, access: false }, ..base });
     check("T30 F7", Store { ttl: Ttl::Seconds(30), flags: 7, ..base });
     check("T-1", Store { ttl: Ttl::Expired, ..base });
     check("C5", Store { compare: Some(5), ..base });
@@ -411,7 +414,7 @@ fn ms_commands() {
 
 #[test]
 fn md_commands() {
-    let base = Delete { key: b"k", family: Family::Meta, ..Delete::default() };
+    let base = Delete { key: b"k", family: CommandFamily::Meta, ..Delete::default() };
     let check = |flags: &str, delete| {
         assert_commands(
             format!("md k {flags}\r\n").as_bytes(),
@@ -431,7 +434,7 @@ fn md_commands() {
 
 #[test]
 fn ma_commands() {
-    let base = Arithmetic { key: b"k", family: Family::Meta, ..Arithmetic::default() };
+    let base = Arithmetic { key: b"k", family: CommandFamily::Meta, ..Arithmetic::default() };
     let check = |flags: &str, arithmetic| {
         assert_commands(
             format!("ma k {flags}\r\n").as_bytes(),
@@ -439,7 +442,7 @@ fn ma_commands() {
         );
     };
     check("v t s f q", base);
-    check("c", Arithmetic { needs: Needs { version: true, access: false }, ..base });
+    check("c", Arithmetic { needs: ReplyNeeds { version: true, access: false }, ..base });
     check("D5", Arithmetic { delta: 5, ..base });
     check("D0", Arithmetic { delta: 0, ..base });
     check("N60 J13", Arithmetic { vivify: Some(Ttl::Seconds(60)), initial: 13, ..base });

@@ -2,7 +2,7 @@
 
 use crate::exchange::hit;
 use std::sync::Arc;
-use todana_core::{Hit, Record, Refusal, Reply, SharedBytes};
+use todana_core::{HitReply, Record, RefusalReason, Reply, SharedBytes};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Dialect, Form, Limits, Sink, Step, encode};
 
@@ -43,7 +43,7 @@ fn a_large_value_is_shared_not_copied() {
         with_form(request, |_, form| {
             let plain = hit(b"k");
             let record = Record { shared: Some(&shared), ..plain.record };
-            let reply = Reply::Hit(Hit { record, ..plain });
+            let reply = Reply::Hit(HitReply { record, ..plain });
             let mut parts = Parts::default();
             encode(form, &reply, &mut parts);
             assert_eq!(parts.copied.escape_ascii().to_string(), expected.escape_ascii().to_string());
@@ -70,7 +70,8 @@ fn silent_forms_write_nothing_and_say_so() {
         with_form(request, |_, form| assert_eq!(form.is_silent(), is_silent));
     }
     with_form(b"set k 0 0 1 noreply\r\na\r\n", |_, form| {
-        for reply in [Reply::NotStored, Reply::Refused(Refusal::OutOfMemory), Reply::Faulty("x"), Reply::End]
+        for reply in
+            [Reply::NotStored, Reply::Refused(RefusalReason::OutOfMemory), Reply::Faulty("x"), Reply::End]
         {
             let mut out = Vec::new();
             encode(form, &reply, &mut out);
@@ -130,7 +131,7 @@ fn a_record_that_cannot_be_read_is_no_miss() {
     ] {
         with_form(request, |_, form| {
             let mut out = Vec::new();
-            encode(form, &Reply::Refused(Refusal::Damaged), &mut out);
+            encode(form, &Reply::Refused(RefusalReason::Damaged), &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         });
     }

@@ -1,7 +1,9 @@
 //! The text commands: their replies, their faults, and the commands that they become.
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
-use todana_core::{Arithmetic, Delete, Direction, Get, Needs, Operation, Store, StoreMode, Touch, Ttl};
+use todana_core::{
+    Arithmetic, ArithmeticDirection, Delete, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
+};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::Limits;
 
@@ -199,7 +201,7 @@ fn retrieval_commands() {
             Command::Operation(Operation::Get(get(b"a"))),
         ],
     );
-    let needs = Needs { version: true, access: false };
+    let needs = ReplyNeeds { version: true, access: false };
     assert_commands(
         b"gets a b\n",
         &[
@@ -291,7 +293,7 @@ fn arithmetic_replies() {
         b"decr n 007\r\n",
         &[Command::Operation(Operation::Arithmetic(Arithmetic {
             delta: 7,
-            direction: Direction::Decrement,
+            direction: ArithmeticDirection::Decrement,
             ..arithmetic
         }))],
     );

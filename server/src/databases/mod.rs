@@ -35,7 +35,7 @@ use todana::{
     CachedClock, Clock, CommitPoint, DataDirectory, DataOptions, Database, Durability, EngineOptions, Name,
     Opened, Storage, SyncThread, seed_of,
 };
-use todana_core::{Checkpointed, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
+use todana_core::{CheckpointedEngine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
 
 /// What all threads know of a database.
@@ -173,7 +173,7 @@ impl Making<'_> {
                 ..EngineOptions::default()
             },
         )?;
-        for note in engine.durable().map_or(Vec::new(), |durable| durable.notes()) {
+        for note in engine.durable().map_or(Vec::new(), |durable| durable.open_notes()) {
             tracing::warn!(database = name.label(), "{note}");
         }
         // A buffer takes no memory before it is filled.
@@ -305,7 +305,7 @@ impl Kept {
     /// Brings what waits in memory for a checkpoint into the tree on disk, so that the next start is fast; as long as the disk
     /// answers. All is in the log anyway.
     pub(crate) fn settle(&mut self, served: &Served, gives_up: &dyn Fn() -> bool) {
-        let pending = served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
+        let pending = served.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes);
         let Some(directory) = &self.directory else { return };
         if pending == 0 || !self.is_kept || self.has_hung || served.database.is_read_only() {
             return;
@@ -417,13 +417,13 @@ impl Served {
     /// What its files take, records alone; 0 for one in memory.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let engine = self.database.engine();
-        let of_tree = engine.checkpointed().map_or(0, Checkpointed::file_bytes);
-        engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
+        let of_tree = engine.checkpointed().map_or(0, CheckpointedEngine::file_bytes);
+        engine.durable().map_or(of_tree, |durable| durable.disk_usage().bytes)
     }
 
     /// Returns why the engine's own files do not take every change.
     pub(crate) fn refused_write(&self) -> Option<Error> {
-        self.database.engine().durable().and_then(|files| files.refused_write())
+        self.database.engine().durable().and_then(|files| files.refused_write_error())
     }
 
     /// Tells once that changes cannot be kept, and once that they can again: clients hear of it in words that say little.
@@ -459,7 +459,7 @@ impl Served {
     pub(crate) fn tell_damage(&self) {
         let engine = self.database.engine();
         let Some(files) = engine.durable() else { return self.tell_damage_of_tree() };
-        let (trouble, damaged) = (files.trouble(), files.damaged_records());
+        let (trouble, damaged) = (files.maintenance_error(), files.damaged_records());
         let mut told = self.told.lock();
         let (label, trouble) = (self.name.label(), trouble.map(|error| error.to_string()));
         // Housekeeping goes on because the damaged record has gone: in this order.
@@ -510,7 +510,7 @@ impl Served {
 
     /// What keeps its files from being kept well.
     pub(crate) fn trouble(&self) -> Option<String> {
-        let of_files = self.database.engine().durable().and_then(|files| files.trouble());
+        let of_files = self.database.engine().durable().and_then(|files| files.maintenance_error());
         let of_tree =
             || self.database.has_stuck_checkpoints().then(|| "no checkpoint can be made".to_string());
         of_files.map(|trouble| trouble.to_string()).or_else(of_tree)

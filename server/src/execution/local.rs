@@ -5,7 +5,7 @@ use crate::databases::awaits::DatabaseLane;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::{CommitPoint, Database, WorkerCounters};
-use todana_core::{Buffer, Operation, Reply};
+use todana_core::{Operation, Reply, ValueBuffer};
 use todana_protocol::memcached::Streams;
 
 /// Executes operations at once, and shows them to observers.
@@ -78,11 +78,11 @@ impl Executor for LocalExecutor {
         Completion::Done
     }
 
-    fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn Buffer>> {
+    fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>> {
         self.databases[database].0.buffer(len).ok()
     }
 
-    fn room<'b>(&self, database: usize, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
+    fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]> {
         let database = &self.databases[database].0;
         // An engine without a limit of its own bounds neither what it is given nor how many give.
         if database.engine().bounded().is_none()

@@ -13,7 +13,7 @@ mod local;
 pub(crate) use local::LocalExecutor;
 
 use crate::session::wake::Ticket;
-use todana_core::{Buffer, Operation, Reply};
+use todana_core::{Operation, Reply, ValueBuffer};
 
 /// Executes operations on databases, which are named by their numbers.
 pub(crate) trait Executor {
@@ -29,10 +29,10 @@ pub(crate) trait Executor {
     ) -> Completion;
 
     /// Returns memory for a long value, if there is any.
-    fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn Buffer>>;
+    fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>>;
 
     /// Returns the next piece of such memory to write to, of up to `len` bytes; `None` if there is no memory for it.
-    fn room<'b>(&self, database: usize, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
+    fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]>;
 }
 
 /// How far an operation, or a call, has come.

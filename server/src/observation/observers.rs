@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use todana::{CachedClock, Clock, Database, Round};
 use todana_core::{
-    Delete, Family, Number, Operation, Record, Refusal, Reply, SizeClass, StoreMode, Stored, Ttl,
+    ArithmeticReply, CommandFamily, Delete, Operation, Record, RefusalReason, Reply, SizeClass, StoreMode,
+    StoredReply, Ttl,
 };
 use todana_engine::{Departure, EvictionObserver};
 use todana_protocol::memcached::Streams;
@@ -210,7 +211,7 @@ impl Observers {
                 if outcome.is_deleted =>
             {
                 self.tell(Streams::DELETIONS, |line| {
-                    let command = if *family == Family::Meta { "md" } else { "delete" };
+                    let command = if *family == CommandFamily::Meta { "md" } else { "delete" };
                     let Before { class, value_len, .. } = before;
                     line.put_text(format_args!("deleted"));
                     line.put_key(key);
@@ -324,23 +325,23 @@ impl Outcome {
         match reply {
             Reply::Hit(_) => self.is_hit = true,
             Reply::Deleted => self.is_deleted = true,
-            Reply::Number(Number { created, .. }) => self.is_created = *created,
-            Reply::Stored(Stored { value_len, .. }) => self.stored_len = Some(*value_len as usize),
+            Reply::Number(ArithmeticReply { created, .. }) => self.is_created = *created,
+            Reply::Stored(StoredReply { value_len, .. }) => self.stored_len = Some(*value_len as usize),
             _ => {}
         }
         self.status = match reply {
             Reply::Stored(_) => "stored",
             Reply::Exists => "exists",
             Reply::NotFound => "not_found",
-            Reply::Refused(Refusal::TooLarge) => "too_large",
-            Reply::Refused(Refusal::OutOfMemory) => "no_memory",
+            Reply::Refused(RefusalReason::TooLarge) => "too_large",
+            Reply::Refused(RefusalReason::OutOfMemory) => "no_memory",
             // memcached has no words for these: it keeps nothing on disk.
-            Reply::Refused(Refusal::Damaged) => "damaged",
-            Reply::Refused(Refusal::Busy) => "busy",
-            Reply::Refused(Refusal::ReadOnly) => "read_only",
-            Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable) => {
-                "unwritable"
-            }
+            Reply::Refused(RefusalReason::Damaged) => "damaged",
+            Reply::Refused(RefusalReason::Busy) => "busy",
+            Reply::Refused(RefusalReason::ReadOnly) => "read_only",
+            Reply::Refused(
+                RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable | RefusalReason::Unavailable,
+            ) => "unwritable",
             _ => "not_stored",
         };
     }

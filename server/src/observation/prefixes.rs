@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use todana_core::{Operation, Prefix, Reply};
+use todana_core::{Operation, PrefixCounters, Reply};
 
 /// What prefixes a client may make up; what would go beyond is not counted.
 const BYTES_MAX: usize = 4 << 20;
@@ -81,9 +81,9 @@ impl Prefixes {
         let state = self.state();
         let prefixes = state.counts.iter().map(|(name, counts)| {
             let Counts { gets, hits, sets, deletes } = *counts;
-            Prefix { name, gets, hits, sets, deletes }
+            PrefixCounters { name, gets, hits, sets, deletes }
         });
-        let prefixes: Vec<Prefix<'_>> = prefixes.collect();
+        let prefixes: Vec<PrefixCounters<'_>> = prefixes.collect();
         out(Reply::Prefixes(&prefixes));
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use todana::replication::{FeedStart, NANOS, ReplicationFeed, first_of_second};
 use todana::update_log::{LogChange, LogPosition};
 use todana::{Clock, Expiry, Record, kyoto};
-use todana_core::{Attributes, Error, ErrorKind, Place, Result};
+use todana_core::{Attributes, Error, ErrorKind, Result, ScanPosition};
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::message::{Change as Sent, Message, Stored};
 use todana_protocol::kyoto::replication::{put_progress, put_update};
@@ -36,7 +36,7 @@ pub(super) struct Outgoing {
     hello: Hello,
     lines: Vec<Line>,
     /// Where the scan of a database stands; `None` behind the last one.
-    scan: Option<(usize, Option<Place>)>,
+    scan: Option<(usize, Option<ScanPosition>)>,
     /// Before its records a database is cleared at the other end.
     clears: bool,
     /// The last time stamp sent.

@@ -12,7 +12,7 @@ use crate::observation::roster::State;
 use crate::options::Kyoto;
 use crate::shared::Shared;
 use crate::transport::output::Output;
-use todana_core::Refusal;
+use todana_core::RefusalReason;
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::memcached::Choice;
 
@@ -170,7 +170,7 @@ impl AnySession {
         dispatch!(self, session => session.take_changes())
     }
 
-    pub(crate) fn refuse(&self, refusal: Refusal, output: &mut Output) {
+    pub(crate) fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
         dispatch!(self, session => session.refuse(refusal, output));
     }
 

@@ -38,7 +38,7 @@ use memcached::export::ExportSession;
 use memcached::session::MemcachedSession;
 use memcached::upload::Upload;
 use memcached::watcher::Watcher;
-use todana_core::Refusal;
+use todana_core::RefusalReason;
 use wake::Wake;
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -101,7 +101,7 @@ pub(crate) trait Session {
     }
 
     /// Writes that changes could not be made durable, if that can be said outside of any reply.
-    fn refuse(&self, _refusal: Refusal, _output: &mut Output) {}
+    fn refuse(&self, _refusal: RefusalReason, _output: &mut Output) {}
 
     /// Answers a request that has begun, and of which no more comes.
     fn cut_short(&self, _worker: &mut Self::Worker, _output: &mut Output) {}

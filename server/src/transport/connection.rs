@@ -9,7 +9,7 @@ use crate::transport::listener::Stream;
 use crate::transport::output::Output;
 use std::io;
 use std::sync::Arc;
-use todana_core::Refusal;
+use todana_core::RefusalReason;
 
 /// The least by which the buffer of a request that is not whole grows, if that much is to come.
 const INPUT_MIN: usize = 4 << 10;
@@ -141,7 +141,7 @@ impl Connection {
 
     /// What it has been about to be told may not be true. It is told that instead, where that can be said outside of
     /// any reply, and closed.
-    pub(crate) fn give_up(&mut self, refusal: Refusal) {
+    pub(crate) fn give_up(&mut self, refusal: RefusalReason) {
         let mut output = Output::default();
         self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));

@@ -1,7 +1,7 @@
 //! Records in columns: the content of a block of records (docs/format/checkpoint.md, section 2.1).
 
 use crate::update_log::{ByteReader, put_varint};
-use todana_core::{Attributes, Expiry, Marks, Record, UnixSeconds, decimal};
+use todana_core::{Attributes, Expiry, Record, StaleMarks, UnixSeconds, decimal};
 
 const SIZES_LEN: usize = 12;
 /// The form of what is kept as text.
@@ -118,7 +118,7 @@ pub(crate) fn tag_of(attributes: &Attributes) -> u8 {
         | bit(expiry.span_s().is_some(), SLIDING)
         | bit(version != 0, VERSION)
         | bit(marks.stale, STALE)
-        | bit(marks.token_out, TOKEN_OUT)
+        | bit(marks.token_sent, TOKEN_OUT)
 }
 
 pub(crate) fn put_attributes(attributes: &Attributes, out: &mut Vec<u8>) {
@@ -159,7 +159,7 @@ pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attr
     if tag & VERSION != 0 {
         attributes.version = rest.varint()?;
     }
-    attributes.marks = Marks { stale: tag & STALE != 0, token_out: tag & TOKEN_OUT != 0 };
+    attributes.marks = StaleMarks { stale: tag & STALE != 0, token_sent: tag & TOKEN_OUT != 0 };
     Some(attributes)
 }
 
@@ -353,8 +353,8 @@ mod tests {
                 .prop_map(|(at, span_s)| Expiry::Sliding { at: UnixSeconds(at), span_s }),
         ];
         (prop_oneof![Just(0), any::<u32>()], expiry, prop_oneof![Just(0), any::<u64>()], any::<[bool; 2]>())
-            .prop_map(|(flags, expiry, version, [stale, token_out])| {
-                let marks = Marks { stale, token_out };
+            .prop_map(|(flags, expiry, version, [stale, token_sent])| {
+                let marks = StaleMarks { stale, token_sent };
                 Attributes { flags, expiry, version, marks, access: None }
             })
     }

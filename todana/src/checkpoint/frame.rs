@@ -2,7 +2,7 @@
 
 use crate::file_header::{Format, eight, four, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
-use todana_core::{Order, UnixSeconds};
+use todana_core::{ScanOrder, UnixSeconds};
 
 pub(crate) const HEADER_LEN: usize = 96;
 pub(crate) const BLOCK_FRAME_LEN: usize = 20;
@@ -24,7 +24,7 @@ pub(crate) struct Header {
     pub(crate) version: u64,
     pub(crate) planned_clear: Option<UnixSeconds>,
     /// The order of the records, if the engine has any.
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<ScanOrder>,
 }
 
 impl Header {
@@ -49,7 +49,7 @@ impl Header {
             created_ms: eight(bytes, 48),
             version: eight(bytes, 56),
             planned_clear: Some(eight(bytes, 64)).filter(|&at| at != 0).map(UnixSeconds),
-            order: Some(Order { seed: eight(bytes, 72), groups: eight(bytes, 80) })
+            order: Some(ScanOrder { seed: eight(bytes, 72), groups: eight(bytes, 80) })
                 .filter(|order| order.groups != 0),
         })
     }
@@ -185,7 +185,7 @@ mod tests {
         created_ms: 1_800_000_000_123,
         version: 99,
         planned_clear: Some(UnixSeconds(1_900_000_000)),
-        order: Some(Order { seed: 5, groups: 6 }),
+        order: Some(ScanOrder { seed: 5, groups: 6 }),
     };
 
     #[test]

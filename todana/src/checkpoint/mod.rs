@@ -30,7 +30,7 @@ pub(crate) use shelf::{BroughtBack, HoldFiles, Shelf};
 pub use shelf::{DiskFootprint, HeldBytes, LogHold};
 pub(crate) use writer::{Sink, write, write_empty};
 
-/// So many bytes of changes may wait in memory where an engine brings them to disk by checkpoints ([`todana_core::Checkpointed`]); then
+/// So many bytes of changes may wait in memory where an engine brings them to disk by checkpoints ([`todana_core::CheckpointedEngine`]); then
 /// whoever makes more waits for one.
 pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Order, Record, SharedBytes};
+use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Record, ScanOrder, SharedBytes};
 
 /// The longest key and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
@@ -99,13 +99,13 @@ impl CheckpointReader {
         database: &Database,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
-        if let Some(Order { seed, groups }) = self.header.order {
+        if let Some(ScanOrder { seed, groups }) = self.header.order {
             // Neither is known to be true yet, and what is expected takes memory.
             let groups = groups.min(self.footer.records).min(self.len());
-            database.expect(Order { seed, groups });
+            database.expect(ScanOrder { seed, groups });
         }
         let outcome = self.read_all(Some(database), progress);
-        database.engine().settle();
+        database.engine().end_ordered_load();
         outcome?;
         database.resume(self.header.planned_clear, self.header.version);
         Ok(())

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use todana_core::{Checkpointed, Error, ErrorKind, FrozenContent, FrozenFile, Result};
+use todana_core::{CheckpointedEngine, Error, ErrorKind, FrozenContent, FrozenFile, Result};
 use todana_engine::reserve::is_out_of_room;
 
 const SUFFIX: &str = ".checkpoint";
@@ -216,7 +216,7 @@ impl Shelf {
     pub(crate) fn settle(
         &self,
         database: &Database,
-        engine: &dyn Checkpointed,
+        engine: &dyn CheckpointedEngine,
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointInfo> {
@@ -239,12 +239,12 @@ impl Shelf {
             log.sync_to(told.get())
         };
         engine.checkpoint_at(&mut cut, &mut ready)?;
-        let mark = LogPosition(engine.mark());
-        self.remove_log(mark, options, database.now().0.saturating_mul(1000))?;
+        let log_position = LogPosition(engine.log_position());
+        self.remove_log(log_position, options, database.now().0.saturating_mul(1000))?;
         Ok(CheckpointInfo {
             path: directory.into(),
-            start: mark,
-            until: mark,
+            start: log_position,
+            until: log_position,
             records: database.engine().status().records,
             len: engine.file_bytes(),
             created_ms: database.now().0.saturating_mul(1000),

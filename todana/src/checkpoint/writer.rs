@@ -65,7 +65,7 @@ pub(crate) fn write(
         created_ms: database.now().0 * 1000,
         version: stand.version,
         planned_clear: stand.planned_clear,
-        order: database.engine().order(),
+        order: database.engine().scan_order(),
     };
     let mut blocks = Blocks::new(sink, &header, options.compression)?;
     let mut pace = Pace { since: Instant::now(), rests: options.rests };

@@ -1,12 +1,14 @@
 //! Room to read data back where nothing may be evicted.
 
 use crate::Database;
-use todana_core::{Bounded, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull};
+use todana_core::{
+    BoundedEngine, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull,
+};
 
 /// A higher memory limit while the data is read, where nothing may be evicted: records may lie less close than they did, and what
 /// has expired since, or what another thread is about to remove, takes room that it did not take when the log was written.
 pub(super) struct Allowance<'d> {
-    bounded: &'d dyn Bounded,
+    bounded: &'d dyn BoundedEngine,
     limit: MemoryLimit,
     bytes: u64,
 }
@@ -42,7 +44,7 @@ impl Allowance<'_> {
         let engine = database.engine();
         let excess = || engine.status().committed_bytes.saturating_sub(self.bytes);
         if excess() > 0
-            && let Some(perishable) = engine.perishable()
+            && let Some(perishable) = engine.sweepable()
         {
             let mut place = None;
             loop {

@@ -226,7 +226,7 @@ impl DataDirectory {
         let mut log_len: Option<(LogPosition, u64)> = None;
         let engine = database.engine().checkpointed();
         match engine {
-            Some(engine) => engine.tie(self.identity.database_id)?,
+            Some(engine) => engine.bind_to_log(self.identity.database_id)?,
             None => {
                 refuse_tree(&*self.disk, &self.path)?;
                 self.refuse_replica_log()?;
@@ -245,8 +245,9 @@ impl DataDirectory {
             })?,
         };
         let checkpoint = brought.checkpoint;
-        let mark = engine.map(|engine| LogPosition(engine.mark()));
-        let from = mark.or(checkpoint.as_ref().map(|checkpoint| checkpoint.start)).unwrap_or_default();
+        let log_position = engine.map(|engine| LogPosition(engine.log_position()));
+        let from =
+            log_position.or(checkpoint.as_ref().map(|checkpoint| checkpoint.start)).unwrap_or_default();
         let mut reader = open(from).map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
@@ -258,7 +259,7 @@ impl DataDirectory {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
                 // Else all of the log might not fit into memory. From this mark on it is read again if need be, so what has
                 // been read has to be on disk first.
-                let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.mark()));
+                let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.log_position()));
                 if let Err(error) = made {
                     trouble = Some(error);
                     return ControlFlow::Break(());
@@ -333,7 +334,7 @@ impl DataDirectory {
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let is_for_replicas = database.engine().durable().is_some();
         let mark = match database.engine().checkpointed() {
-            Some(engine) => Some(LogPosition(engine.mark())),
+            Some(engine) => Some(LogPosition(engine.log_position())),
             None => database.log().filter(|_| is_for_replicas).map(UpdateLog::synced),
         };
         let outcome = self.shelf.release(mark, is_over);
@@ -354,7 +355,7 @@ impl DataDirectory {
             let is_full = log.takes_only_removals();
             match database.engine().checkpointed() {
                 Some(engine) => {
-                    let len = log.end().0.saturating_sub(engine.mark());
+                    let len = log.end().0.saturating_sub(engine.log_position());
                     engine.is_due() || len > if is_full { 0 } else { options.log_len_min }
                 }
                 None => self.shelf.is_due(log.end(), &options, is_full),

@@ -69,12 +69,12 @@ impl DataDirectory {
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "the engine keeps no records of its own"))?;
         let known = self.read_known()?;
         let end = match known {
-            Known::Closed(reached, token) if durable.contents_found() == Some(token) => {
+            Known::Closed(reached, token) if durable.contents_token_at_open() == Some(token) => {
                 self.end_from(reached.position)
             }
             _ => None,
         };
-        let is_new = known == Known::Nothing && durable.contents_found().is_none();
+        let is_new = known == Known::Nothing && durable.contents_token_at_open().is_none();
         let now_ms = clock.now().0.saturating_mul(1000);
         // The time of the log never goes back, though the clock may have been put back.
         let (begin, from_ms) = match end {
@@ -95,7 +95,7 @@ impl DataDirectory {
             0 => clock,
             seconds => Arc::new(ClockAhead { clock, seconds }),
         };
-        let openings = durable.openings();
+        let openings = durable.open_count();
         let log = UpdateLog::start(self.log_place(openings), begin, clock, options.log)?;
         database.attach(log, openings);
         self.measure(database);
@@ -107,7 +107,7 @@ impl DataDirectory {
     pub fn close_replica_log(&self, database: &Database) -> Result<()> {
         let (Some(durable), Some(log)) = (database.engine().durable(), database.log()) else { return Ok(()) };
         let reached = Reached { position: log.end(), time_ms: log.now_ms() };
-        self.write_known(Known::Closed(reached, durable.contents()))
+        self.write_known(Known::Closed(reached, durable.contents_token()))
     }
 
     /// Removes what of the log is older than the options keep it for replicas that are away.

@@ -9,8 +9,8 @@ use crate::inspect::InspectVisitor;
 use crate::touch::TouchVisitor;
 use crate::transaction::Space;
 use todana_core::{
-    Arithmetic, Delete, Direction, Error, ErrorKind, Family, Inspect, Operation, Refusal, Reply, Touch, Ttl,
-    UnixSeconds,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Error, ErrorKind, Inspect, Operation,
+    RefusalReason, Reply, Touch, Ttl, UnixSeconds,
 };
 
 impl Database {
@@ -43,7 +43,9 @@ impl Database {
                         space.commit.set(point);
                         Reply::Done
                     }
-                    Err(error) if error.kind() == ErrorKind::Invalid => Reply::Refused(Refusal::NoPlans),
+                    Err(error) if error.kind() == ErrorKind::Invalid => {
+                        Reply::Refused(RefusalReason::NoPlans)
+                    }
                     Err(error) => Reply::Refused(refusal(&error)),
                 });
             }
@@ -64,7 +66,7 @@ impl Database {
         delete: &Delete<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        if delete.family == Family::Meta {
+        if delete.family == CommandFamily::Meta {
             lane.counts.cmd_meta.one();
         }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
@@ -94,7 +96,7 @@ impl Database {
         arithmetic: &Arithmetic<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        if arithmetic.family == Family::Meta {
+        if arithmetic.family == CommandFamily::Meta {
             lane.counts.cmd_meta.one();
         }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
@@ -111,8 +113,12 @@ impl Database {
             }
         };
         let (hits, class_hits, misses) = match arithmetic.direction {
-            Direction::Increment => (&lane.counts.incr_hits, &class.incr_hits, &lane.counts.incr_misses),
-            Direction::Decrement => (&lane.counts.decr_hits, &class.decr_hits, &lane.counts.decr_misses),
+            ArithmeticDirection::Increment => {
+                (&lane.counts.incr_hits, &class.incr_hits, &lane.counts.incr_misses)
+            }
+            ArithmeticDirection::Decrement => {
+                (&lane.counts.decr_hits, &class.decr_hits, &lane.counts.decr_misses)
+            }
         };
         match outcome {
             Reply::Number(number) => {
@@ -175,19 +181,19 @@ impl Database {
 }
 
 /// What a command is answered whose visit has failed.
-pub(super) fn refusal(error: &Error) -> Refusal {
+pub(super) fn refusal(error: &Error) -> RefusalReason {
     if error.is_read_only() {
-        return Refusal::ReadOnly;
+        return RefusalReason::ReadOnly;
     }
     if error.is_refused_write() {
-        return Refusal::FilesUnwritable;
+        return RefusalReason::FilesUnwritable;
     }
     match error.kind() {
-        ErrorKind::Invalid => Refusal::TooLarge,
-        ErrorKind::Full => Refusal::OutOfMemory,
-        ErrorKind::Busy => Refusal::Busy,
-        ErrorKind::Corrupt => Refusal::Damaged,
-        ErrorKind::Unavailable | ErrorKind::Closed => Refusal::Unavailable,
+        ErrorKind::Invalid => RefusalReason::TooLarge,
+        ErrorKind::Full => RefusalReason::OutOfMemory,
+        ErrorKind::Busy => RefusalReason::Busy,
+        ErrorKind::Corrupt => RefusalReason::Damaged,
+        ErrorKind::Unavailable | ErrorKind::Closed => RefusalReason::Unavailable,
     }
 }
 

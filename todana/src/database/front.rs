@@ -4,11 +4,11 @@ use super::Database;
 use crate::DataDirectory;
 use crate::checkpoint::FRONT_BYTES_MAX;
 use std::sync::atomic::Ordering;
-use todana_core::{Checkpointed, Result};
+use todana_core::{CheckpointedEngine, Result};
 
 impl Database {
     fn pending_bytes(&self) -> u64 {
-        self.engine().checkpointed().map_or(0, Checkpointed::pending_bytes)
+        self.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
     }
 
     /// Returns true if the last checkpoint that was tried has failed.

@@ -8,7 +8,7 @@ use crate::{Name, Transaction, WorkerCounters};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{ErrorKind, Place, Result, Status};
+use todana_core::{EngineStatus, ErrorKind, Result, ScanPosition};
 
 /// Taken at once.
 const VICTIMS_MAX: u64 = 64;
@@ -25,7 +25,7 @@ pub(super) struct Limiter {
     /// Writes between two counts.
     every: u64,
     writes: AtomicU64,
-    hand: Mutex<Option<Place>>,
+    hand: Mutex<Option<ScanPosition>>,
 }
 
 impl Limiter {
@@ -103,13 +103,13 @@ impl Limiter {
     }
 
     /// Returns at least how many records are too many. When there are no longer too many bytes, only a later status shows.
-    fn surplus(&self, status: &Status) -> u64 {
+    fn surplus(&self, status: &EngineStatus) -> u64 {
         let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
         status.records.saturating_sub(self.records_max).max(too_long)
     }
 
     /// Returns half the number of records that make up the surplus of bytes, if all are of one length.
-    fn heavy(&self, status: &Status) -> u64 {
+    fn heavy(&self, status: &EngineStatus) -> u64 {
         let too_many = u128::from(status.live_bytes.saturating_sub(self.bytes_max));
         let records = too_many * u128::from(status.records) / 2 / u128::from(status.live_bytes.max(1));
         u64::try_from(records).unwrap_or(u64::MAX)
@@ -152,13 +152,13 @@ impl Limiter {
 /// go by, and nobody can read them: they go before others do.
 fn victims(
     database: &Database,
-    hand: &mut Option<Place>,
+    hand: &mut Option<ScanPosition>,
     count: u64,
     is_spared: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(Vec<Vec<u8>>, u64)> {
     let mut victims = Vec::new();
     for round in 0..2 {
-        let outcome = database.engine().scan_whole(hand.take(), &mut |key, _| {
+        let outcome = database.engine().scan_skipping_damaged(hand.take(), &mut |key, _| {
             if !is_spared(key) {
                 victims.push(key.to_vec());
             }

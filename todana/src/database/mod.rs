@@ -29,7 +29,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Buffer, Engine, Error, ErrorKind, Operation, Refusal, Reply, Result, Status, Ttl, UnixSeconds,
+    Engine, EngineStatus, Error, ErrorKind, Operation, RefusalReason, Reply, Result, Ttl, UnixSeconds,
+    ValueBuffer,
 };
 use todana_engine::ClassBounds;
 
@@ -94,7 +95,7 @@ impl Database {
         };
         if let Some(durable) = database.engine.durable() {
             // There is no log to tell which versions have been shown.
-            database.versions.begin_anew(durable.openings());
+            database.versions.begin_anew(durable.open_count());
         }
         if database.engine.durable().is_some() || database.engine.checkpointed().is_some() {
             // It may have come with records, and nobody has taken note of when they expire.
@@ -229,7 +230,7 @@ impl Database {
     }
 
     /// What the engine holds, and what it has counted since the start or the last reset.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> EngineStatus {
         self.figures.status(self.engine.status())
     }
 
@@ -281,7 +282,7 @@ impl Database {
     }
 
     /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
-    pub fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    pub fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         loop {
             let removed = self.sweep.gone();
             match self.engine.buffer(len) {
@@ -292,7 +293,7 @@ impl Database {
     }
 
     /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
-    pub fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    pub fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         loop {
             let removed = self.sweep.gone();
             match self.engine.room(buffer, len) {
@@ -478,14 +479,15 @@ impl Database {
         let now = self.clock.now();
         self.flush_if_due(now);
         if self.is_read_only && is_change(command) {
-            reply(Reply::Refused(Refusal::ReadOnly));
+            reply(Reply::Refused(RefusalReason::ReadOnly));
             return CommitPoint::NONE;
         }
         if self.refuses(command) {
             lane.counts.log_refusals.one();
             let has_log_trouble =
                 self.log.get().is_some_and(|log| !log.takes_changes() || log.takes_only_removals());
-            let refusal = if has_log_trouble { Refusal::LogUnwritable } else { Refusal::FilesUnwritable };
+            let refusal =
+                if has_log_trouble { RefusalReason::LogUnwritable } else { RefusalReason::FilesUnwritable };
             reply(Reply::Refused(refusal));
             return CommitPoint::NONE;
         }

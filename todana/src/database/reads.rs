@@ -8,7 +8,7 @@ use crate::counters::WorkerCounters;
 use crate::expiry::Bury;
 use crate::get::{self, GetVisitor, Outcome};
 use crate::transaction::Space;
-use todana_core::{ErrorKind, Family, Get, Record, Reply, UnixSeconds};
+use todana_core::{CommandFamily, ErrorKind, Get, Record, Reply, UnixSeconds};
 
 impl Database {
     pub(super) fn get(
@@ -31,11 +31,11 @@ impl Database {
             reply(Reply::Miss);
         }
         // What is made for the caller to fill is found, as memcached counts.
-        let found = matches!(outcome, Outcome::Hit | Outcome::Vivified);
+        let found = matches!(outcome, Outcome::HitReply | Outcome::Vivified);
         if outcome == Outcome::Vivified {
             lane.counts.total_items.one();
         }
-        if get.family == Family::Meta {
+        if get.family == CommandFamily::Meta {
             lane.counts.cmd_meta.one();
         }
         // As memcached counts: a hit of `mg` with a new time to live is a touch and no get, its miss a get.
@@ -75,7 +75,7 @@ impl Database {
             if !record.attributes.expiry.is_live(now) {
                 is_expired = true;
             } else if let Some(hit) = get::look(get, record, now) {
-                outcome = Outcome::Hit;
+                outcome = Outcome::HitReply;
                 size = plain_size(get.key, &record);
                 reply(Reply::Hit(hit));
             } else {
@@ -106,7 +106,7 @@ impl Database {
     ) -> (Outcome, usize) {
         // Notes of reads must not push records out.
         let is_tight =
-            self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
+            self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_near_limit());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let is_change = get.touch.is_some() || get.vivify.is_some();
         // A version that is shown must be the record's; all else that is noted can do without.
@@ -124,7 +124,7 @@ impl Database {
             Ok(met) => (outcome, met.class),
             Err(error) => {
                 // What could not be noted on a record does not keep it from being read.
-                let may_show = outcome == Outcome::Hit || error.kind() == ErrorKind::Busy;
+                let may_show = outcome == Outcome::HitReply || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
                 let _ = space.look(get.key, true, |record| {
                     shown = may_show && record.attributes.expiry.is_live(now);

@@ -4,7 +4,7 @@ use super::{Database, Overwrite};
 use crate::flush;
 use crate::update_log::{LogChange, LogPosition, UpdateLog};
 use parking_lot::RwLockReadGuard;
-use todana_core::{Action, Expiry, Order, Result, UnixSeconds};
+use todana_core::{Action, Expiry, Result, ScanOrder, UnixSeconds};
 
 impl Database {
     /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a
@@ -74,13 +74,13 @@ impl Database {
     }
 
     /// The records of a checkpoint will come in this order.
-    pub(crate) fn expect(&self, order: Order) {
-        self.engine.expect(order);
+    pub(crate) fn expect(&self, order: ScanOrder) {
+        self.engine.begin_ordered_load(order);
     }
 
     /// Whether the engine keeps its records in this order.
-    pub(crate) fn keeps(&self, order: Option<Order>) -> bool {
-        order.is_some_and(|order| self.engine.order().is_some_and(|own| own.seed == order.seed))
+    pub(crate) fn keeps(&self, order: Option<ScanOrder>) -> bool {
+        order.is_some_and(|order| self.engine.scan_order().is_some_and(|own| own.seed == order.seed))
     }
 
     /// When everything is going to be removed, if that is planned.

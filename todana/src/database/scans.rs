@@ -3,7 +3,7 @@
 use super::Database;
 use crate::records::{self, ScanDirection};
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Inspection, Place, Record, Result};
+use todana_core::{Record, RecordDetails, Result, ScanPosition};
 
 /// Records that a scan shows before it lets a commit in.
 const STRETCH: usize = 256;
@@ -19,9 +19,9 @@ impl Database {
     /// the end. What [`Engine::scan`](todana_core::Engine::scan) promises holds here too.
     pub fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
         self.flush_if_due(now);
         let (mut place, mut has_broken) = (from, false);
@@ -42,10 +42,10 @@ impl Database {
         }
     }
 
-    /// Shows the live records from a key on, in order, until `see` breaks. What [`Ordered`] promises holds here too. Fails with
+    /// Shows the live records from a key on, in order, until `see` breaks. What [`OrderedEngine`] promises holds here too. Fails with
     /// `Invalid` where the engine keeps no order.
     ///
-    /// [`Ordered`]: todana_core::Ordered
+    /// [`OrderedEngine`]: todana_core::OrderedEngine
     pub fn walk(
         &self,
         heading: ScanDirection,
@@ -79,13 +79,13 @@ impl Database {
     /// The same for what is known of records besides their values.
     pub fn list(
         &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Inspection) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], RecordDetails) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
         let now = self.clock.now();
         self.scan(from, &mut |key, record| {
             let attributes = record.attributes;
-            let inspection = Inspection {
+            let inspection = RecordDetails {
                 expiry: attributes.expiry,
                 access: attributes.access,
                 version: attributes.version,

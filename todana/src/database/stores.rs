@@ -9,8 +9,8 @@ use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::transaction::Space;
 use todana_core::{
-    Action, Error, ErrorKind, Family, LONG_VALUE_LEN, Refusal, Reply, Result, Shared, Store, StoreMode,
-    UnixSeconds,
+    Action, CommandFamily, Error, ErrorKind, LONG_VALUE_LEN, RefusalReason, Reply, Result, SharedValue,
+    Store, StoreMode, UnixSeconds,
 };
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
@@ -26,7 +26,7 @@ impl Database {
     ) -> Reply<'static> {
         let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
         let class = lane.class(class_number);
-        if store.family == Family::Meta {
+        if store.family == CommandFamily::Meta {
             lane.counts.cmd_meta.one();
         }
         // Not even looked at: where memory is really full, it is asked for first.
@@ -78,18 +78,18 @@ impl Database {
         lane: &WorkerCounters,
         (key, class): (&[u8], usize),
         discards: bool,
-        refusal: Refusal,
+        refusal: RefusalReason,
         now: UnixSeconds,
     ) {
         match refusal {
-            Refusal::TooLarge => lane.counts.store_too_large.one(),
-            Refusal::OutOfMemory => {
+            RefusalReason::TooLarge => lane.counts.store_too_large.one(),
+            RefusalReason::OutOfMemory => {
                 lane.counts.store_no_memory.one();
                 lane.class(class).out_of_memory.one();
             }
             _ => {}
         }
-        let is_for_room = matches!(refusal, Refusal::TooLarge | Refusal::OutOfMemory);
+        let is_for_room = matches!(refusal, RefusalReason::TooLarge | RefusalReason::OutOfMemory);
         if discards && is_for_room && !self.keeps_records() {
             let _ = self.visit(space, lane, key, now, &mut Overwrite(Action::Remove));
         }
@@ -110,7 +110,7 @@ impl Database {
             match long_value::gather(self, &[store.value]) {
                 Ok(value) => {
                     copied = value;
-                    let (value, shared) = ((*copied).as_ref(), Shared(Some(&copied)));
+                    let (value, shared) = ((*copied).as_ref(), SharedValue(Some(&copied)));
                     with_copy = Store { value, shared, ..*store };
                     &with_copy
                 }

@@ -6,7 +6,7 @@ use crate::{OwnedRecord, Records, UpdateAction};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Place, Result};
+use todana_core::{Result, ScanPosition};
 
 /// A cursor over the records of a database or a transaction ([`Records::cursor`]).
 ///
@@ -41,7 +41,7 @@ pub struct RecordCursor<R> {
 /// What lies ahead where there is no order.
 enum Next {
     /// These keys, which came together with the last, and what lies from the place on; at the end, none.
-    Places(VecDeque<Vec<u8>>, Option<Place>),
+    Places(VecDeque<Vec<u8>>, Option<ScanPosition>),
     /// It has jumped here, and where that lies is not known.
     Unknown,
 }
@@ -240,7 +240,7 @@ impl<R: Records> RecordCursor<R> {
     }
 
     /// Goes to the first of these keys that is still there, or of what lies from the place on.
-    fn scan_on(&mut self, mut keys: VecDeque<Vec<u8>>, mut place: Option<Place>) -> Result<bool> {
+    fn scan_on(&mut self, mut keys: VecDeque<Vec<u8>>, mut place: Option<ScanPosition>) -> Result<bool> {
         // Which lie together come together: the first of them was seen just now, the others may have gone.
         let mut is_fresh = keys.is_empty();
         if is_fresh {
@@ -265,7 +265,7 @@ impl<R: Records> RecordCursor<R> {
     }
 
     /// What lies behind this key, in the order of the engine's scans; nothing if it is gone.
-    fn seek(&self, key: &[u8]) -> Result<(VecDeque<Vec<u8>>, Option<Place>)> {
+    fn seek(&self, key: &[u8]) -> Result<(VecDeque<Vec<u8>>, Option<ScanPosition>)> {
         let (mut behind, mut is_found) = (VecDeque::new(), false);
         let place = self.records.scan(None, &mut |other, _| {
             if is_found {

@@ -6,7 +6,7 @@ use crate::{OwnedRecord, Records};
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Error, ErrorKind, Place, Result};
+use todana_core::{Error, ErrorKind, Result, ScanPosition};
 
 /// The first batch is small, as whoever wants the first ten records shall not pay for a thousand.
 const FIRST_BATCH: usize = 16;
@@ -150,7 +150,7 @@ enum Source {
     /// What lies between these has not been fetched.
     Order { lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>> },
     /// What lies from here on has not been fetched.
-    Places { next: Option<Place>, prefix: Vec<u8> },
+    Places { next: Option<ScanPosition>, prefix: Vec<u8> },
 }
 
 impl<R: Records> Walk<R> {

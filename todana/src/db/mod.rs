@@ -26,7 +26,7 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result, Status, Visitor};
+use todana_core::{EngineStatus, Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
 use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
@@ -95,7 +95,7 @@ impl Db {
     }
 
     /// What the engine holds.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> EngineStatus {
         self.0.database.status()
     }
 
@@ -153,7 +153,7 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn for_each(&self, see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()> {
-        let mut place: Option<Place> = None;
+        let mut place: Option<ScanPosition> = None;
         let mut flow = ControlFlow::Continue(());
         loop {
             place = self.0.database.scan(place.take(), &mut |key, record| {
@@ -282,9 +282,9 @@ impl Records for Db {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.0.database.scan(from, see)
     }
 

@@ -181,7 +181,7 @@ impl DbOptions {
         }
         let database = Arc::new(database.sync_engine(self.data.log.sync).limited_as(&name));
         let directory = directory.map(Arc::new);
-        let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.notes());
+        let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.open_notes());
         if let Some(directory) = &directory {
             let clock = Arc::clone(&clock) as Arc<dyn Clock>;
             notes.extend(directory.restore(&database, clock, &self.data, &mut |_| ())?.notes());

@@ -8,7 +8,7 @@ use crate::{Records, ScanDirection, get};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result, Visitor};
+use todana_core::{Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
 
 /// A database as it was when [`Db::snapshot`] was called, to be read only: by keys, iterators and cursors.
 ///
@@ -49,7 +49,7 @@ impl Db {
         let held = database.begin(self.lane())?;
         let past = self.0.witness.open();
         // Whoever has begun to write without knowing of it is turned away before they may go on.
-        database.engine().fence();
+        database.engine().wait_for_visits();
         held.abort();
         Ok(Snapshot { db: self.clone(), past })
     }
@@ -65,18 +65,18 @@ impl Snapshot {
     /// Shows changed and unchanged records in one walk; a place is the key after which the next call goes on.
     fn scan_in_order(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let from = match &from {
-            Some(Place::Key(key)) => Bound::Excluded(&key[..]),
+            Some(ScanPosition::Key(key)) => Bound::Excluded(&key[..]),
             _ => Bound::Unbounded,
         };
         let mut last = None;
         self.walk(ScanDirection::Up, from, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
-                last = Some(Place::Key(key.into()));
+                last = Some(ScanPosition::Key(key.into()));
             }
             flow
         })?;
@@ -151,16 +151,16 @@ impl Records for Snapshot {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         if self.is_ordered() {
             return self.scan_in_order(from, see);
         }
         let mut see = living(self.db.database(), see);
         // The unchanged records come first, with numbers as places, then the changed ones, with keys as places.
         let from = match from {
-            Some(Place::Key(key)) => key,
+            Some(ScanPosition::Key(key)) => key,
             place => {
                 let next = self.db.database().engine().scan(place, &mut |key, record| {
                     if self.past.get(key).is_some() { ControlFlow::Continue(()) } else { see(key, record) }
@@ -177,7 +177,7 @@ impl Records for Snapshot {
         {
             if see(&key, was.record()).is_break() {
                 // The next key that there can be.
-                return Ok(Some(Place::Key([&key[..], &[0]].concat().into())));
+                return Ok(Some(ScanPosition::Key([&key[..], &[0]].concat().into())));
             }
             from = Bound::Excluded(key.into());
         }

@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, ContentsToken, Durable, Engine, Error, ErrorKind,
-    FrozenFile, Order, Ordered, Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
+    Action, Attributes, BoundedEngine, CheckpointedEngine, ContentsToken, DiskUsage, DurableEngine, Engine,
+    EngineStatus, Error, ErrorKind, FrozenFile, OrderedEngine, Record, RecordSample, Result, ScanOrder,
+    ScanPosition, SweepableEngine, ValueBuffer, Visitor,
 };
 
 /// A record as it was.
@@ -179,24 +180,24 @@ impl Engine for Witnessed {
         )
     }
 
-    fn fence(&self) {
-        self.engine.fence();
+    fn wait_for_visits(&self) {
+        self.engine.wait_for_visits();
     }
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.engine.scan(from, see)
     }
 
-    fn scan_whole(
+    fn scan_skipping_damaged(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        self.engine.scan_whole(from, see)
+    ) -> Result<Option<ScanPosition>> {
+        self.engine.scan_skipping_damaged(from, see)
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
@@ -204,24 +205,24 @@ impl Engine for Witnessed {
         self.engine.clear(cleared)
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> EngineStatus {
         self.engine.status()
     }
 
-    fn survey(&self) -> Survey {
-        self.engine.survey()
+    fn sample_records(&self) -> RecordSample {
+        self.engine.sample_records()
     }
 
-    fn order(&self) -> Option<Order> {
-        self.engine.order()
+    fn scan_order(&self) -> Option<ScanOrder> {
+        self.engine.scan_order()
     }
 
-    fn expect(&self, order: Order) {
-        self.engine.expect(order);
+    fn begin_ordered_load(&self, order: ScanOrder) {
+        self.engine.begin_ordered_load(order);
     }
 
-    fn settle(&self) {
-        self.engine.settle();
+    fn end_ordered_load(&self) {
+        self.engine.end_ordered_load();
     }
 
     fn prefetch(&self, key: &[u8]) {
@@ -232,42 +233,42 @@ impl Engine for Witnessed {
         self.engine.maintain()
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         self.engine.buffer(len)
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         self.engine.room(buffer, len)
     }
 
-    fn bounded(&self) -> Option<&dyn Bounded> {
+    fn bounded(&self) -> Option<&dyn BoundedEngine> {
         self.engine.bounded()
     }
 
-    fn ordered(&self) -> Option<&dyn Ordered> {
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
         self.engine.ordered()
     }
 
-    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+    fn checkpointed(&self) -> Option<&dyn CheckpointedEngine> {
         self.engine.checkpointed()
     }
 
-    fn durable(&self) -> Option<&dyn Durable> {
-        self.engine.durable().map(|_| self as &dyn Durable)
+    fn durable(&self) -> Option<&dyn DurableEngine> {
+        self.engine.durable().map(|_| self as &dyn DurableEngine)
     }
 
-    fn perishable(&self) -> Option<&dyn Perishable> {
-        self.engine.perishable()
+    fn sweepable(&self) -> Option<&dyn SweepableEngine> {
+        self.engine.sweepable()
     }
 }
 
 impl Witnessed {
-    fn files(&self) -> &dyn Durable {
+    fn files(&self) -> &dyn DurableEngine {
         self.engine.durable().expect("asked only where the engine has the power")
     }
 }
 
-impl Durable for Witnessed {
+impl DurableEngine for Witnessed {
     fn flush(&self) -> Result<()> {
         self.files().flush()
     }
@@ -304,36 +305,36 @@ impl Durable for Witnessed {
         self.files().close()
     }
 
-    fn openings(&self) -> u32 {
-        self.files().openings()
+    fn open_count(&self) -> u32 {
+        self.files().open_count()
     }
 
-    fn contents(&self) -> ContentsToken {
-        self.files().contents()
+    fn contents_token(&self) -> ContentsToken {
+        self.files().contents_token()
     }
 
-    fn contents_found(&self) -> Option<ContentsToken> {
-        self.files().contents_found()
+    fn contents_token_at_open(&self) -> Option<ContentsToken> {
+        self.files().contents_token_at_open()
     }
 
-    fn notes(&self) -> Vec<String> {
-        self.files().notes()
+    fn open_notes(&self) -> Vec<String> {
+        self.files().open_notes()
     }
 
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         self.files().remove_damaged(count_max)
     }
 
-    fn usage(&self) -> Usage {
-        self.files().usage()
+    fn disk_usage(&self) -> DiskUsage {
+        self.files().disk_usage()
     }
 
-    fn trouble(&self) -> Option<Error> {
-        self.files().trouble()
+    fn maintenance_error(&self) -> Option<Error> {
+        self.files().maintenance_error()
     }
 
-    fn refused_write(&self) -> Option<Error> {
-        self.files().refused_write()
+    fn refused_write_error(&self) -> Option<Error> {
+        self.files().refused_write_error()
     }
 
     fn damaged_records(&self) -> Option<(u64, Error)> {

@@ -14,7 +14,7 @@ pub use engine_files::SyncThread;
 
 use crate::update_log::{LogPosition, UpdateLog};
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Durable, Refusal, Result};
+use todana_core::{DurableEngine, RefusalReason, Result};
 
 /// Where a change stands among all changes of its database: it counts as made once the database is durable up to there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +84,7 @@ pub enum Durability<'d> {
 #[derive(Clone, Copy)]
 pub struct EngineDurability<'d> {
     pub(crate) files: &'d EngineFiles,
-    pub(crate) engine: &'d dyn Durable,
+    pub(crate) engine: &'d dyn DurableEngine,
     pub(crate) log: Option<&'d UpdateLog>,
 }
 
@@ -148,7 +148,7 @@ impl Durability<'_> {
         match self {
             Durability::Log(log) => log.health(),
             Durability::Files(durability) => {
-                match (durability.files.health(), durability.engine.refused_write()) {
+                match (durability.files.health(), durability.engine.refused_write_error()) {
                     (DurabilityHealth::Well, Some(why)) => DurabilityHealth::Stuck(why.to_string()),
                     (health, _) => health,
                 }
@@ -157,10 +157,10 @@ impl Durability<'_> {
     }
 
     /// Returns the answer to a change that cannot be written.
-    pub fn refusal(self) -> Refusal {
+    pub fn refusal(self) -> RefusalReason {
         match self {
-            Durability::Log(_) => Refusal::LogUnwritable,
-            Durability::Files(_) => Refusal::FilesUnwritable,
+            Durability::Log(_) => RefusalReason::LogUnwritable,
+            Durability::Files(_) => RefusalReason::FilesUnwritable,
         }
     }
 }

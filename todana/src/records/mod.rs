@@ -11,8 +11,8 @@ use replies::{ask, found, of_key, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 use todana_core::{
-    Attributes, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Operation, Place, Record, Reply,
-    Result, Store, StoreMode, Touch, Ttl, Visitor,
+    Attributes, Delete, Engine, Error, ErrorKind, Expiry, Get, Operation, Record, Reply, ReplyNeeds, Result,
+    ScanPosition, Store, StoreMode, Touch, Ttl, Visitor,
 };
 use visitors::{Seize, Swap, TextSum, Updater, Wrong};
 
@@ -108,9 +108,9 @@ pub trait Records {
     /// call the database. [`iter`](Records::iter) has none of these rules.
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>>;
+    ) -> Result<Option<ScanPosition>>;
 
     /// Shows the live records from a key on in the order of their keys, until `see` breaks. Fails with `Invalid` where keys have no
     /// order. `see` may run under a lock of the engine: it must be brief and must not call the database.
@@ -321,7 +321,7 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
-        let get = Get { key, needs: Needs { version: true, access: false }, ..Get::default() };
+        let get = Get { key, needs: ReplyNeeds { version: true, access: false }, ..Get::default() };
         ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
     }
 
@@ -604,9 +604,9 @@ impl Records for Transaction<'_> {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         let mut see = living(self.database(), see);
         self.within(|space| space.engine.scan(from, &mut see))
     }
@@ -650,9 +650,9 @@ impl<H: RecordsHandle> Records for H {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.with_records(|records| records.scan(from, see))
     }
 

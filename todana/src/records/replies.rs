@@ -2,7 +2,7 @@
 
 use crate::Records;
 use crate::database::read_only;
-use todana_core::{Error, ErrorKind, Operation, Record, Refusal, Reply, Result, Store};
+use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Result, Store};
 
 /// Runs a command, and reads its reply. That there is none is an error that is made only then: it takes memory, and a read of a record shall
 /// not (from Python, one of a record in the processor's cache took a quarter longer).
@@ -48,25 +48,27 @@ pub(super) fn of_key(key: &[u8], error: &Error) -> Error {
 #[cold]
 pub(super) fn refused(reply: Reply<'_>) -> Error {
     match reply {
-        Reply::Refused(Refusal::TooLarge) => {
+        Reply::Refused(RefusalReason::TooLarge) => {
             Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")
         }
-        Reply::Refused(Refusal::OutOfMemory) => {
+        Reply::Refused(RefusalReason::OutOfMemory) => {
             Error::new(ErrorKind::Full, "there is no room for the record")
         }
-        Reply::Refused(Refusal::LogUnwritable) => {
+        Reply::Refused(RefusalReason::LogUnwritable) => {
             Error::new(ErrorKind::Unavailable, "the update log cannot be written")
         }
-        Reply::Refused(Refusal::FilesUnwritable) => {
+        Reply::Refused(RefusalReason::FilesUnwritable) => {
             Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
         }
-        Reply::Refused(Refusal::ReadOnly) => read_only(),
-        Reply::Refused(Refusal::Damaged) => Error::new(ErrorKind::Corrupt, "the record is damaged on disk"),
-        Reply::Refused(Refusal::Unavailable) => Error::new(
+        Reply::Refused(RefusalReason::ReadOnly) => read_only(),
+        Reply::Refused(RefusalReason::Damaged) => {
+            Error::new(ErrorKind::Corrupt, "the record is damaged on disk")
+        }
+        Reply::Refused(RefusalReason::Unavailable) => Error::new(
             ErrorKind::Unavailable,
             "the disk cannot be read or written, or the database is closed",
         ),
-        Reply::Refused(Refusal::Busy) => {
+        Reply::Refused(RefusalReason::Busy) => {
             let message = "a transaction is in the way: if it is this thread's own, write through it, or end it; \
                            if it is another's, it was not waited for";
             Error::new(ErrorKind::Busy, message)

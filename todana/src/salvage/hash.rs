@@ -17,7 +17,7 @@ use crate::update_log::{LogDamage, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
 use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
 use std::path::{Path, PathBuf};
-use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
+use todana_core::{DurableEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, HashDamage, HashSalvage};
 
 /// What a crash has left at the end of a hash.

@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Checkpointed, Engine, Error, ErrorKind, Result, UnixSeconds};
+use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::DiskTree;
 
 /// Makes a new database of a tree. What was acknowledged behind the last checkpoint and stood in what is lost of the log stays lost,
@@ -153,20 +153,20 @@ fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let tree = tree_at(path)?;
     let mut damages = Vec::new();
     let identity = find_identity(&**disk, path, tree.database_id(), &mut damages)?;
-    let (log, mark) = (path.join(LOG), LogPosition(tree.mark()));
+    let (log, log_position) = (path.join(LOG), LogPosition(tree.log_position()));
     append_recent(disk, &log, identity)?;
     let disk = &**disk;
     let first = first_segment(disk, &log)?;
     let segments = match first {
         // Nobody needs what stands before.
-        Some(first) => mend_segments(disk, &log, identity, first.max(mark), &[mark])?,
+        Some(first) => mend_segments(disk, &log, identity, first.max(log_position), &[log_position])?,
         None => MendedSegments::default(),
     };
     damages.extend(segments.findings.into_iter().map(of_log));
-    let is_needed = first.is_some() || mark > LogPosition(0);
-    if is_needed && !segments.between.contains(&mark) {
+    let is_needed = first.is_some() || log_position > LogPosition(0);
+    if is_needed && !segments.between.contains(&log_position) {
         let log = MendedLog { path: log, identity, first, end: segments.end, between: segments.between };
-        damages.push(begin_at_mark(disk, &log, &tree, mark)?);
+        damages.push(begin_at_mark(disk, &log, &tree, log_position)?);
     }
     Ok(damages)
 }

@@ -1,7 +1,7 @@
 //! Who may write: everybody, or the one transaction that is open.
 //!
 //! A transaction closes the gate; other writers wait before it. They look at it in their visit, and when the transaction begins, it waits
-//! until all visits that had begun are over ([`Engine::fence`](todana_core::Engine::fence)): so a write that was on its way when
+//! until all visits that had begun are over ([`Engine::wait_for_visits`](todana_core::Engine::wait_for_visits)): so a write that was on its way when
 //! the gate was closed is seen by the transaction, or has not happened yet and waits. While nobody has a transaction this costs a load.
 //!
 //! A commit changes record by record. Until it is through, everybody reads what it replaces from the shield, a copy of

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Engine, Error, ErrorKind, Ordered, Place, Record, Result,
-    SharedBytes, Status, Visitor,
+    Action, Attributes, BoundedEngine, Engine, EngineStatus, Error, ErrorKind, OrderedEngine, Record, Result,
+    ScanPosition, SharedBytes, ValueBuffer, Visitor,
 };
 
 /// A record of one's own.
@@ -66,8 +66,8 @@ impl Layer {
 const BELOW: u8 = 0;
 const ABOVE: u8 = 1;
 
-fn tagged(tag: u8, key: &[u8]) -> Place {
-    Place::Key([&[tag], key].concat().into())
+fn tagged(tag: u8, key: &[u8]) -> ScanPosition {
+    ScanPosition::Key([&[tag], key].concat().into())
 }
 
 /// An engine as it is with a layer upon it. Only the layer is ever written to.
@@ -153,18 +153,18 @@ impl Engine for Layered<'_> {
         Ok(())
     }
 
-    fn fence(&self) {}
+    fn wait_for_visits(&self) {}
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         // First what lies below and is not covered, then the layer. Places below may be keys, too.
         let below = match from {
-            Some(Place::Key(key)) => match key.split_first() {
+            Some(ScanPosition::Key(key)) => match key.split_first() {
                 Some((&ABOVE, key)) => Err(key.to_vec()),
-                Some((_, key)) => Ok(Some(Place::Key(key.into()))),
+                Some((_, key)) => Ok(Some(ScanPosition::Key(key.into()))),
                 None => Ok(None),
             },
             place => Ok(place),
@@ -179,7 +179,7 @@ impl Engine for Layered<'_> {
                     see(key, record)
                 })?;
                 match next {
-                    Some(Place::Key(key)) => return Ok(Some(tagged(BELOW, &key))),
+                    Some(ScanPosition::Key(key)) => return Ok(Some(tagged(BELOW, &key))),
                     Some(number) => return Ok(Some(number)),
                     None => Vec::new(),
                 }
@@ -202,23 +202,23 @@ impl Engine for Layered<'_> {
         Err(Error::new(ErrorKind::Invalid, "a transaction cannot remove everything at once"))
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> EngineStatus {
         self.base.status()
     }
 
-    fn bounded(&self) -> Option<&dyn Bounded> {
+    fn bounded(&self) -> Option<&dyn BoundedEngine> {
         self.base.bounded()
     }
 
-    fn ordered(&self) -> Option<&dyn Ordered> {
-        self.base.ordered().map(|_| self as &dyn Ordered)
+    fn ordered(&self) -> Option<&dyn OrderedEngine> {
+        self.base.ordered().map(|_| self as &dyn OrderedEngine)
     }
 
-    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+    fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         self.base.buffer(len)
     }
 
-    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         self.base.room(buffer, len)
     }
 }
@@ -258,7 +258,7 @@ impl Layered<'_> {
     }
 }
 
-impl Ordered for Layered<'_> {
+impl OrderedEngine for Layered<'_> {
     fn ascend(
         &self,
         from: Bound<&[u8]>,

@@ -206,7 +206,7 @@ impl<'d> Transaction<'d> {
     /// Behind a gate that has just been closed.
     fn new(home: Home<'d>) -> Transaction<'d> {
         let transaction = Transaction { home, layer: Layer::default(), is_open: true };
-        transaction.database().engine().fence();
+        transaction.database().engine().wait_for_visits();
         transaction
     }
 
@@ -445,7 +445,7 @@ mod tests {
         ];
         for engine in engines {
             let set_time = |now| engine.bounded().unwrap().set_time(UnixSeconds(now));
-            let age_s = || engine.survey().records[0].idle_s;
+            let age_s = || engine.sample_records().records[0].idle_s;
             set_time(1000);
             let record = Record::new(b"1", Attributes::default());
             engine.visit(b"a", &mut Overwrite(Action::Put(record))).unwrap();

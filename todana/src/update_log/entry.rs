@@ -1,6 +1,6 @@
 //! Log entries, one change each, in the layout of docs/format/update-log.md.
 
-use todana_core::{Attributes, Expiry, Marks, Record, UnixSeconds};
+use todana_core::{Attributes, Expiry, Record, StaleMarks, UnixSeconds};
 
 /// Size and CRC, which precede the content.
 pub(crate) const FRAME_LEN: usize = 8;
@@ -191,7 +191,7 @@ pub(crate) fn encode(entry: &LogEntry<'_>, value_apart: bool, out: &mut Vec<u8>)
 fn put_head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attributes, out: &mut Vec<u8>) {
     let Attributes { flags, expiry, version, marks, access: _ } = *attributes;
     let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
-    let more = bit(marks.stale, STALE) | bit(marks.token_out, TOKEN_OUT) | bit(origin.is_some(), ORIGIN);
+    let more = bit(marks.stale, STALE) | bit(marks.token_sent, TOKEN_OUT) | bit(origin.is_some(), ORIGIN);
     out.push(
         kind | bit(flags != 0, FLAGS)
             | bit(expiry != Expiry::Never, EXPIRY)
@@ -310,7 +310,7 @@ fn attributes(tag: u8, more: u8, rest: &mut ByteReader<'_>) -> Option<Attributes
         (false, true) => return None,
     };
     let version = if tag & VERSION != 0 { nonzero(rest.varint()?)? } else { 0 };
-    let marks = Marks { stale: more & STALE != 0, token_out: more & TOKEN_OUT != 0 };
+    let marks = StaleMarks { stale: more & STALE != 0, token_sent: more & TOKEN_OUT != 0 };
     Some(Attributes { flags, expiry, version, marks, access: None })
 }
 
@@ -380,7 +380,7 @@ mod tests {
             flags: 300,
             expiry: Expiry::Sliding { at: UnixSeconds(1_800_000_000), span_s: 60 },
             version: 7,
-            marks: Marks { stale: true, token_out: false },
+            marks: StaleMarks { stale: true, token_sent: false },
             access: None,
         };
         assert_eq!(
@@ -411,11 +411,11 @@ mod tests {
         ];
         let version = prop_oneof![Just(0), any::<u64>()];
         (prop_oneof![Just(0), any::<u32>()], expiry, version, any::<(bool, bool)>()).prop_map(
-            |(flags, expiry, version, (stale, token_out))| Attributes {
+            |(flags, expiry, version, (stale, token_sent))| Attributes {
                 flags,
                 expiry,
                 version,
-                marks: Marks { stale, token_out },
+                marks: StaleMarks { stale, token_sent },
                 access: None,
             },
         )

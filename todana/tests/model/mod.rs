@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{
-    Arithmetic, Delete, Direction, Expiry, Family, Get, Needs, Recache, Refusal, Reply, Store, StoreMode,
-    Touch, Ttl, UnixSeconds,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Expiry, Get, RecacheState, RefusalReason, Reply,
+    ReplyNeeds, Store, StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -30,10 +30,10 @@ pub(crate) enum Pick {
 #[derive(Clone, Debug)]
 #[rustfmt::skip]
 pub(crate) enum Operation {
-    Get { key: usize, shown: bool, family: Family, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64> },
+    Get { key: usize, shown: bool, family: CommandFamily, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64> },
     Store { key: usize, mode: StoreMode, value: Vec<u8>, flags: u32, ttl: Ttl, compare: Option<Pick>, shown: bool, stale_if_older: bool, vivify: Option<Ttl>, given: Option<u64> },
     Delete { key: usize, compare: Option<Pick>, mark_stale: bool, drop_value: bool, ttl: Option<Ttl>, flags: Option<u32>, given: Option<u64> },
-    Arithmetic { key: usize, direction: Direction, delta: u64, vivify: Option<Ttl>, initial: u64, touch: Option<Ttl>, compare: Option<Pick>, shown: bool, given: Option<u64> },
+    Arithmetic { key: usize, direction: ArithmeticDirection, delta: u64, vivify: Option<Ttl>, initial: u64, touch: Option<Ttl>, compare: Option<Pick>, shown: bool, given: Option<u64> },
     Touch { key: usize, ttl: Ttl },
     Flush { at: Ttl },
     Advance(u64),
@@ -87,11 +87,11 @@ impl Item {
 /// What a reply says, with nothing borrowed.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
-    Hit { value: Vec<u8>, flags: u32, expiry: Expiry, before: Expiry, version: u64, recache: Recache },
+    Hit { value: Vec<u8>, flags: u32, expiry: Expiry, before: Expiry, version: u64, recache: RecacheState },
     Stored { version: u64, len: u64 },
     Number { value: u64, version: u64, expiry: Expiry, created: bool },
     Plain(&'static str),
-    Refused(Refusal),
+    Refused(RefusalReason),
 }
 
 fn said(reply: &Reply<'_>) -> Said {
@@ -265,19 +265,19 @@ impl Model {
                 let compare = compare.map(|pick| self.wanted(key, pick));
                 let store = Store {
                     key: KEYS[key], value, flags, ttl, mode, compare, stale_if_older, version: given, vivify,
-                    needs: Needs { version: shown, access: false }, ..Store::default()
+                    needs: ReplyNeeds { version: shown, access: false }, ..Store::default()
                 };
                 self.store(key, &store)
             }
             Operation::Delete { key, compare, mark_stale, drop_value, ttl, flags, given } => {
                 let compare = compare.map(|pick| self.wanted(key, pick));
-                let delete = Delete { key: KEYS[key], compare, mark_stale, drop_value, ttl, flags, version: given, family: Family::Meta };
+                let delete = Delete { key: KEYS[key], compare, mark_stale, drop_value, ttl, flags, version: given, family: CommandFamily::Meta };
                 self.delete(key, &delete)
             }
             Operation::Arithmetic { key, direction, delta, vivify, initial, touch, compare, shown, given } => {
                 let compare = compare.map(|pick| self.wanted(key, pick));
-                let needs = Needs { version: shown, access: false };
-                let arithmetic = Arithmetic { key: KEYS[key], direction, delta, vivify, initial, touch, compare, version: given, needs, family: Family::Text };
+                let needs = ReplyNeeds { version: shown, access: false };
+                let arithmetic = Arithmetic { key: KEYS[key], direction, delta, vivify, initial, touch, compare, version: given, needs, family: CommandFamily::Text };
                 self.arithmetic(key, &arithmetic)
             }
             Operation::Touch { key, ttl } => {
@@ -314,7 +314,7 @@ impl Model {
     pub(crate) fn check_all(&mut self) -> Outcome {
         for key in 0..KEYS.len() {
             self.age();
-            self.get(key, false, Family::Text, None, None, None, None)?;
+            self.get(key, false, CommandFamily::Text, None, None, None, None)?;
         }
         let mut listed = Vec::new();
         let end = self.database.list(None, &mut |key, _| {
@@ -331,10 +331,10 @@ impl Model {
 
     #[allow(clippy::too_many_arguments)]
     #[rustfmt::skip]
-    fn get(&mut self, key: usize, shown: bool, family: Family, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64>) -> Outcome {
+    fn get(&mut self, key: usize, shown: bool, family: CommandFamily, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64>) -> Outcome {
         let get = Get {
             key: KEYS[key], touch, vivify, recache_below_s: recache, version: given,
-            needs: Needs { version: shown, access: false }, family, ..Get::default()
+            needs: ReplyNeeds { version: shown, access: false }, family, ..Get::default()
         };
         let reply = self.run(&todana_core::Operation::Get(get));
         let now = self.now();
@@ -350,7 +350,7 @@ impl Model {
             };
             prop_assert_eq!((value.as_slice(), flags), (&b""[..], 0));
             prop_assert!(same_life(life, expiry, now));
-            prop_assert_eq!(recache, Recache { won: true, stale: false, token_out: false });
+            prop_assert_eq!(recache, RecacheState { won: true, stale: false, token_sent: false });
             let item = Item { life, version: given.map_or(Version::Unseen, Version::Known), marks: Some((false, true)), ..Item::new(Vec::new()) };
             self.items.insert(key, item);
             return if shown { self.learn(key, version) } else { Ok(()) };
@@ -365,11 +365,11 @@ impl Model {
         let left = item.life.dies.map(|dies| dies as i64 - now as i64);
         item.life = touched.unwrap_or(item.life.accessed(now));
         prop_assert!(same_life(item.life, expiry, now), "{:?} after, {expiry:?}", item.life);
-        let (stale, token_out) = item.marks.unwrap_or((told.stale, told.token_out));
+        let (stale, token_sent) = item.marks.unwrap_or((told.stale, told.token_sent));
         let nearly = recache.zip(left).is_some_and(|(below, left)| left < below);
-        let won = family == Family::Meta && !token_out && (stale || nearly);
-        prop_assert_eq!(told, Recache { won, stale, token_out });
-        item.marks = Some((stale, token_out || won));
+        let won = family == CommandFamily::Meta && !token_sent && (stale || nearly);
+        prop_assert_eq!(told, RecacheState { won, stale, token_sent });
+        item.marks = Some((stale, token_sent || won));
         if shown { self.learn(key, version) } else { Ok(()) }
     }
 
@@ -404,7 +404,7 @@ impl Model {
             Some(_) if store.mode == StoreMode::Add => Err("not stored"),
             Some(old) => match store.compare.filter(|&wanted| !old.compares(wanted)) {
                 Some(wanted) if store.stale_if_older && !joins && self.is_newer(old.version, wanted) => {
-                    let marks = old.marks.map(|(_, token_out)| (true, token_out));
+                    let marks = old.marks.map(|(_, token_sent)| (true, token_sent));
                     Ok(Item { life: old.life.accessed(now), marks, ..fresh })
                 }
                 Some(_) => Err("exists"),
@@ -487,12 +487,12 @@ impl Model {
             }
             Some(old) => {
                 let Some(stored) = number(&old.value) else {
-                    prop_assert_eq!(reply, Said::Refused(Refusal::NonNumeric));
+                    prop_assert_eq!(reply, Said::Refused(RefusalReason::NonNumeric));
                     return Ok(());
                 };
                 let result = match arithmetic.direction {
-                    Direction::Increment => stored.wrapping_add(arithmetic.delta),
-                    Direction::Decrement => stored.saturating_sub(arithmetic.delta),
+                    ArithmeticDirection::Increment => stored.wrapping_add(arithmetic.delta),
+                    ArithmeticDirection::Decrement => stored.saturating_sub(arithmetic.delta),
                 };
                 let mut value = result.to_string().into_bytes();
                 value.resize(value.len().max(old.value.len()), b' ');

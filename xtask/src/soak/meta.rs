@@ -178,7 +178,7 @@ fn play_get(
         (None, Some(ttl)) => {
             let version = Some(context.versions.hidden());
             let expiry = ttl.resolve(now);
-            (Item { expiry, version, token_out: true, ..Item::new(Arc::default()) }, true)
+            (Item { expiry, version, token_sent: true, ..Item::new(Arc::default()) }, true)
         }
         (None, None) if is_quiet => return Play::text("", None),
         (None, None) => return Play::new(line.bare("EN", flags), None),
@@ -212,9 +212,9 @@ fn play_get(
             _ => line.echo(flag, &mut tail),
         }
     }
-    let was_out = item.token_out && !created;
+    let was_out = item.token_sent && !created;
     let wins = created || ((wins_late || item.stale) && !was_out);
-    item.token_out |= wins;
+    item.token_sent |= wins;
     for (is_marked, mark) in [(was_out, " Z"), (item.stale, " X"), (wins, " W")] {
         if is_marked {
             tail.push(Piece::Bytes(mark.into()));
@@ -372,7 +372,7 @@ fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
             }
             if marks {
                 item.version = Some(context.versions.hidden());
-                (item.stale, item.token_out) = (true, false);
+                (item.stale, item.token_sent) = (true, false);
             }
             after = Some(item);
         }

@@ -143,12 +143,12 @@ pub(super) struct Item {
     /// `None`: none that anybody has been shown.
     pub(super) version: Option<Token>,
     pub(super) stale: bool,
-    pub(super) token_out: bool,
+    pub(super) token_sent: bool,
 }
 
 impl Item {
     pub(super) fn new(value: Arc<Vec<u8>>) -> Item {
-        Item { value, flags: 0, expiry: Expiry::Never, version: None, stale: false, token_out: false }
+        Item { value, flags: 0, expiry: Expiry::Never, version: None, stale: false, token_sent: false }
     }
 
     pub(super) fn accessed(&self, now: u64) -> Item {
@@ -331,7 +331,7 @@ impl Store {
                 return yes(Item {
                     expiry: old.expiry.accessed(now),
                     stale: true,
-                    token_out: old.token_out,
+                    token_sent: old.token_sent,
                     ..fresh
                 });
             }
@@ -406,7 +406,7 @@ impl Count {
             expiry: self.touch.map_or(old.expiry.accessed(now), |ttl| ttl.resolve(now)),
             version,
             stale: in_place && old.stale,
-            token_out: in_place && old.token_out,
+            token_sent: in_place && old.token_sent,
         };
         Counted::Number(after, item)
     }

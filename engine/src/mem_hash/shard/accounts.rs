@@ -8,7 +8,7 @@ use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::key::Key;
 use crate::mem_hash::queue::Tail;
 use crate::mem_hash::record::{self, Body};
-use todana_core::{Expiry, Status, Survey, Surveyed};
+use todana_core::{EngineStatus, Expiry, RecordSample, SampledRecord};
 
 /// What a visit comes to.
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ impl Shard {
         freed
     }
 
-    pub(in crate::mem_hash) fn add_to(&self, status: &mut Status) {
+    pub(in crate::mem_hash) fn add_to(&self, status: &mut EngineStatus) {
         status.records += self.records;
         status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
         self.departures.add_to(status);
@@ -139,11 +139,11 @@ impl Shard {
     }
 
     /// Adds what the sample tells.
-    pub(in crate::mem_hash) fn survey(&self, survey: &mut Survey) {
+    pub(in crate::mem_hash) fn survey(&self, survey: &mut RecordSample) {
         let now = self.now();
         let mask = self.budget.sample_mask();
         for (hash, seen) in self.sample.iter().filter(|(hash, _)| hash & mask == 0) {
-            survey.records.push(Surveyed {
+            survey.records.push(SampledRecord {
                 plain_size: seen.plain_size,
                 idle_s: seen.idle_s(now),
                 is_kept: self.is_kept(hash),

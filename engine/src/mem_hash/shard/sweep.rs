@@ -14,7 +14,7 @@ use crate::arena::Handle;
 use crate::mem_hash::departures::Cause;
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
-use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
+use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine};
 
 /// Buckets looked at under one lock: some 500 records, a few microseconds.
 const BUCKETS_LOOKED_AT: usize = 64;
@@ -117,14 +117,14 @@ impl Shard {
     }
 }
 
-impl Perishable for MemHash {
+impl SweepableEngine for MemHash {
     fn sweep(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         records_max: usize,
         aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-    ) -> Result<Swept> {
+    ) -> Result<SweepProgress> {
         let from = from.map_or(u64::MAX >> (64 - BUCKET_BITS), |place| place.number());
         let (mut shard, mut below) =
             ((from >> BUCKET_BITS) as usize, (from & ((1 << BUCKET_BITS) - 1)) as usize);
@@ -132,7 +132,7 @@ impl Perishable for MemHash {
             SweepAim::Tidiness => Cause::Swept,
             SweepAim::Room => Cause::Displaced,
         };
-        let mut swept = Swept::default();
+        let mut swept = SweepProgress::default();
         let mut leaving = Vec::new();
         let mut buckets = 0;
         // Empty buckets count too, or a step over an emptied directory would know no end.
@@ -162,7 +162,7 @@ impl Perishable for MemHash {
             }
         }
         if shard < self.shards.len() {
-            swept.next = Some(Place::Number((shard as u64) << BUCKET_BITS | below as u64));
+            swept.next = Some(ScanPosition::Number((shard as u64) << BUCKET_BITS | below as u64));
         }
         Ok(swept)
     }

@@ -26,7 +26,7 @@ use closing::Closing;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use todana_core::{Record, Status};
+use todana_core::{EngineStatus, Record};
 
 /// How large leaves are.
 #[derive(Clone, Copy, Debug)]
@@ -376,7 +376,7 @@ impl Partition {
         done
     }
 
-    pub(super) fn add_to(&self, status: &mut Status) {
+    pub(super) fn add_to(&self, status: &mut EngineStatus) {
         status.records += self.records;
         status.live_bytes += (self.leaf_bytes + self.block_bytes + self.huge.bytes()) as u64;
         self.departures.add_to(status);

@@ -8,8 +8,8 @@ use crate::memcached::item_size;
 use crate::memcached::server::{Form, Head, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
 use crate::memcached::{Authenticate, Command};
 use todana_core::{
-    Arithmetic, Delete, Direction, Get, Needs, Operation, Refusal, RefusedStore, Shared, Store, StoreMode,
-    Ttl,
+    Arithmetic, ArithmeticDirection, Delete, Get, Operation, RefusalReason, RefusedStore, ReplyNeeds,
+    SharedValue, Store, StoreMode, Ttl,
 };
 
 /// The longest body that is even dropped; a longer one closes the connection.
@@ -149,7 +149,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
             }
             let value_len = packet.value_len();
             if item_size(header.key_len as u64, value_len as u64, packet.flags()) > limits.item_size_max {
-                return refused(place, packet, mode, Refusal::TooLarge);
+                return refused(place, packet, mode, RefusalReason::TooLarge);
             }
             match packet.block {
                 None if value_len >= limits.long_block_len => {
@@ -161,7 +161,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                     };
                 }
                 Some(LongBlock::Refused { .. }) => {
-                    return refused(place, packet, mode, Refusal::OutOfMemory);
+                    return refused(place, packet, mode, RefusalReason::OutOfMemory);
                 }
                 _ => {}
             }
@@ -170,7 +170,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                 && packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
             {
-                return refused(place, packet, mode, Refusal::OutOfMemory);
+                return refused(place, packet, mode, RefusalReason::OutOfMemory);
             }
         }
         Verb::Authenticate { .. }
@@ -247,7 +247,7 @@ fn get<'a>(packet: &Packet<'a>, read: Read) -> (Command<'a>, Answer<'a>) {
     let get = Get {
         key,
         touch: read.touches.then(|| ttl(packet.number_at(0))),
-        needs: Needs { version: true, access: false },
+        needs: ReplyNeeds { version: true, access: false },
         counts_as_touch: read.touches,
         ..Get::default()
     };
@@ -275,7 +275,7 @@ fn store<'a>(
         mode: if compare.is_some() { StoreMode::Set } else { mode },
         compare,
         // A version that nobody will be told is none.
-        needs: Needs { version: !is_quiet, access: false },
+        needs: ReplyNeeds { version: !is_quiet, access: false },
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
     };
@@ -296,7 +296,7 @@ fn append<'a>(
         shared: packet.shared(),
         mode,
         compare: packet.compare(),
-        needs: Needs { version: !is_quiet, access: false },
+        needs: ReplyNeeds { version: !is_quiet, access: false },
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
     };
@@ -304,7 +304,11 @@ fn append<'a>(
 }
 
 #[inline]
-fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> (Command<'a>, Answer<'a>) {
+fn arithmetic<'a>(
+    packet: &Packet<'a>,
+    direction: ArithmeticDirection,
+    is_quiet: bool,
+) -> (Command<'a>, Answer<'a>) {
     let expiry = packet.number_at(16);
     let arithmetic = Arithmetic {
         key: packet.key(),
@@ -313,7 +317,7 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
         vivify: (expiry != DO_NOT_CREATE).then(|| ttl(expiry)),
         initial: packet.long_number_at(8),
         compare: packet.compare(),
-        needs: Needs { version: !is_quiet, access: false },
+        needs: ReplyNeeds { version: !is_quiet, access: false },
         ..Arithmetic::default()
     };
     (Command::Operation(Operation::Arithmetic(arithmetic)), Answer::Plain)
@@ -321,7 +325,7 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
 
 /// A value that is not taken. The client of a set believes its old value gone; the others have promised nothing.
 #[cold]
-fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: Refusal) -> Step<'a> {
+fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: RefusalReason) -> Step<'a> {
     let seen = packet.value_at() - HEADER_LEN;
     let received = match packet.block {
         Some(LongBlock::Refused { received }) => received.min(packet.header.body_len - seen),
@@ -411,10 +415,10 @@ impl<'a> Packet<'a> {
     }
 
     #[inline]
-    fn shared(&self) -> Shared<'a> {
+    fn shared(&self) -> SharedValue<'a> {
         match self.block {
-            Some(LongBlock::Whole { value, .. }) => Shared(Some(value)),
-            _ => Shared(None),
+            Some(LongBlock::Whole { value, .. }) => SharedValue(Some(value)),
+            _ => SharedValue(None),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a packet asks for, and the shape that it must have.
 
 use super::header::Header;
-use todana_core::{Direction, StoreMode};
+use todana_core::{ArithmeticDirection, StoreMode};
 
 /// What an opcode stands for.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) enum Verb {
     Store(StoreMode),
     Append(StoreMode),
     Delete,
-    Arithmetic(Direction),
+    Arithmetic(ArithmeticDirection),
     Quit,
     Flush,
     Noop,
@@ -103,8 +103,8 @@ impl Opcode {
             0x0e | 0x19 => (Verb::Append(StoreMode::Append), opcode == 0x19),
             0x0f | 0x1a => (Verb::Append(StoreMode::Prepend), opcode == 0x1a),
             0x04 | 0x14 => (Verb::Delete, opcode == 0x14),
-            0x05 | 0x15 => (Verb::Arithmetic(Direction::Increment), opcode == 0x15),
-            0x06 | 0x16 => (Verb::Arithmetic(Direction::Decrement), opcode == 0x16),
+            0x05 | 0x15 => (Verb::Arithmetic(ArithmeticDirection::Increment), opcode == 0x15),
+            0x06 | 0x16 => (Verb::Arithmetic(ArithmeticDirection::Decrement), opcode == 0x16),
             0x07 | 0x17 => (Verb::Quit, opcode == 0x17),
             0x08 | 0x18 => (Verb::Flush, opcode == 0x18),
             0x0a => (Verb::Noop, false),

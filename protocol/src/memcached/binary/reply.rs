@@ -4,7 +4,7 @@ use super::form::{Answer, BinaryForm};
 use super::header::ResponseHeader;
 use super::status::Status;
 use crate::memcached::server::{Sink, put_prefixes, put_value};
-use todana_core::{Hit, Number, Refusal, Reply};
+use todana_core::{ArithmeticReply, HitReply, RefusalReason, Reply};
 
 /// The body that tells a client it is known.
 const AUTHENTICATED: &[u8] = b"Authenticated";
@@ -19,7 +19,9 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
         Reply::Hit(ref hit) => self::hit(form, hit, out),
         Reply::Miss => miss(form, out),
         Reply::Stored(stored) => done(form, stored.version, b"", out),
-        Reply::Number(Number { value, version, .. }) => done(form, version, &value.to_be_bytes(), out),
+        Reply::Number(ArithmeticReply { value, version, .. }) => {
+            done(form, version, &value.to_be_bytes(), out)
+        }
         Reply::Deleted | Reply::Touched | Reply::Done => done(form, 0, b"", out),
         // The list of statistics ends with a packet that has no name, and `reset` is that packet alone.
         Reply::Reset | Reply::End => done(form, 0, b"", out),
@@ -81,7 +83,7 @@ fn head(form: &BinaryForm<'_>, status: Status, lengths: Lengths, version: u64, o
 
 /// Flags, key and value, as far as they were asked for.
 #[inline]
-fn hit(form: &BinaryForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
+fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
     let record = &hit.record;
     let (key, with_value) = match form.answer {
         Answer::Record { key, with_value } => (key.unwrap_or_default(), with_value),
@@ -139,19 +141,22 @@ fn not_stored(form: &BinaryForm<'_>) -> Status {
     }
 }
 
-fn refused(refusal: Refusal) -> Status {
+fn refused(refusal: RefusalReason) -> Status {
     match refusal {
-        Refusal::TooLarge => Status::TooLarge,
-        Refusal::OutOfMemory => Status::OutOfMemory,
-        Refusal::NonNumeric => Status::NonNumeric,
-        Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable | Refusal::Busy => {
-            Status::TemporaryFailure
-        }
-        Refusal::Damaged => Status::InternalError,
-        Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
-        Refusal::ReadOnly => Status::NotSupported,
-        Refusal::NoPlans => Status::Invalid,
+        RefusalReason::TooLarge => Status::TooLarge,
+        RefusalReason::OutOfMemory => Status::OutOfMemory,
+        RefusalReason::NonNumeric => Status::NonNumeric,
+        RefusalReason::LogUnwritable
+        | RefusalReason::FilesUnwritable
+        | RefusalReason::Unavailable
+        | RefusalReason::Busy => Status::TemporaryFailure,
+        RefusalReason::Damaged => Status::InternalError,
+        RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => Status::NotAuthenticated,
+        RefusalReason::ReadOnly => Status::NotSupported,
+        RefusalReason::NoPlans => Status::Invalid,
         // No packet sets a memory limit.
-        Refusal::LimitTooSmall | Refusal::LimitInBytes | Refusal::LimitNotAdjustable => Status::Invalid,
+        RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {
+            Status::Invalid
+        }
     }
 }

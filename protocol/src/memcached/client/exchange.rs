@@ -5,8 +5,8 @@ use crate::memcached::{Command, Dialect, Limits, Step, encode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use todana_core::{
-    Attributes, Direction, Expiry, Hit, Number, Operation, Recache, Record, Reply, StoreMode, Stored, Ttl,
-    UnixSeconds,
+    ArithmeticDirection, ArithmeticReply, Attributes, Expiry, HitReply, Operation, RecacheState, Record,
+    Reply, StoreMode, StoredReply, Ttl, UnixSeconds,
 };
 
 /// A request as the client means it.
@@ -15,12 +15,12 @@ enum Request {
     Get(Fetch, Vec<Vec<u8>>),
     Store(Verb, Vec<u8>, Vec<u8>, u32, i64),
     Delete(Vec<u8>),
-    Count(Vec<u8>, Direction, u64),
+    Count(Vec<u8>, ArithmeticDirection, u64),
     Touch(Vec<u8>, i32),
     MetaGet(Vec<u8>, Option<i32>),
     MetaSet(Vec<u8>, Vec<u8>, StoreMode, Option<u64>),
     MetaDelete(Vec<u8>, Option<u64>),
-    MetaCount(Vec<u8>, Direction, u64),
+    MetaCount(Vec<u8>, ArithmeticDirection, u64),
 }
 
 /// What the two sides have to agree on.
@@ -29,7 +29,7 @@ enum Gist {
     Get { key: Vec<u8>, versions: bool, touch: Option<Ttl> },
     Store { key: Vec<u8>, value: Vec<u8>, flags: u32, ttl: Ttl, mode: StoreMode, compare: Option<u64> },
     Delete { key: Vec<u8>, compare: Option<u64> },
-    Count { key: Vec<u8>, direction: Direction, delta: u64 },
+    Count { key: Vec<u8>, direction: ArithmeticDirection, delta: u64 },
     Touch { key: Vec<u8>, ttl: Ttl },
 }
 
@@ -39,13 +39,14 @@ enum Told {
     Value { value: Vec<u8>, flags: u32, version: Option<u64> },
     Miss,
     Done,
-    Number(u64),
+    ArithmeticReply(u64),
 }
 
 impl Request {
     fn put(&self, out: &mut Vec<u8>) {
-        let direction =
-            |direction: &Direction| if *direction == Direction::Increment { "incr" } else { "decr" };
+        let direction = |direction: &ArithmeticDirection| {
+            if *direction == ArithmeticDirection::Increment { "incr" } else { "decr" }
+        };
         let outcome = match self {
             Request::Get(fetch, keys) => {
                 put_get(out, *fetch, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
@@ -155,7 +156,7 @@ fn told(gist: &Gist) -> Told {
             version: versions.then_some(1000 + key.len() as u64),
         },
         Gist::Get { .. } => Told::Miss,
-        Gist::Count { delta, .. } => Told::Number(*delta),
+        Gist::Count { delta, .. } => Told::ArithmeticReply(*delta),
         _ => Told::Done,
     }
 }
@@ -165,16 +166,16 @@ fn answer(gist: &Gist, reply: &mut dyn FnMut(Reply<'_>)) {
         (Told::Value { value, flags, version }, _) => {
             let version = version.unwrap_or(0);
             let attributes = Attributes { flags, version, ..Attributes::default() };
-            reply(Reply::Hit(Hit {
+            reply(Reply::Hit(HitReply {
                 record: Record::new(&value, attributes),
                 expiry_before: Expiry::Never,
                 access_before: None,
-                recache: Recache::default(),
+                recache: RecacheState::default(),
                 now: UnixSeconds(1000),
             }))
         }
         (Told::Miss, _) => reply(Reply::Miss),
-        (Told::Number(value), _) => reply(Reply::Number(Number {
+        (Told::ArithmeticReply(value), _) => reply(Reply::Number(ArithmeticReply {
             value,
             version: 0,
             expiry_before: Expiry::Never,
@@ -182,7 +183,7 @@ fn answer(gist: &Gist, reply: &mut dyn FnMut(Reply<'_>)) {
             created: false,
             now: UnixSeconds(1000),
         })),
-        (Told::Done, Gist::Store { .. }) => reply(Reply::Stored(Stored::default())),
+        (Told::Done, Gist::Store { .. }) => reply(Reply::Stored(StoredReply::default())),
         (Told::Done, Gist::Delete { .. }) => reply(Reply::Deleted),
         (Told::Done, _) => reply(Reply::Touched),
     }
@@ -234,14 +235,14 @@ fn read(
             Response::Meta { code: [b'V', b'A'], value: Some(value), .. }
                 if matches!(request, Request::MetaCount(..)) =>
             {
-                (None, Told::Number(std::str::from_utf8(value).unwrap().parse().unwrap()))
+                (None, Told::ArithmeticReply(std::str::from_utf8(value).unwrap().parse().unwrap()))
             }
             Response::Meta { code: [b'V', b'A'], value: Some(value), flags } => {
                 let (version, client_flags) = (flags.number(b'c'), flags.number(b'f').unwrap() as u32);
                 (None, Told::Value { value: value.to_vec(), flags: client_flags, version })
             }
             Response::Meta { code: [b'E', b'N'], .. } => (None, Told::Miss),
-            Response::Number(number) => (None, Told::Number(number)),
+            Response::Number(number) => (None, Told::ArithmeticReply(number)),
             Response::Line(b"END") => return told,
             Response::Line(b"STORED" | b"DELETED" | b"TOUCHED") => (None, Told::Done),
             Response::Meta { code: [b'H', b'D'], .. } => (None, Told::Done),
@@ -262,8 +263,8 @@ fn any_key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![word(), vec(any::<u8>(), 1..30)]
 }
 
-fn direction() -> impl Strategy<Value = Direction> {
-    prop_oneof![Just(Direction::Increment), Just(Direction::Decrement)]
+fn direction() -> impl Strategy<Value = ArithmeticDirection> {
+    prop_oneof![Just(ArithmeticDirection::Increment), Just(ArithmeticDirection::Decrement)]
 }
 
 fn request() -> impl Strategy<Value = Request> {

@@ -4,7 +4,7 @@ use super::request::{Invalid, KEY_LEN_MAX, check_key, is_word};
 use super::text::put_number;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use todana_core::{Direction, StoreMode};
+use todana_core::{ArithmeticDirection, StoreMode};
 
 /// The longest text behind `O`.
 const OPAQUE_LEN_MAX: usize = 31;
@@ -195,11 +195,11 @@ impl<'o, 'v> Meta<'o, 'v> {
     }
 
     /// `M` of `ma`: up or down.
-    pub fn direction(self, direction: Direction) -> Self {
+    pub fn direction(self, direction: ArithmeticDirection) -> Self {
         let meta = self.flag(b'M');
         meta.out.push(match direction {
-            Direction::Increment => b'I',
-            Direction::Decrement => b'D',
+            ArithmeticDirection::Increment => b'I',
+            ArithmeticDirection::Decrement => b'D',
         });
         meta
     }
@@ -252,7 +252,12 @@ mod tests {
         Meta::set(out, b"k", b"xy")?.ttl(-1).flags(u32::MAX).mode(StoreMode::Add).end()?;
         Meta::set(out, b"\n", b"")?.compare(9).mark_stale().end()?;
         Meta::delete(out, b"k")?.drop_value().version(3).end()?;
-        Meta::arithmetic(out, b"k")?.direction(Direction::Decrement).delta(2).vivify(60).initial(5).end()?;
+        Meta::arithmetic(out, b"k")?
+            .direction(ArithmeticDirection::Decrement)
+            .delta(2)
+            .vivify(60)
+            .initial(5)
+            .end()?;
         Meta::set(out, b"k", b"")?.sliding(300).end()?;
         Meta::inspect(out, b"k")?.end()?;
         let expected = "mg k\r\nmg YSBi b k v O7 q\r\nms k 2 T-1 F4294967295 ME\r\nxy\r\nms Cg== 0 b C9 I\r\n\r\n\

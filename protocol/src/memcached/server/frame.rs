@@ -2,7 +2,7 @@
 
 use super::{Dialect, Form, Limits, LongBlock, Mode, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, Request, Step};
 use crate::memcached::Command;
-use todana_core::Shared;
+use todana_core::SharedValue;
 
 /// One whole line of the input.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ pub(super) struct Frame<'a> {
 /// The data block behind a line.
 pub(super) enum Block<'a> {
     /// It is all here and ends as it should.
-    Whole(&'a [u8], Shared<'a>),
+    Whole(&'a [u8], SharedValue<'a>),
     /// It is all here, but what stands behind its last byte is not a line end.
     Unterminated,
     /// It is not all here, or shall be received apart.
@@ -109,7 +109,7 @@ impl<'a> Frame<'a> {
         if &self.unread[end..total] != BLOCK_END {
             return Block::Unterminated;
         }
-        Block::Whole(&self.unread[self.line_len..end], Shared(None))
+        Block::Whole(&self.unread[self.line_len..end], SharedValue(None))
     }
 
     #[cold]
@@ -126,7 +126,9 @@ impl<'a> Frame<'a> {
 #[cold]
 fn received(block: LongBlock<'_>) -> Block<'_> {
     match block {
-        LongBlock::Whole { value, end: BLOCK_END } => Block::Whole((**value).as_ref(), Shared(Some(value))),
+        LongBlock::Whole { value, end: BLOCK_END } => {
+            Block::Whole((**value).as_ref(), SharedValue(Some(value)))
+        }
         LongBlock::Whole { .. } => Block::Unterminated,
         LongBlock::Refused { received: 0 } => Block::Refused { message: OUT_OF_MEMORY },
         LongBlock::Refused { .. } => Block::Refused { message: OUT_OF_MEMORY_IN_READ },

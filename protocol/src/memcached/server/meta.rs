@@ -9,8 +9,8 @@ use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
 use crate::memcached::Command;
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Delete, Direction, Family, Get, Inspect, Needs, Operation, Refusal, RefusedStore, Shared,
-    Store, StoreMode,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, RefusalReason,
+    RefusedStore, ReplyNeeds, SharedValue, Store, StoreMode,
 };
 
 /// Decodes one meta command; `words` are those behind its name.
@@ -121,13 +121,14 @@ fn request<'a>(
                 }))
             };
             if item_size(key.len() as u64, value_len as u64, flags.client_flags) > limits.item_size_max {
-                let refused = refused(Refusal::TooLarge, true);
+                let refused = refused(RefusalReason::TooLarge, true);
                 return Ok(frame.without_block(dialect, value_len, refused, form));
             }
             let (value, shared) = match frame.block(dialect, limits, value_len) {
                 Block::Refused { message } => {
                     let discards = mode == StoreMode::Set && !flags.has(b'C');
-                    let (refused, form) = (refused(Refusal::OutOfMemory, discards), form.refused_by(message));
+                    let (refused, form) =
+                        (refused(RefusalReason::OutOfMemory, discards), form.refused_by(message));
                     return Ok(frame.without_block(dialect, value_len, refused, form));
                 }
                 Block::Whole(value, shared) => (value, shared),
@@ -153,10 +154,10 @@ fn get<'a>(key: &'a [u8], flags: &Flags<'a>) -> Get<'a> {
         recache_below_s: flags.given(b'R', flags.recache.into()),
         recache_after_touch: flags.recache_after_touch,
         version: flags.given(b'E', flags.version),
-        needs: Needs { version: flags.has(b'c'), access: flags.has(b'h') || flags.has(b'l') },
+        needs: ReplyNeeds { version: flags.has(b'c'), access: flags.has(b'h') || flags.has(b'l') },
         silent: flags.has(b'u'),
         counts_as_touch: false,
-        family: Family::Meta,
+        family: CommandFamily::Meta,
     }
 }
 
@@ -171,12 +172,12 @@ fn delete<'a>(key: &'a [u8], flags: &Flags<'a>) -> Delete<'a> {
         ttl: flags.ttl.filter(|_| keeps_record),
         flags: flags.given(b'F', flags.client_flags).filter(|_| drop_value),
         version: flags.given(b'E', flags.version).filter(|_| keeps_record),
-        family: Family::Meta,
+        family: CommandFamily::Meta,
     }
 }
 
 #[inline]
-fn arithmetic<'a>(key: &'a [u8], direction: Direction, flags: &Flags<'a>) -> Arithmetic<'a> {
+fn arithmetic<'a>(key: &'a [u8], direction: ArithmeticDirection, flags: &Flags<'a>) -> Arithmetic<'a> {
     Arithmetic {
         key,
         direction,
@@ -186,15 +187,15 @@ fn arithmetic<'a>(key: &'a [u8], direction: Direction, flags: &Flags<'a>) -> Ari
         touch: flags.ttl,
         compare: flags.given(b'C', flags.compare),
         version: flags.given(b'E', flags.version),
-        needs: Needs { version: flags.has(b'c'), access: false },
-        family: Family::Meta,
+        needs: ReplyNeeds { version: flags.has(b'c'), access: false },
+        family: CommandFamily::Meta,
     }
 }
 
-fn direction(flags: &Flags<'_>) -> Result<Direction, &'static str> {
+fn direction(flags: &Flags<'_>) -> Result<ArithmeticDirection, &'static str> {
     match flags.given(b'M', flags.mode) {
-        None | Some(b'I' | b'+') => Ok(Direction::Increment),
-        Some(b'D' | b'-') => Ok(Direction::Decrement),
+        None | Some(b'I' | b'+') => Ok(ArithmeticDirection::Increment),
+        Some(b'D' | b'-') => Ok(ArithmeticDirection::Decrement),
         Some(_) => Err("CLIENT_ERROR invalid mode for ma M token"),
     }
 }
@@ -211,7 +212,7 @@ fn store<'a>(
     Store {
         key,
         value,
-        shared: Shared(None),
+        shared: SharedValue(None),
         flags: flags.client_flags,
         ttl: flags.ttl.unwrap_or_default(),
         mode,
@@ -219,9 +220,9 @@ fn store<'a>(
         stale_if_older: flags.has(b'I'),
         version: flags.given(b'E', flags.version),
         vivify: flags.given(b'N', flags.vivify).filter(|_| extends),
-        needs: Needs { version: flags.has(b'c'), access: false },
+        needs: ReplyNeeds { version: flags.has(b'c'), access: false },
         item_size_max: Some(limits.item_size_max),
-        family: Family::Meta,
+        family: CommandFamily::Meta,
     }
 }
 

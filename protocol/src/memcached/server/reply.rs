@@ -6,7 +6,8 @@ use super::{KEY_LEN_MAX, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, TOO_LARGE};
 use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
 use todana_core::{
-    Expiry, Hit, Inspection, Number, Prefix, Record, Refusal, Reply, SharedBytes, Stored, UnixSeconds,
+    ArithmeticReply, Expiry, HitReply, PrefixCounters, Record, RecordDetails, RefusalReason, Reply,
+    SharedBytes, StoredReply, UnixSeconds,
 };
 
 /// Where reply bytes go.
@@ -43,8 +44,10 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
             _ => line(reply, out),
         },
         Shape::Line | Shape::StoreLine | Shape::ReadLine => match (&form.0, reply) {
-            (Shape::StoreLine, Reply::Refused(Refusal::OutOfMemory)) => refused_line(OUT_OF_MEMORY, out),
-            (Shape::ReadLine, Reply::Refused(Refusal::OutOfMemory)) => {
+            (Shape::StoreLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
+                refused_line(OUT_OF_MEMORY, out)
+            }
+            (Shape::ReadLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
                 refused_line(OUT_OF_MEMORY_IN_READ, out)
             }
             _ => line(reply, out),
@@ -65,9 +68,9 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
     let record = match reply {
         Reply::Hit(hit) => &hit.record,
         // What cannot be read is not said to be missing: this stands in the place of END.
-        Reply::Refused(refusal @ (Refusal::Damaged | Refusal::Unavailable | Refusal::ReadOnly))
-            if form.is_last =>
-        {
+        Reply::Refused(
+            refusal @ (RefusalReason::Damaged | RefusalReason::Unavailable | RefusalReason::ReadOnly),
+        ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
         // Anything else counts as a miss: clients take an error for the end of a list, and what comes behind it for another reply.
@@ -125,7 +128,7 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
         Reply::Authenticated => "STORED",
         Reply::Faulty(message) => message,
         Reply::Refused(refusal) => refusal_text(refusal),
-        Reply::Number(Number { value, .. }) => {
+        Reply::Number(ArithmeticReply { value, .. }) => {
             number(value, out);
             ""
         }
@@ -155,11 +158,11 @@ const LISTED_KEY_LEN_MAX: usize = 256 << 10;
 
 /// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`]. Unlike all others it ends in a
 /// blank and LF.
-fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
     if key.len() > LISTED_KEY_LEN_MAX {
         return;
     }
-    let Inspection { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
+    let RecordDetails { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"key=");
     put_uri_encoded(key, out);
@@ -218,7 +221,7 @@ fn is_text_key(key: &[u8]) -> bool {
 
 /// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: it would be taken for another
 /// key, or for a line of its own.
-fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
     if !is_text_key(key) {
         return;
     }
@@ -233,7 +236,7 @@ fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
 }
 
 /// The lines of `stats detail dump`.
-pub(in crate::memcached) fn prefixes(all: &[Prefix<'_>], out: &mut impl Sink) {
+pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl Sink) {
     for prefix in all {
         out.put(b"PREFIX ");
         // Keys of binary packets may hold line ends.
@@ -250,23 +253,23 @@ pub(in crate::memcached) fn prefixes(all: &[Prefix<'_>], out: &mut impl Sink) {
     }
 }
 
-fn refusal_text(refusal: Refusal) -> &'static str {
+fn refusal_text(refusal: RefusalReason) -> &'static str {
     match refusal {
-        Refusal::TooLarge => TOO_LARGE,
-        Refusal::OutOfMemory => "SERVER_ERROR out of memory",
-        Refusal::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
-        Refusal::NotAuthenticated => "CLIENT_ERROR authentication failure",
-        Refusal::LogUnwritable => "SERVER_ERROR cannot write the update log",
-        Refusal::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
-        Refusal::ReadOnly => "SERVER_ERROR the database is read-only",
-        Refusal::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
-        Refusal::Damaged => "SERVER_ERROR the record is damaged on disk",
-        Refusal::Unavailable => "SERVER_ERROR the database is unavailable",
-        Refusal::Busy => "SERVER_ERROR a transaction is open",
-        Refusal::NotEnabled => "SERVER_ERROR: shutdown not enabled",
-        Refusal::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
-        Refusal::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
-        Refusal::LimitNotAdjustable => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+        RefusalReason::TooLarge => TOO_LARGE,
+        RefusalReason::OutOfMemory => "SERVER_ERROR out of memory",
+        RefusalReason::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
+        RefusalReason::NotAuthenticated => "CLIENT_ERROR authentication failure",
+        RefusalReason::LogUnwritable => "SERVER_ERROR cannot write the update log",
+        RefusalReason::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
+        RefusalReason::ReadOnly => "SERVER_ERROR the database is read-only",
+        RefusalReason::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
+        RefusalReason::Damaged => "SERVER_ERROR the record is damaged on disk",
+        RefusalReason::Unavailable => "SERVER_ERROR the database is unavailable",
+        RefusalReason::Busy => "SERVER_ERROR a transaction is open",
+        RefusalReason::NotEnabled => "SERVER_ERROR: shutdown not enabled",
+        RefusalReason::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        RefusalReason::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        RefusalReason::LimitNotAdjustable => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
     }
 }
 
@@ -288,7 +291,7 @@ fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
         (Verb::Store, Reply::NotStored) => meta_not_stored(form, b"NS", out),
         (Verb::Store, Reply::Exists) => meta_not_stored(form, b"EX", out),
         (Verb::Store, Reply::NotFound) => meta_not_stored(form, b"NF", out),
-        (Verb::Store, Reply::Refused(Refusal::OutOfMemory)) => {
+        (Verb::Store, Reply::Refused(RefusalReason::OutOfMemory)) => {
             refused_line(OUT_OF_MEMORY, out);
         }
         (Verb::Delete, Reply::Deleted) => {
@@ -311,7 +314,7 @@ fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
 }
 
 #[inline]
-fn meta_hit(form: &MetaForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
+fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
     let record = &hit.record;
     let attributes = &record.attributes;
     // Version 0 means that nobody has been shown one, so nobody can know it.
@@ -340,7 +343,7 @@ fn meta_hit(form: &MetaForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
         }
     }
     for (is_marked, mark) in
-        [(hit.recache.token_out, b" Z"), (hit.recache.stale, b" X"), (hit.recache.won, b" W")]
+        [(hit.recache.token_sent, b" Z"), (hit.recache.stale, b" X"), (hit.recache.won, b" W")]
     {
         if is_marked {
             out.put(mark);
@@ -353,7 +356,7 @@ fn meta_hit(form: &MetaForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
     }
 }
 
-fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: Stored, out: &mut impl Sink) {
+fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut impl Sink) {
     out.put(code);
     for letter in form.returns.as_slice() {
         match letter {
@@ -367,10 +370,10 @@ fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: Stored, out: &mut impl 
 
 /// A refused `ms` still answers `c` and `s`: no version, and the length that was sent.
 fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
-    meta_stored(form, code, Stored { version: 0, value_len: form.value_len as u64 }, out);
+    meta_stored(form, code, StoredReply { version: 0, value_len: form.value_len as u64 }, out);
 }
 
-fn meta_number(form: &MetaForm<'_>, number: &Number, out: &mut impl Sink) {
+fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl Sink) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(number.value);
     if form.with_value {
@@ -457,8 +460,8 @@ fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl Sink) {
     }
 }
 
-fn meta_inspection(form: &MetaForm<'_>, inspection: &Inspection, out: &mut impl Sink) {
-    let Inspection { expiry, access, version, flags, key_len, value_len, now } = *inspection;
+fn meta_inspection(form: &MetaForm<'_>, inspection: &RecordDetails, out: &mut impl Sink) {
+    let RecordDetails { expiry, access, version, flags, key_len, value_len, now } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"ME ");
     key(form, out);

@@ -7,8 +7,8 @@ use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, admin
 use crate::memcached::item_size;
 use crate::memcached::{ClockShift, Command};
 use todana_core::{
-    Arithmetic, Delete, Direction, Family, Get, Needs, Operation, Refusal, RefusedStore, Store, StoreMode,
-    Touch, Ttl,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Operation, RefusalReason, RefusedStore,
+    ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 
 /// The shortest line that is looked at, its end included.
@@ -43,8 +43,8 @@ pub(super) fn decode<'a>(
         b"gat" => gats(dialect, limits, frame, words, false),
         b"gats" => gats(dialect, limits, frame, words, true),
         b"delete" => delete(frame, words),
-        b"incr" => arithmetic(frame, words, Direction::Increment),
-        b"decr" => arithmetic(frame, words, Direction::Decrement),
+        b"incr" => arithmetic(frame, words, ArithmeticDirection::Increment),
+        b"decr" => arithmetic(frame, words, ArithmeticDirection::Decrement),
         b"touch" => touch(limits, frame, words),
         b"add" => store(dialect, limits, frame, words, StoreMode::Add, false),
         b"cas" => store(dialect, limits, frame, words, StoreMode::Set, true),
@@ -158,9 +158,9 @@ impl Retrieval {
         Command::Operation(Operation::Get(Get {
             key,
             touch: self.touch,
-            needs: Needs { version: self.with_version, access: false },
+            needs: ReplyNeeds { version: self.with_version, access: false },
             counts_as_touch: self.touch.is_some(),
-            family: Family::Text,
+            family: CommandFamily::Text,
             ..Get::default()
         }))
     }
@@ -215,11 +215,11 @@ fn store<'a>(
         }))
     };
     if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
-        return frame.without_block(dialect, value_len, refused(Refusal::TooLarge), form);
+        return frame.without_block(dialect, value_len, refused(RefusalReason::TooLarge), form);
     }
     let (value, shared) = match frame.block(dialect, limits, value_len) {
         Block::Refused { message } => {
-            let refused = refused(Refusal::OutOfMemory);
+            let refused = refused(RefusalReason::OutOfMemory);
             return frame.without_block(dialect, value_len, refused, form.refused_by(message));
         }
         Block::Whole(value, shared) => (value, shared),
@@ -235,7 +235,7 @@ fn store<'a>(
         mode,
         compare: is_cas.then_some(unique),
         item_size_max: Some(limits.item_size_max),
-        family: Family::Text,
+        family: CommandFamily::Text,
         ..Store::default()
     }));
     frame.request_with_block(value_len, command, form)
@@ -264,12 +264,16 @@ fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
         return frame.fault(BAD_FORMAT, form);
     }
     frame.request(
-        Command::Operation(Operation::Delete(Delete { key, family: Family::Text, ..Delete::default() })),
+        Command::Operation(Operation::Delete(Delete {
+            key,
+            family: CommandFamily::Text,
+            ..Delete::default()
+        })),
         form,
     )
 }
 
-fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: Direction) -> Step<'a> {
+fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: ArithmeticDirection) -> Step<'a> {
     let (Some(key), Some(delta)) = (words.next(), words.next()) else {
         return frame.fault(BAD_FORMAT, Form::LINE);
     };
@@ -280,7 +284,7 @@ fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: Direction) 
     let Some(delta) = number::unsigned(delta) else {
         return frame.fault("CLIENT_ERROR invalid numeric delta argument", form);
     };
-    let family = Family::Text;
+    let family = CommandFamily::Text;
     frame.request(
         Command::Operation(Operation::Arithmetic(Arithmetic {
             key,

@@ -151,7 +151,7 @@ impl Exports {
         // Known without the disk.
         let of_directory = |number| self.directory(number).map_or(0, |own| own.footprint().checkpoint_bytes);
         let on_disk = |number, database: &Database| {
-            let files = database.engine().durable().map(|files| files.usage().live_bytes);
+            let files = database.engine().durable().map(|files| files.disk_usage().live_bytes);
             files.unwrap_or_else(|| of_directory(number))
         };
         self.end_slow(&|number, database| on_disk(number, database).max(HELD_MAX));

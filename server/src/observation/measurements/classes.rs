@@ -2,7 +2,7 @@
 //!
 //! The small queue of S3-FIFO, where all records begin and most of those that go are found, is told as the cold one; the
 //! main queue, which is for what has been used, as the warm one. Nothing is ever hot. How many there are in each, and ages,
-//! are estimated from the engine's sample ([`todana_core::Survey`]), which is exact for some hundred records.
+//! are estimated from the engine's sample ([`todana_core::RecordSample`]), which is exact for some hundred records.
 //!
 //! Engines count records by sizes and report those that leave; all else about classes is here and in the ledger. The count
 //! by sizes is theirs as tools list keys class by class: classes of which the sample has no record would be missing.
@@ -15,7 +15,7 @@ use crate::observation::class_ledger::ClassEvent::{
 use crate::observation::class_ledger::{ClassEvents, class_of};
 use crate::shared::Shared;
 use todana::ClassCounters;
-use todana_core::{SizeClass, Surveyed};
+use todana_core::{SampledRecord, SizeClass};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
 /// memcached's slab pages, by which `stats slabs` counts.
@@ -57,7 +57,7 @@ pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
     for (index, happened) in database.counters_by_class().iter().enumerate() {
         classes[index.min(last - 1)].happened += *happened;
     }
-    for record in database.engine().survey().records {
+    for record in database.engine().sample_records().records {
         classes[class_of(record.plain_size as usize) - 1].sampled.add(&record);
     }
     for (index, class) in classes.iter_mut().enumerate() {
@@ -73,7 +73,7 @@ pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
 }
 
 impl Sampled {
-    fn add(&mut self, record: &Surveyed) {
+    fn add(&mut self, record: &SampledRecord) {
         self.records += 1;
         self.kept += u64::from(record.is_kept);
         let age = if record.is_kept { &mut self.kept_age_s } else { &mut self.age_s };

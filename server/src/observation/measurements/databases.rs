@@ -7,12 +7,12 @@ use crate::shared::Shared;
 use std::sync::Arc;
 use todana::DataDirectory;
 use todana::update_log::{DurabilityHealth, UpdateLog};
-use todana_core::{Checkpointed, Status};
+use todana_core::{CheckpointedEngine, EngineStatus};
 
 /// A database, read once for all its rows.
 pub(crate) struct OfDatabase {
     pub(crate) number: usize,
-    status: Status,
+    status: EngineStatus,
     directory: Option<Arc<DataDirectory>>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn health(served: &Served) -> Option<&'static str> {
 
 /// Returns the bytes of changes that wait in memory for a checkpoint.
 pub(crate) fn pending_bytes(served: &Served) -> u64 {
-    served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes)
+    served.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
 }
 
 /// Returns true if every change can be brought to disk, where it is to be.

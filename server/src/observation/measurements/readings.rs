@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use todana::{Counters, DataDirectory, Sweeps};
-use todana_core::Status;
+use todana_core::EngineStatus;
 
 /// Everything read at one time, or nearly so: workers go on counting meanwhile.
 pub(crate) struct Readings {
@@ -21,11 +21,11 @@ pub(crate) struct Readings {
     /// Of the first database, since the last reset: commands, ...
     pub(super) counters: Counters,
     /// ... records, ...
-    pub(super) status: Status,
+    pub(super) status: EngineStatus,
     /// ... and sweeps.
     pub(super) sweeps: Sweeps,
     /// Of its engine, since the start.
-    pub(super) engine: Status,
+    pub(super) engine: EngineStatus,
     /// Of its update log in the data directory: the synced bytes, and all.
     pub(super) log: Option<(u64, u64)>,
     /// The data directory, where there is a log.

@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana::{CommitPoint, Records, ScanDirection, Transaction, WorkerCounters};
-use todana_core::{Operation, Place, Record, Reply, Result, Visitor};
+use todana_core::{Operation, Record, Reply, Result, ScanPosition, Visitor};
 
 /// A database of the server's, with a lane of the worker's.
 #[derive(Clone)]
@@ -78,9 +78,9 @@ impl Records for Reach {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<ScanPosition>> {
         self.served().database.scan(from, see)
     }
 

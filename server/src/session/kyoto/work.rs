@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::kyoto::translate;
 use todana::{KeySymbols, Records, ScanDirection};
-use todana_core::{Error, ErrorKind, Operation, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
+use todana_core::{
+    Error, ErrorKind, Operation, Record, Reply, Result as Outcome, ScanPosition, SweepAim, Visitor,
+};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
 
 /// So many records are looked through, or written, between two others' requests ...
@@ -299,7 +301,7 @@ impl Work {
                 served.database.refuse_if_read_only().map_err(failure)?;
                 let now = served.database.now();
                 let mut place = None;
-                if let Some(perishable) = served.database.engine().perishable() {
+                if let Some(perishable) = served.database.engine().sweepable() {
                     loop {
                         let mut is_over = |expiry: todana::Expiry| !expiry.is_live(now);
                         let swept = perishable
@@ -410,9 +412,9 @@ impl Records for Keys<'_> {
 
     fn scan(
         &self,
-        from: Option<Place>,
+        from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Outcome<Option<Place>> {
+    ) -> Outcome<Option<ScanPosition>> {
         self.is_wanted()?;
         let mut left = STEP_RECORDS;
         // Not on through all that does not fit: in between it is asked again whether to go on.

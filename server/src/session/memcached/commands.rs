@@ -18,7 +18,7 @@ use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Database;
-use todana_core::{Refusal, Reply};
+use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::{Authenticate, ClockShift, Command, Export, Exported, List, Streams};
 use todana_protocol::memcached::{Form, Head, Request, encode};
 
@@ -127,7 +127,7 @@ impl MemcachedSession {
             }
             Command::Shutdown { graceful } => {
                 if !shared.options.limits.shutdown_allowed {
-                    reply(Reply::Refused(Refusal::NotEnabled));
+                    reply(Reply::Refused(RefusalReason::NotEnabled));
                     return Next::Continue;
                 }
                 tracing::info!(graceful, "stopping: a client asked for it");
@@ -213,7 +213,7 @@ impl MemcachedSession {
         self.dialect.expel();
         match outcome {
             Outcome::Challenge => reply(Reply::Challenge(b"")),
-            _ => reply(Reply::Refused(Refusal::NotAuthenticated)),
+            _ => reply(Reply::Refused(RefusalReason::NotAuthenticated)),
         }
     }
 
@@ -302,16 +302,16 @@ fn refresh_certificates(shared: &Shared, reply: &mut dyn FnMut(Reply<'_>)) {
 
 fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
     if mebibytes < CACHE_MEMLIMIT_MIN_MIB {
-        return Reply::Refused(Refusal::LimitTooSmall);
+        return Reply::Refused(RefusalReason::LimitTooSmall);
     }
     if mebibytes > CACHE_MEMLIMIT_MAX_MIB {
-        return Reply::Refused(Refusal::LimitInBytes);
+        return Reply::Refused(RefusalReason::LimitInBytes);
     }
     // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.
     let reach_mib = shared.memory.reach_mib();
     if mebibytes > reach_mib {
         tracing::warn!("{mebibytes} MiB cannot be reached from here, only {reach_mib}: restart with -m");
-        return Reply::Refused(Refusal::LimitNotAdjustable);
+        return Reply::Refused(RefusalReason::LimitNotAdjustable);
     }
     shared.memory.set_limit_mib(mebibytes, &shared.databases);
     shared.observation.observers.tell(Streams::SYSTEM, |line| {

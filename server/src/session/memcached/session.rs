@@ -9,7 +9,7 @@ use crate::session::wake::{Ticket, Wake};
 use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
 use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
-use todana_core::{Refusal, Reply};
+use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step as Decoded, encode};
 
@@ -287,7 +287,7 @@ impl Session for MemcachedSession {
         self.upload.is_some()
     }
 
-    fn refuse(&self, refusal: Refusal, output: &mut Output) {
+    fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
         if !self.dialect.is_binary() && !self.is_amid_reply {
             encode(&Form::LINE, &Reply::Refused(refusal), output);
         }

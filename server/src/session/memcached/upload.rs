@@ -4,7 +4,7 @@
 
 use crate::execution::Executor;
 use crate::session::Retained;
-use todana_core::{Buffer, SharedBytes};
+use todana_core::{SharedBytes, ValueBuffer};
 use todana_protocol::memcached::LongBlock;
 
 /// What is read at once: little at first, so that a sender who dribbles pushes nothing out for what does not come; then
@@ -25,7 +25,7 @@ pub(super) struct Announced {
 pub(crate) struct Upload {
     head: Box<[u8]>,
     /// `None` once there is no memory for it.
-    buffer: Option<Box<dyn Buffer>>,
+    buffer: Option<Box<dyn ValueBuffer>>,
     /// How much of the value had come when its memory was given up.
     given_up_at: usize,
     end_len: usize,
@@ -132,7 +132,7 @@ impl Upload {
         };
         let mut end = [0; 2];
         end[..rest.len()].copy_from_slice(rest);
-        let value = self.buffer.take().map(Buffer::into_shared);
+        let value = self.buffer.take().map(ValueBuffer::into_shared);
         let whole = value.map(|value| Received::Whole { value, end, end_len: self.end_len });
         (taken + self.end_len, whole)
     }

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana::Clock;
-use todana_core::{Refusal, Reply};
+use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::Command;
 use todana_protocol::memcached::{Choice, Form, Limits, Step, encode};
 
@@ -164,7 +164,7 @@ impl DatagramServer {
                         refuse(&mut self.output, |out| answer(&request, &Reply::Unknown, out))
                     }
                     Command::Authenticate(_) => refuse(&mut self.output, |out| {
-                        answer(&request, &Reply::Refused(Refusal::NotAuthenticated), out);
+                        answer(&request, &Reply::Refused(RefusalReason::NotAuthenticated), out);
                     }),
                     _ => {
                         let next = if self.context.logs_requests {
@@ -190,7 +190,7 @@ impl DatagramServer {
                 if self.output.len() > room {
                     self.output.clear(0);
                     if is_binary {
-                        answer(&request, &Reply::Refused(Refusal::TooLarge), &mut self.output);
+                        answer(&request, &Reply::Refused(RefusalReason::TooLarge), &mut self.output);
                     } else {
                         encode(&Form::LINE, &Reply::Faulty(TOO_LARGE), &mut self.output);
                     }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Database;
-use todana_core::{Inspection, Place, Reply};
+use todana_core::{RecordDetails, Reply, ScanPosition};
 use todana_protocol::memcached::ClassSet;
 use todana_protocol::memcached::{Form, encode, item_size, size_class};
 
@@ -22,7 +22,7 @@ pub(crate) struct Listing {
     crawler: Arc<Crawler>,
     database: Arc<Database>,
     form: Form<'static>,
-    place: Option<Place>,
+    place: Option<ScanPosition>,
     walk: Walk,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Listing {
 
 impl Walk {
     /// Takes in a record; false when it wants no more.
-    fn meet(&mut self, key: &[u8], inspection: Inspection, form: &Form<'_>, output: &mut Output) -> bool {
+    fn meet(&mut self, key: &[u8], inspection: RecordDetails, form: &Form<'_>, output: &mut Output) -> bool {
         let class = || size_class(item_size(inspection.key_len, inspection.value_len, inspection.flags));
         match self {
             Walk::Records(classes) => {

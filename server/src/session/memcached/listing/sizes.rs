@@ -3,7 +3,7 @@
 //! memcached counts them as they come and go; here they are counted when somebody asks, so that it costs nothing else.
 
 use std::collections::BTreeMap;
-use todana_core::{Inspection, Reply};
+use todana_core::{RecordDetails, Reply};
 use todana_protocol::memcached::item_size;
 
 /// Sizes are told to the next multiple of this.
@@ -16,7 +16,7 @@ const STEP: u64 = 32;
 pub(crate) struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
-    pub(crate) fn add(&mut self, record: &Inspection) {
+    pub(crate) fn add(&mut self, record: &RecordDetails) {
         let size = item_size(record.key_len, record.value_len, record.flags);
         *self.0.entry(size.next_multiple_of(STEP)).or_default() += 1;
     }

@@ -3,30 +3,30 @@
 use crate::raw::{Mapping, SYSTEM_PAGE};
 use std::any::Any;
 use std::sync::Arc;
-use todana_core::{Buffer, Error, ErrorKind, Result, SharedBytes};
+use todana_core::{Error, ErrorKind, Result, SharedBytes, ValueBuffer};
 
 /// A mapping of the value's length: it takes memory as it is filled.
-pub(crate) struct ValueBuffer {
+pub(crate) struct MappedBuffer {
     mapping: Option<Mapping>,
     len: usize,
     filled: usize,
 }
 
-impl ValueBuffer {
-    pub(crate) fn new(len: usize) -> Result<ValueBuffer> {
+impl MappedBuffer {
+    pub(crate) fn new(len: usize) -> Result<MappedBuffer> {
         let mapping = match len {
             0 => None,
             _ => Some(Mapping::new(len.next_multiple_of(SYSTEM_PAGE)).map_err(|error| {
                 Error::new(ErrorKind::Full, format!("no memory for a value of {len} bytes: {error}"))
             })?),
         };
-        Ok(ValueBuffer { mapping, len, filled: 0 })
+        Ok(MappedBuffer { mapping, len, filled: 0 })
     }
 
     /// The next bytes to be filled, at most `len`.
-    pub(crate) fn room(buffer: &mut dyn Buffer, len: usize) -> Result<&mut [u8]> {
+    pub(crate) fn room(buffer: &mut dyn ValueBuffer, len: usize) -> Result<&mut [u8]> {
         let buffer = (buffer as &mut dyn Any)
-            .downcast_mut::<ValueBuffer>()
+            .downcast_mut::<MappedBuffer>()
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "a buffer of another engine"))?;
         let end = buffer.len.min(buffer.filled.saturating_add(len));
         let bytes = buffer.mapping.as_mut().map_or(&mut [][..], Mapping::bytes_mut);
@@ -34,7 +34,7 @@ impl ValueBuffer {
     }
 }
 
-impl Buffer for ValueBuffer {
+impl ValueBuffer for MappedBuffer {
     fn len(&self) -> usize {
         self.len
     }
