@@ -1,33 +1,34 @@
-//! Records copied out of a database, so that no lock is held while somebody works on them: packed, as an allocation for each key and each
-//! value would cost more than the copy.
+//! Records copied out of a database, so that no lock is held while they are used. They are packed,
+//! because an allocation for each key and value would cost more than the copy.
 
 use crate::OwnedRecord;
 use std::ops::ControlFlow;
 use todana_core::{Attributes, Record};
 
-/// A batch is full with so many bytes, whatever their number.
+/// A batch is full when it has this many bytes.
 const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct RecordBatch {
     bytes: Vec<u8>,
-    spans: Vec<Span>,
-    /// The first that has not been taken ...
+    spans: Vec<RecordSpan>,
+    /// Index of the first record that has not been taken.
     first: usize,
-    /// ... and the one behind the last.
+    /// Index after the last record that has not been taken.
     end: usize,
 }
 
 #[derive(Debug)]
-struct Span {
+struct RecordSpan {
     key_at: usize,
     value_at: usize,
     end: usize,
     attributes: Attributes,
 }
 
-impl Batch {
-    /// Takes a copy; breaks when there are `records_max` or when they are long.
+impl RecordBatch {
+    /// Appends a copy of a record. Breaks when the batch is full, at `records_max` records or at
+    /// `BYTES_MAX` bytes.
     pub(crate) fn push(
         &mut self,
         key: &[u8],
@@ -41,7 +42,7 @@ impl Batch {
             self.bytes.extend_from_slice(record.value);
             record.attributes
         });
-        self.spans.push(Span { key_at, value_at, end: self.bytes.len(), attributes });
+        self.spans.push(RecordSpan { key_at, value_at, end: self.bytes.len(), attributes });
         self.end = self.spans.len();
         if self.end >= records_max || self.bytes.len() >= BYTES_MAX {
             ControlFlow::Break(())
@@ -50,7 +51,7 @@ impl Batch {
         }
     }
 
-    /// Empties it, and keeps its memory unless a long value has made it large.
+    /// Empties the batch. Keeps its memory unless a long value has made it large.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         if self.bytes.capacity() > 4 * BYTES_MAX {
@@ -70,19 +71,19 @@ impl Batch {
         (&self.bytes[span.key_at..span.value_at], Record::new(value, span.attributes))
     }
 
-    /// What was pushed last.
+    /// Returns the key of the record pushed last.
     pub(crate) fn last(&self) -> Option<&[u8]> {
         self.end.checked_sub(1).filter(|&last| last >= self.first).map(|last| self.at(last).0)
     }
 
-    /// Takes what was pushed first.
+    /// Takes the record pushed first.
     pub(crate) fn take_first(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
         let index = (self.first < self.end).then_some(self.first)?;
         self.first += 1;
         Some(self.owned(index))
     }
 
-    /// Takes what was pushed last.
+    /// Takes the record pushed last.
     pub(crate) fn take_last(&mut self) -> Option<(Vec<u8>, OwnedRecord)> {
         self.end = (self.first < self.end).then(|| self.end - 1)?;
         Some(self.owned(self.end))
@@ -93,7 +94,7 @@ impl Batch {
         (key.to_vec(), OwnedRecord::of(record))
     }
 
-    /// All that have not been taken.
+    /// Iterates over the records that have not been taken.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Record<'_>)> {
         (self.first..self.end).map(|index| self.at(index))
     }

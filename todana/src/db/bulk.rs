@@ -1,6 +1,7 @@
-//! Many records at once: several atomically, all one after the other, all on many threads.
+//! Operations on many records: several records atomically, all records one by one, all records on
+//! many threads.
 
-use super::batch::Batch;
+use super::batch::RecordBatch;
 use super::{Db, RecordIter};
 use crate::{Record, Records, UpdateAction};
 use parking_lot::Mutex;
@@ -10,9 +11,11 @@ use std::thread;
 use todana_core::Result;
 
 impl Db {
-    /// Runs `update` on each of these records, and does as it says with all of them at once: nobody changes any of them in between, and
-    /// others see all of it or nothing. A key that is named twice is shown the second time as the first has left it. It is a small
-    /// [transaction](Db::begin), and fails as that does; `update` must not write to the database otherwise.
+    /// Calls `update` for each of these records and applies all its decisions together: no other
+    /// thread changes any of them in between, and others see all changes or none. A key that is
+    /// given twice is shown the second time as the first call has left it. This is a small
+    /// [transaction](Db::begin) and fails as one does; `update` must not write to the database
+    /// itself.
     ///
     /// ```
     /// # use todana::{Db, Records, UpdateAction};
@@ -34,15 +37,16 @@ impl Db {
     ) -> Result<()> {
         let transaction = self.begin()?;
         for key in keys {
-            // Within a transaction a record is shown once.
+            // A transaction shows a record only once.
             transaction.update(key, &mut |record| update(key, record))?;
         }
         transaction.commit()
     }
 
-    /// Runs `update` on every live record and does as it says, each record atomically by itself; returns how many were changed. Records
-    /// that come meanwhile are met or not. `update` may run more than once for a record, under a lock of the engine: it must be brief and
-    /// must not call the database.
+    /// Calls `update` for every live record and applies its decision, atomically for each record.
+    /// Returns the number of records changed. Records added in the meantime may be shown. `update`
+    /// may run more than once for a record, under a lock of the engine: it must be brief and must
+    /// not call the database.
     ///
     /// ```
     /// # use todana::{Db, Records, UpdateAction};
@@ -70,9 +74,10 @@ impl Db {
         Ok(changed)
     }
 
-    /// Shows every live record on many threads at once, as many as there are cores if `threads` is `None`; the first error that `see` returns
-    /// ends it. What holds for an iterator ([`Records::iter`]) holds here: the threads take turns in fetching batches, no lock is held while
-    /// `see` runs, and it may call the database.
+    /// Calls `see` for every live record, on `threads` threads or on as many as there are cores.
+    /// The first error that `see` returns ends the scan. The guarantees of an iterator
+    /// ([`Records::iter`]) hold: the threads fetch batches in turn, no lock is held while `see`
+    /// runs, and it may call the database.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,29 +97,30 @@ impl Db {
         threads: Option<usize>,
         see: &(dyn Fn(&[u8], Record<'_>) -> Result<()> + Sync),
     ) -> Result<()> {
-        deal(self, threads, &|_, key, record| see(key, record), &|_| (), &|()| Ok(()))
+        distribute(self, threads, &|_, key, record| see(key, record), &|_| (), &|()| Ok(()))
     }
 }
 
-/// How many threads are meant.
+/// Returns the number of threads to use.
 pub(crate) fn thread_count(threads: Option<usize>) -> usize {
     threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get)).max(1)
 }
 
-/// What a thread does with each record that it is dealt, beside what it has of its own.
-type See<'s, T> = dyn Fn(&mut T, &[u8], Record<'_>) -> Result<()> + Sync + 's;
+/// Called with a thread's own state for each record that the thread receives.
+type RecordHandler<'s, T> = dyn Fn(&mut T, &[u8], Record<'_>) -> Result<()> + Sync + 's;
 
-/// Deals all records out to so many threads, each of which has something of its own, and gives it to `finish` when no records are left.
-pub(crate) fn deal<T>(
+/// Distributes all records over `threads` threads. Each has its own state, which `own` creates and
+/// `finish` receives when no records are left.
+pub(crate) fn distribute<T>(
     records: &(impl Records + Sync),
     threads: Option<usize>,
-    see: &See<'_, T>,
+    see: &RecordHandler<'_, T>,
     own: &(dyn Fn(usize) -> T + Sync),
     finish: &(dyn Fn(T) -> Result<()> + Sync),
 ) -> Result<()> {
     let (source, has_failed) = (Mutex::new(RecordIter::new(records)), AtomicBool::new(false));
     let work = |number: usize| -> Result<()> {
-        let (mut mine, mut batch) = (own(number), Batch::default());
+        let (mut mine, mut batch) = (own(number), RecordBatch::default());
         while !has_failed.load(Ordering::Relaxed) && source.lock().fill(&mut batch)? {
             batch.iter().try_for_each(|(key, record)| see(&mut mine, key, record))?;
         }
@@ -136,7 +142,7 @@ pub(crate) fn deal<T>(
         for other in others {
             outcomes.push(match other {
                 Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // The others do its work.
+                // The other threads do its work.
                 Err(_) => Ok(()),
             });
         }

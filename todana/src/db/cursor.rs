@@ -1,4 +1,4 @@
-//! Cursors: a place among the records that is remembered between calls.
+//! Cursors: a position among the records that is remembered between calls.
 
 use super::iter::unordered;
 use crate::records::ScanDirection;
@@ -10,12 +10,12 @@ use todana_core::{Result, ScanPosition};
 
 /// A cursor over the records of a database or a transaction ([`Records::cursor`]).
 ///
-/// It remembers a key, holds no lock, and survives whatever is written meanwhile: where its record has been removed, it stands where that
-/// was, and goes on to the next one. Each step looks anew, at the cost of a lookup; for passing over many records an iterator
-/// ([`Records::iter`]) is faster.
+/// A cursor stores a key, holds no lock, and survives all writes: if its record is removed, it
+/// stays at that position and continues with the next record. Each step costs a lookup; an iterator
+/// ([`Records::iter`]) is faster for many records.
 ///
-/// Where keys have an order it goes both ways. Where they have none it goes forward, from the first record or one that it has
-/// jumped to, and fails with `Invalid` otherwise.
+/// Over an ordered database the cursor moves both ways. Over an unordered one it moves forward
+/// only, from the first record or from one that it jumped to, and fails with `Invalid` otherwise.
 ///
 /// ```
 /// use todana::{Db, Records};
@@ -35,14 +35,15 @@ use todana_core::{Result, ScanPosition};
 pub struct RecordCursor<R> {
     records: R,
     key: Option<Vec<u8>>,
-    next: Next,
+    next: NextKeys,
 }
 
-/// What lies ahead where there is no order.
-enum Next {
-    /// These keys, which came together with the last, and what lies from the place on; at the end, none.
+/// The records after the cursor in an unordered database.
+enum NextKeys {
+    /// First these keys, which were read together with the last one, then everything from the place
+    /// on; nothing follows if it is `None`.
     Places(VecDeque<Vec<u8>>, Option<ScanPosition>),
-    /// It has jumped here, and where that lies is not known.
+    /// The cursor has jumped here, and the place of its record is unknown.
     Unknown,
 }
 
@@ -54,7 +55,8 @@ impl<R> fmt::Debug for RecordCursor<R> {
 }
 
 impl<R: Records> RecordCursor<R> {
-    /// A cursor over `records`: over a clone of a [`Db`](crate::Db), for one that borrows nothing. It stands nowhere at first.
+    /// Creates a cursor over `records`, which may be a clone of a [`Db`](crate::Db) if the cursor
+    /// must not borrow. At first the cursor stands at no record.
     ///
     /// ```
     /// # use todana::{RecordCursor, Db, Records};
@@ -64,23 +66,24 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn new(records: R) -> RecordCursor<R> {
-        RecordCursor { records, key: None, next: Next::Unknown }
+        RecordCursor { records, key: None, next: NextKeys::Unknown }
     }
 
-    /// What it goes over.
+    /// Returns the records that the cursor moves over.
     pub fn records(&self) -> &R {
         &self.records
     }
 
-    /// Goes to the first record. False if there is none, as with all that moves it; it stands nowhere then.
+    /// Moves to the first record. As all moves do, returns false if there is none; the cursor then
+    /// stands at no record.
     pub fn first(&mut self) -> Result<bool> {
         if self.records.is_ordered() {
-            return self.go(ScanDirection::Up, Bound::Unbounded);
+            return self.move_to(ScanDirection::Up, Bound::Unbounded);
         }
-        self.scan_on(VecDeque::new(), None)
+        self.scan_from(VecDeque::new(), None)
     }
 
-    /// Goes to the last record.
+    /// Moves to the last record.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -94,22 +97,22 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn last(&mut self) -> Result<bool> {
-        self.must_be_ordered("there is no last one")?;
-        self.go(ScanDirection::Down, Bound::Unbounded)
+        self.check_ordered("there is no last one")?;
+        self.move_to(ScanDirection::Down, Bound::Unbounded)
     }
 
-    /// Goes to the record of this key or, where keys have an order, the first one behind it. Where they have none the next step
-    /// looks for its place among all.
+    /// Moves to the record of this key or, in an ordered database, to the first record after it. In
+    /// an unordered one the next step searches for its place with a scan.
     pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
         if self.records.is_ordered() {
-            return self.go(ScanDirection::Up, Bound::Included(key));
+            return self.move_to(ScanDirection::Up, Bound::Included(key));
         }
-        self.next = Next::Unknown;
+        self.next = NextKeys::Unknown;
         self.key = self.records.contains(key)?.then(|| key.to_vec());
         Ok(self.key.is_some())
     }
 
-    /// Goes to the record of this key, or the last one before it.
+    /// Moves to the record of this key, or to the last record before it.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -121,46 +124,46 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
-        self.must_be_ordered("nothing lies before a key")?;
-        self.go(ScanDirection::Down, Bound::Included(key))
+        self.check_ordered("nothing lies before a key")?;
+        self.move_to(ScanDirection::Down, Bound::Included(key))
     }
 
-    /// Goes to the next record; from nowhere, nowhere.
+    /// Moves to the next record. Returns false if the cursor stands at no record.
     pub fn step(&mut self) -> Result<bool> {
         let Some(key) = self.key.take() else { return Ok(false) };
         if self.records.is_ordered() {
-            return self.go(ScanDirection::Up, Bound::Excluded(&key));
+            return self.move_to(ScanDirection::Up, Bound::Excluded(&key));
         }
-        match std::mem::replace(&mut self.next, Next::Unknown) {
-            Next::Places(keys, None) if keys.is_empty() => Ok(false),
-            Next::Places(keys, place) => self.scan_on(keys, place),
-            Next::Unknown => {
+        match std::mem::replace(&mut self.next, NextKeys::Unknown) {
+            NextKeys::Places(keys, None) if keys.is_empty() => Ok(false),
+            NextKeys::Places(keys, place) => self.scan_from(keys, place),
+            NextKeys::Unknown => {
                 let (keys, place) = self.seek(&key)?;
-                if place.is_none() && keys.is_empty() { Ok(false) } else { self.scan_on(keys, place) }
+                if place.is_none() && keys.is_empty() { Ok(false) } else { self.scan_from(keys, place) }
             }
         }
     }
 
-    /// Goes to the record before; from nowhere, nowhere.
+    /// Moves to the previous record. Returns false if the cursor stands at no record.
     pub fn step_back(&mut self) -> Result<bool> {
-        self.must_be_ordered("there is no going backwards in it")?;
+        self.check_ordered("there is no going backwards in it")?;
         match self.key.take() {
-            Some(key) => self.go(ScanDirection::Down, Bound::Excluded(&key)),
+            Some(key) => self.move_to(ScanDirection::Down, Bound::Excluded(&key)),
             None => Ok(false),
         }
     }
 
-    /// The key where it stands; `None` nowhere.
+    /// Returns the key at the cursor, or `None` if it stands at no record.
     pub fn key(&self) -> Option<&[u8]> {
         self.key.as_deref()
     }
 
-    /// The value there, as it is now; `None` if the record is gone.
+    /// Returns the present value of the record, or `None` if it was removed.
     pub fn value(&self) -> Result<Option<Vec<u8>>> {
         self.key.as_ref().map_or(Ok(None), |key| self.records.get(key))
     }
 
-    /// The record there, with its attributes, as it is now; `None` if it is gone.
+    /// Returns the present record with its attributes, or `None` if it was removed.
     ///
     /// ```
     /// # use todana::{Db, Records, Ttl};
@@ -179,7 +182,8 @@ impl<R: Records> RecordCursor<R> {
         Ok(found)
     }
 
-    /// Gives the record there another value; flags and expiry stay. False if it is gone.
+    /// Replaces the value of the record; flags and expiry stay. Returns false if the record was
+    /// removed.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -202,12 +206,13 @@ impl<R: Records> RecordCursor<R> {
         Ok(was_there)
     }
 
-    /// Removes the record there; the cursor stays, and steps from there on. False if it is gone.
+    /// Removes the record. The cursor keeps its position and steps on from there. Returns false if
+    /// the record was already removed.
     pub fn remove(&self) -> Result<bool> {
         self.key.as_ref().map_or(Ok(false), |key| self.records.remove(key))
     }
 
-    /// Removes the record there and returns its value.
+    /// Removes the record and returns its value.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -224,14 +229,14 @@ impl<R: Records> RecordCursor<R> {
         self.key.as_ref().map_or(Ok(None), |key| self.records.seize(key))
     }
 
-    fn must_be_ordered(&self, what: &str) -> Result<()> {
+    fn check_ordered(&self, what: &str) -> Result<()> {
         if self.records.is_ordered() { Ok(()) } else { Err(unordered(what)) }
     }
 
-    /// Goes to the first record from a bound on, by the order.
-    fn go(&mut self, heading: ScanDirection, from: Bound<&[u8]>) -> Result<bool> {
+    /// Moves to the first record from a bound on, in the order of the keys.
+    fn move_to(&mut self, direction: ScanDirection, from: Bound<&[u8]>) -> Result<bool> {
         let mut found = None;
-        self.records.walk(heading, from, &mut |key, _| {
+        self.records.walk(direction, from, &mut |key, _| {
             found = Some(key.to_vec());
             ControlFlow::Break(())
         })?;
@@ -239,9 +244,11 @@ impl<R: Records> RecordCursor<R> {
         Ok(self.key.is_some())
     }
 
-    /// Goes to the first of these keys that is still there, or of what lies from the place on.
-    fn scan_on(&mut self, mut keys: VecDeque<Vec<u8>>, mut place: Option<ScanPosition>) -> Result<bool> {
-        // Which lie together come together: the first of them was seen just now, the others may have gone.
+    /// Moves to the first of these keys that still exists, or to the first record from the place
+    /// on.
+    fn scan_from(&mut self, mut keys: VecDeque<Vec<u8>>, mut place: Option<ScanPosition>) -> Result<bool> {
+        // Records at one place are returned together. The first of them was seen just now; the
+        // others may have been removed.
         let mut is_fresh = keys.is_empty();
         if is_fresh {
             place = self.records.scan(place, &mut |key, _| {
@@ -257,23 +264,24 @@ impl<R: Records> RecordCursor<R> {
             }
             is_fresh = false;
             if keys.is_empty() && place.is_some() {
-                return self.scan_on(keys, place);
+                return self.scan_from(keys, place);
             }
         }
-        self.next = Next::Places(keys, place);
+        self.next = NextKeys::Places(keys, place);
         Ok(self.key.is_some())
     }
 
-    /// What lies behind this key, in the order of the engine's scans; nothing if it is gone.
+    /// Returns the keys that follow this key in scan order, and the place after them. Returns
+    /// nothing if the key was removed.
     fn seek(&self, key: &[u8]) -> Result<(VecDeque<Vec<u8>>, Option<ScanPosition>)> {
-        let (mut behind, mut is_found) = (VecDeque::new(), false);
+        let (mut following, mut is_found) = (VecDeque::new(), false);
         let place = self.records.scan(None, &mut |other, _| {
             if is_found {
-                behind.push_back(other.to_vec());
+                following.push_back(other.to_vec());
             }
             is_found |= other == key;
             if is_found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        Ok((behind, place))
+        Ok((following, place))
     }
 }

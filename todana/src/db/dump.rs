@@ -1,6 +1,6 @@
-//! Kyoto Cabinet's snapshots (`.kcss`) of a whole database, as files and as streams.
+//! Kyoto Cabinet's snapshots (`.kcss`) of a database, as files and as streams.
 
-use super::transfer::{Intake, unwritable};
+use super::transfer::{RecordLoader, unwritable};
 use super::{Db, LoadSummary, MergePolicy};
 use crate::data_directory::cannot;
 use crate::kyoto::{DumpFailure, DumpWriter, NEVER, expiry_of, read_dump, time_of};
@@ -12,16 +12,16 @@ use std::path::Path;
 use todana_core::{Error, Expiry, Result};
 use todana_protocol::kyoto::Stored;
 
-/// Of the longest key and value, and what stands before them.
+/// Length of the longest key and value with the lengths before them.
 const RECORD_LEN_MAX: usize = 2 * ((1 << 30) + 16);
 
-/// The form of the values in a snapshot of Kyoto Cabinet's.
+/// The form of the values in a snapshot of Kyoto Cabinet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpedValues {
-    /// Values alone, as Kyoto Cabinet has them. Nothing expires.
+    /// Values alone, as in Kyoto Cabinet. Records do not expire.
     #[default]
     Bare,
-    /// Five bytes before each value are its expiry, as Kyoto Tycoon has them.
+    /// Five bytes before each value hold its expiry, as in Kyoto Tycoon.
     Timed,
 }
 
@@ -43,9 +43,10 @@ impl DumpedValues {
 }
 
 impl Db {
-    /// Writes all records as a snapshot of Kyoto Cabinet's (`.kcss`), and returns how many. They are as of one moment, as in a
-    /// [`snapshot`](Db::snapshot). Client flags are left out, and a sliding expiry becomes a fixed one. Fails with `Unavailable` if
-    /// `out` does, and with `Busy` within a transaction of this thread.
+    /// Writes all records as a snapshot of Kyoto Cabinet (`.kcss`) and returns their number. The
+    /// records are as of one moment, as in a [`snapshot`](Db::snapshot). Client flags are omitted,
+    /// and a sliding expiry becomes a fixed one. Fails with `Unavailable` if writing to `out`
+    /// fails, and with `Busy` within a transaction of this thread.
     ///
     /// ```
     /// # use todana::{Db, DumpedValues, Records};
@@ -70,26 +71,27 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of such a snapshot over those that are there. What has expired is left out. Memory holds a few megabytes
-    /// and the longest record. Fails with `Corrupt` where the snapshot is damaged or cut, which the error names; the records before
-    /// that place are stored then. [`load_snapshot_file`](Db::load_snapshot_file) stores none of them.
+    /// Stores the records of such a snapshot and replaces existing ones. Expired records are
+    /// skipped. Memory holds a few megabytes and the longest record. Fails with `Corrupt` where the
+    /// snapshot is damaged or truncated; the error names the place, and the records before it are
+    /// stored. [`load_snapshot_file`](Db::load_snapshot_file) stores none of them.
     pub fn load_snapshot(&self, input: &mut impl Read, values: DumpedValues) -> Result<LoadSummary> {
         let (mut loaded, now) = (LoadSummary::default(), self.database().now());
-        let mut intake = Intake::new(self, MergePolicy::Set);
+        let mut loader = RecordLoader::new(self, MergePolicy::Set);
         let outcome = read_records(input, values, &mut |key, record| {
             if !record.expiry.is_live(now) {
                 loaded.expired += 1;
                 return Ok(());
             }
-            intake.put(key.to_vec(), record)
+            loader.put(key.to_vec(), record)
         });
-        // What was read is stored, whatever comes after it.
-        loaded.stored = intake.finish()?;
+        // Store what was read, whatever follows it.
+        loaded.stored = loader.finish()?;
         outcome.map(|()| loaded)
     }
 
-    /// Writes a snapshot to a file. A file of that name is replaced once the snapshot is complete and on disk; until then, and after a
-    /// failure, it is as it was.
+    /// Writes a snapshot to a file. An existing file is replaced when the snapshot is complete and
+    /// on disk; until then, and after a failure, it stays unchanged.
     pub fn dump_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<u64> {
         let failed = |error| cannot("write", path, &error);
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -108,8 +110,9 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of a snapshot in a file. The whole file is read before the first record is stored: one that is damaged or cut
-    /// changes nothing. (A pipe can be read once only; it is read as [`load_snapshot`](Db::load_snapshot) does.)
+    /// Stores the records of a snapshot file. The complete file is read before the first record is
+    /// stored, so a damaged or truncated file changes nothing. (A pipe can be read only once; it is
+    /// loaded as by [`load_snapshot`](Db::load_snapshot).)
     pub fn load_snapshot_file(&self, path: &Path, values: DumpedValues) -> Result<LoadSummary> {
         let failed = |error| cannot("read", path, &error);
         let of_file = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -122,7 +125,7 @@ impl Db {
     }
 }
 
-/// Shows the records of a snapshot.
+/// Calls `see` with the records of a snapshot.
 fn read_records(
     input: &mut impl Read,
     values: DumpedValues,

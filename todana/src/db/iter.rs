@@ -1,6 +1,7 @@
-//! Iterators over records, fetched in batches: no lock is held while the caller works, and writes go on meanwhile.
+//! Iterators over records, which are fetched in batches: no lock is held while the caller works,
+//! and writes continue in the meantime.
 
-use super::batch::Batch;
+use super::batch::RecordBatch;
 use crate::records::ScanDirection;
 use crate::{OwnedRecord, Records};
 use std::cmp::Ordering;
@@ -8,22 +9,25 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use todana_core::{Error, ErrorKind, Result, ScanPosition};
 
-/// The first batch is small, as whoever wants the first ten records shall not pay for a thousand.
+/// The first batch is small, so that a caller who wants ten records does not pay for a thousand.
 const FIRST_BATCH: usize = 16;
 const LAST_BATCH: usize = 1024;
 
-/// An iterator over the records of a database or a transaction: [`Records::iter`], [`Records::range`], [`Records::prefix`].
+/// An iterator over the records of a database or a transaction: [`Records::iter`],
+/// [`Records::range`], [`Records::prefix`].
 ///
-/// It yields keys and values; [`records`](RecordIter::records) and [`keys`](RecordIter::keys) make others of it. What is written meanwhile is
-/// seen or not. On an engine without an order a record that is there throughout comes at least once; on an ordered one exactly once, in the
-/// order of the keys, and [`rev`](Iterator::rev) goes the other way. After an error there is nothing more.
-pub struct RecordIter<R>(Walk<R>);
+/// Yields keys and values; [`records`](RecordIter::records) and [`keys`](RecordIter::keys) convert
+/// it. Records written in the meantime may or may not be seen. A record that exists throughout is
+/// yielded at least once by an unordered engine. An ordered engine yields it exactly once and in
+/// the order of the keys, and [`rev`](Iterator::rev) reverses the order. After an error the
+/// iterator ends.
+pub struct RecordIter<R>(BatchedScan<R>);
 
 /// An iterator over records with their attributes: [`RecordIter::records`].
-pub struct IterRecords<R>(Walk<R>);
+pub struct IterRecords<R>(BatchedScan<R>);
 
 /// An iterator over keys: [`RecordIter::keys`].
-pub struct IterKeys<R>(Walk<R>);
+pub struct IterKeys<R>(BatchedScan<R>);
 
 impl<R> fmt::Debug for RecordIter<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,12 +48,14 @@ impl<R> fmt::Debug for IterKeys<R> {
 }
 
 impl<R: Records> RecordIter<R> {
-    /// All records of `records`: of a clone of a [`Db`](crate::Db), for an iterator that borrows nothing.
+    /// Iterates over all records of `records`, which may be a clone of a [`Db`](crate::Db) if the
+    /// iterator must not borrow.
     pub fn new(records: R) -> RecordIter<R> {
         RecordIter::with_prefix(records, b"")
     }
 
-    /// The records whose keys lie between these bounds, in their order: [`Records::range`]. Fails with `Invalid` where they have none.
+    /// Iterates over the records with keys between these bounds, in order; see [`Records::range`].
+    /// Fails with `Invalid` for an unordered database.
     ///
     /// ```
     /// # use std::ops::Bound;
@@ -64,10 +70,11 @@ impl<R: Records> RecordIter<R> {
         if !records.is_ordered() {
             return Err(unordered("there are no ranges of them"));
         }
-        Ok(RecordIter(Walk::new(records, Source::Order { lower, upper })))
+        Ok(RecordIter(BatchedScan::new(records, ScanSource::Order { lower, upper })))
     }
 
-    /// The records whose keys begin with this: [`Records::prefix`]. Where keys have no order all are looked at.
+    /// Iterates over the records with keys that begin with `prefix`; see [`Records::prefix`]. In an
+    /// unordered database all records are read.
     ///
     /// ```
     /// # use todana::{Db, RecordIter, Records};
@@ -81,14 +88,14 @@ impl<R: Records> RecordIter<R> {
         let source = if records.is_ordered() {
             let lower = if prefix.is_empty() { Bound::Unbounded } else { Bound::Included(prefix.to_vec()) };
             let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-            Source::Order { lower, upper }
+            ScanSource::Order { lower, upper }
         } else {
-            Source::Places { next: None, prefix: prefix.to_vec() }
+            ScanSource::Places { next: None, prefix: prefix.to_vec() }
         };
-        RecordIter(Walk::new(records, source))
+        RecordIter(BatchedScan::new(records, source))
     }
 
-    /// The same with the attributes of each record.
+    /// Converts this into an iterator over records with their attributes.
     ///
     /// ```
     /// # use todana::{Db, Expiry, Records, Ttl};
@@ -102,7 +109,7 @@ impl<R: Records> RecordIter<R> {
         IterRecords(self.0)
     }
 
-    /// Only the keys; values are not copied.
+    /// Converts this into an iterator over keys, which copies no values.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -117,8 +124,9 @@ impl<R: Records> RecordIter<R> {
         IterKeys(self.0)
     }
 
-    /// Fetches the next records in one go, so that whoever has many threads can deal them out. False when there are none.
-    pub(crate) fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
+    /// Fetches the next batch, for a caller that distributes records over threads. Returns false if
+    /// no records are left.
+    pub(crate) fn fill(&mut self, batch: &mut RecordBatch) -> Result<bool> {
         self.0.batch_len = LAST_BATCH;
         self.0.fetch(ScanDirection::Up)?;
         std::mem::swap(&mut self.0.front, batch);
@@ -127,7 +135,7 @@ impl<R: Records> RecordIter<R> {
     }
 }
 
-/// The first key behind all that begin with this; `None` if there is none.
+/// Returns the first key after all keys that begin with `prefix`, or `None` if there is none.
 pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut key = prefix[..=last].to_vec();
@@ -135,28 +143,36 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(key)
 }
 
-struct Walk<R> {
+struct BatchedScan<R> {
     records: R,
-    source: Source,
+    source: ScanSource,
     wants_values: bool,
     is_over: bool,
     batch_len: usize,
-    front: Batch,
-    /// What was fetched from the other end; descending.
-    back: Batch,
+    front: RecordBatch,
+    /// Records fetched from the other end, in descending order.
+    back: RecordBatch,
 }
 
-enum Source {
-    /// What lies between these has not been fetched.
+enum ScanSource {
+    /// The keys between these bounds have not been fetched.
     Order { lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>> },
-    /// What lies from here on has not been fetched.
+    /// The records from this place on have not been fetched.
     Places { next: Option<ScanPosition>, prefix: Vec<u8> },
 }
 
-impl<R: Records> Walk<R> {
-    fn new(records: R, source: Source) -> Walk<R> {
-        let (front, back) = (Batch::default(), Batch::default());
-        Walk { records, source, wants_values: true, is_over: false, batch_len: FIRST_BATCH, front, back }
+impl<R: Records> BatchedScan<R> {
+    fn new(records: R, source: ScanSource) -> BatchedScan<R> {
+        let (front, back) = (RecordBatch::default(), RecordBatch::default());
+        BatchedScan {
+            records,
+            source,
+            wants_values: true,
+            is_over: false,
+            batch_len: FIRST_BATCH,
+            front,
+            back,
+        }
     }
 
     fn next(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
@@ -166,7 +182,7 @@ impl<R: Records> Walk<R> {
             self.is_over = true;
             return Some(Err(error));
         }
-        // What was fetched from the other end lies behind all that comes from this one.
+        // Records fetched from the other end follow all that are fetched from this end.
         self.front.take_first().or_else(|| self.back.take_last()).map(Ok)
     }
 
@@ -180,9 +196,9 @@ impl<R: Records> Walk<R> {
         self.back.take_first().or_else(|| self.front.take_last()).map(Ok)
     }
 
-    /// Fetches the next batch from one end; there may be nothing in it only when all has been fetched.
-    fn fetch(&mut self, heading: ScanDirection) -> Result<()> {
-        let batch = match heading {
+    /// Fetches the next batch from one end. The batch is empty only after everything was fetched.
+    fn fetch(&mut self, direction: ScanDirection) -> Result<()> {
+        let batch = match direction {
             ScanDirection::Up => &mut self.front,
             ScanDirection::Down => &mut self.back,
         };
@@ -191,14 +207,14 @@ impl<R: Records> Walk<R> {
         self.batch_len = (records_max * 2).min(LAST_BATCH);
         match &mut self.source {
             _ if self.is_over => {}
-            Source::Order { lower, upper } => {
-                let (near, far) = match heading {
+            ScanSource::Order { lower, upper } => {
+                let (near, far) = match direction {
                     ScanDirection::Up => (lower, &*upper),
                     ScanDirection::Down => (upper, &*lower),
                 };
                 self.is_over = true;
-                self.records.walk(heading, borrow(near), &mut |key, record| {
-                    if is_past(key, heading, far) {
+                self.records.walk(direction, borrow(near), &mut |key, record| {
+                    if is_past(key, direction, far) {
                         return ControlFlow::Break(());
                     }
                     let flow = batch.push(key, wants_values.then_some(record), records_max);
@@ -209,10 +225,10 @@ impl<R: Records> Walk<R> {
                     *near = Bound::Excluded(key.to_vec());
                 }
             }
-            Source::Places { .. } if heading == ScanDirection::Down => {
+            ScanSource::Places { .. } if direction == ScanDirection::Down => {
                 return Err(unordered("there is no going backwards in it"));
             }
-            Source::Places { next, prefix } => {
+            ScanSource::Places { next, prefix } => {
                 while !self.is_over && batch.is_empty() {
                     *next = self.records.scan(next.take(), &mut |key, record| {
                         if key.starts_with(prefix) {
@@ -229,7 +245,7 @@ impl<R: Records> Walk<R> {
     }
 }
 
-/// What cannot be done where keys have no order.
+/// Returns the error for an operation that an unordered database does not support.
 pub(crate) fn unordered(what: &str) -> Error {
     Error::new(ErrorKind::Invalid, format!("this kind of database keeps no order of keys: {what}"))
 }
@@ -238,10 +254,10 @@ pub(crate) fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Whether a key lies beyond the other end.
-fn is_past(key: &[u8], heading: ScanDirection, far: &Bound<Vec<u8>>) -> bool {
+/// Returns true if a key lies beyond the far end.
+fn is_past(key: &[u8], direction: ScanDirection, far: &Bound<Vec<u8>>) -> bool {
     let (Bound::Included(end) | Bound::Excluded(end)) = far else { return false };
-    match (key.cmp(end), heading) {
+    match (key.cmp(end), direction) {
         (Ordering::Equal, _) => matches!(far, Bound::Excluded(_)),
         (ordering, ScanDirection::Up) => ordering.is_gt(),
         (ordering, ScanDirection::Down) => ordering.is_lt(),

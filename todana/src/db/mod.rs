@@ -1,17 +1,17 @@
-//! A database for a program of one's own: opened by name, kept in order by a thread of its own.
+//! The embeddable database: opened by name, and maintained by a thread of its own.
 
 mod batch;
 mod bulk;
 mod cursor;
-mod draft;
 mod dump;
 mod iter;
-mod lanes;
 mod options;
 mod similarity;
 mod snapshot;
+mod snapshot_tracker;
+mod staged_directory;
+mod thread_counters;
 mod transfer;
-mod witness;
 
 use crate::backup::Backup;
 use crate::data_directory::DataDirectory;
@@ -20,28 +20,28 @@ use crate::disk::SystemDisk;
 use crate::durability::CommitPoint;
 use crate::upkeep::UpkeepThread;
 use crate::{Database, Name, Records, ScanDirection, Transaction, WorkerCounters};
-use lanes::ThreadLanes;
+use snapshot_tracker::SnapshotTracker;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use thread_counters::ThreadCounters;
 use todana_core::{EngineStatus, Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
-use witness::Witness;
 
-pub(crate) use bulk::{deal, thread_count};
+pub(crate) use bulk::{distribute, thread_count};
 pub use cursor::RecordCursor;
-pub(crate) use draft::Draft;
 pub use dump::DumpedValues;
 pub(crate) use iter::unordered;
 pub use iter::{IterKeys, IterRecords, RecordIter};
 pub use options::DbOptions;
-pub(crate) use similarity::Closest;
+pub(crate) use similarity::ClosestKeys;
 pub use similarity::KeySymbols;
 pub use snapshot::Snapshot;
+pub(crate) use staged_directory::StagedDirectory;
 pub use transfer::{LoadSummary, MergePolicy};
 
-/// An open database. Clones are the same one; it is closed when the last of them is dropped.
+/// An open database. Clones share the database; it is closed when the last clone is dropped.
 ///
 /// ```
 /// use todana::{Db, Records};
@@ -52,16 +52,16 @@ pub use transfer::{LoadSummary, MergePolicy};
 /// # Ok::<(), todana::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Db(Arc<Inner>);
+pub struct Db(Arc<DbInner>);
 
-struct Inner {
-    /// Ends first.
+struct DbInner {
+    /// Stopped first when the database is dropped.
     upkeep: Option<UpkeepThread>,
     database: Arc<Database>,
-    lanes: ThreadLanes,
+    lanes: ThreadCounters,
     directory: Option<Arc<DataDirectory>>,
     notes: Vec<String>,
-    witness: Arc<Witness>,
+    tracker: Arc<SnapshotTracker>,
     name: Name,
 }
 
@@ -72,40 +72,41 @@ impl fmt::Debug for Db {
 }
 
 impl Db {
-    /// Opens a database by its name: `mem:hash`, and what else [`Name`] tells. Fails with `Invalid` for a name that says nothing, and as
-    /// [`DbOptions::open`] does.
+    /// Opens a database by its name, such as `mem:hash`; [`Name`] lists all forms. Fails with
+    /// `Invalid` for a name that has none of them, and as [`DbOptions::open`] does.
     pub fn open(name: &str) -> Result<Db> {
         DbOptions::default().open(name)
     }
 
-    /// The name that it was opened by.
+    /// Returns the name with which the database was opened.
     pub fn name(&self) -> &Name {
         &self.0.name
     }
 
-    /// What opening it has found that its user should know: what a crash had left and was cut off, what is lost or was passed over, what had
-    /// to be made anew.
+    /// Returns what the opening found and the user should know: what was cut off after a crash,
+    /// what is lost or was skipped, and what had to be rebuilt.
     pub fn notes(&self) -> &[String] {
         &self.0.notes
     }
 
-    /// The database, for commands and statistics.
+    /// Returns the database itself, for commands and statistics.
     pub fn database(&self) -> &Database {
         &self.0.database
     }
 
-    /// What the engine holds.
+    /// Returns the status of the engine.
     pub fn status(&self) -> EngineStatus {
         self.0.database.status()
     }
 
-    /// How many records there are, expired ones that nobody has met yet included. Costs no scan.
+    /// Returns the number of records, including expired ones that have not been removed yet. Costs
+    /// no scan.
     pub fn count(&self) -> u64 {
         self.status().records
     }
 
-    /// Begins a transaction, once no other one is open. Fails with `Busy` if this thread has one open already, and with `Invalid` where
-    /// nothing may be written.
+    /// Begins a transaction, after any other transaction has ended. Fails with `Busy` if this
+    /// thread has an open transaction, and with `Invalid` if the database is read-only.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -131,12 +132,12 @@ impl Db {
     pub fn clear(&self) -> Result<()> {
         self.refuse_if_read_only()?;
         let point = self.0.database.clear(self.lane())?;
-        self.settle(point)
+        self.wait_until_durable(point)
     }
 
-    /// Shows every live record, in no order unless the engine keeps one, until `see` breaks. A record that is there throughout is
-    /// shown at least once, whatever is written meanwhile. `see` may run under a lock of the engine: it must not call the
-    /// database.
+    /// Calls `see` for every live record until it breaks; in no order unless the engine keeps one.
+    /// A record that exists throughout is shown at least once, whatever is written in the meantime.
+    /// `see` may run under a lock of the engine, so it must not call the database.
     ///
     /// ```
     /// # use std::ops::{Bound, ControlFlow};
@@ -166,13 +167,14 @@ impl Db {
         }
     }
 
-    /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
-    /// brought about.
+    /// Waits until everything written so far is on disk, if the database is kept there. Fails with
+    /// `Unavailable` if that is impossible.
     pub fn sync(&self) -> Result<()> {
         self.0.database.sync()
     }
 
-    /// Makes a checkpoint, where it is kept on disk: the next opening needs no more of the log than what comes after.
+    /// Writes a checkpoint, if the database uses checkpoints: the next opening then reads only the
+    /// log after it.
     pub fn checkpoint(&self) -> Result<()> {
         self.refuse_if_read_only()?;
         match &self.0.directory {
@@ -181,10 +183,11 @@ impl Db {
         }
     }
 
-    /// Begins a backup of a database that is kept on disk, as a server makes it: a stream for a [`Receiver`](crate::backup::Receiver). Others
-    /// read and write meanwhile. Of a hash on disk it is as of this moment, of others as of its end; it is restored by
-    /// [`restore`](crate::restore). Fails with `Invalid` for a database that is in memory alone, with
-    /// `Unavailable` if the disk cannot be read or written.
+    /// Begins a backup of a database that is kept on disk, in the same form as a server's: a stream
+    /// for a [`Receiver`](crate::backup::Receiver). Others read and write in the meantime. The
+    /// backup of a hash on disk is as of this moment, that of any other database as of its end.
+    /// [`restore`](crate::restore) restores it. Fails with `Invalid` for a database that is only in
+    /// memory, and with `Unavailable` if the disk cannot be read or written.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -212,7 +215,7 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn backup(&self) -> Result<Backup> {
-        let Inner { directory, database, .. } = &*self.0;
+        let DbInner { directory, database, .. } = &*self.0;
         let backup = match (database.engine().durable(), directory) {
             (Some(_), _) => Backup::of_files(Arc::new(SystemDisk), database)?,
             (None, Some(directory)) => Backup::start(directory, database, &AtomicBool::new(false))?,
@@ -231,12 +234,12 @@ impl Db {
         Err(Error::read_only(format!("database \"{}\" was opened for reading only", self.name())))
     }
 
-    /// This thread's.
+    /// Returns the counters of this thread.
     pub(crate) fn lane(&self) -> &WorkerCounters {
         self.0.lanes.own(|| self.0.database.lane())
     }
 
-    /// A lane for a transaction, to be given back when that is over.
+    /// Returns counters for a transaction, to be returned when it ends.
     pub(crate) fn lend_lane(&self) -> Arc<WorkerCounters> {
         self.0.lanes.lend(|| self.0.database.lane())
     }
@@ -245,9 +248,9 @@ impl Db {
         self.0.lanes.take_back(lane);
     }
 
-    /// Returns once a change counts as made.
-    fn settle(&self, point: CommitPoint) -> Result<()> {
-        let Inner { directory, database, .. } = &*self.0;
+    /// Waits until a change is durable.
+    fn wait_until_durable(&self, point: CommitPoint) -> Result<()> {
+        let DbInner { directory, database, .. } = &*self.0;
         match database.durability() {
             Some(durability) if !point.is_none() => {
                 directory.as_ref().map_or(Ok(()), |directory| database.relieve_front(directory))?;
@@ -264,7 +267,7 @@ impl Records for Db {
             self.refuse_if_read_only()?;
         }
         let point = self.0.database.execute(self.lane(), command, reply);
-        self.settle(point)
+        self.wait_until_durable(point)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
@@ -273,7 +276,7 @@ impl Records for Db {
             true => self.refuse_if_read_only().err().unwrap_or(error),
             false => error,
         })?;
-        self.settle(point)
+        self.wait_until_durable(point)
     }
 
     fn is_ordered(&self) -> bool {
@@ -290,21 +293,21 @@ impl Records for Db {
 
     fn walk(
         &self,
-        heading: ScanDirection,
+        direction: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.0.database.walk(heading, from, see)
+        self.0.database.walk(direction, from, see)
     }
 }
 
-impl Drop for Inner {
+impl Drop for DbInner {
     fn drop(&mut self) {
         self.upkeep = None;
-        // Whoever wants to know that it is on disk has called `sync`.
+        // Callers that need to know that the data is on disk have called `sync`.
         if let Some(log) = self.database.log() {
             if let (Some(directory), Some(_)) = (&self.directory, self.database.engine().checkpointed()) {
-                // The next opening need not read the log again.
+                // With a checkpoint, the next opening need not read the log again.
                 let _ = directory.checkpoint(&self.database);
             }
             let _ = log.close();

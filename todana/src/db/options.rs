@@ -1,8 +1,8 @@
-//! How a database is opened.
+//! Options for opening a database.
 
-use super::lanes::ThreadLanes;
-use super::witness::{Witness, Witnessed};
-use super::{Db, Inner};
+use super::snapshot_tracker::{SnapshotTracker, TrackedEngine};
+use super::thread_counters::ThreadCounters;
+use super::{Db, DbInner};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::open::contents::expect_kind;
@@ -15,15 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, MemoryLimit, Result, WhenFull};
 
-/// How a database is opened, beside what its [name](Name) says.
+/// Options for opening a database, in addition to its [name](Name).
 ///
-/// A limit on records (`capcnt`, `capnum`) or bytes (`capsiz`) removes others for new ones. In memory, on the hash, and for bytes on both kinds, those
-/// go that are used least. Everywhere else a hand goes round over all records, in the order of the keys where they have one, and what it
-/// comes to goes. Bytes are those of memory for what is in memory, and those of the records for what is on disk, whose files
-/// follow as room in them is reclaimed. What a transaction writes is limited before its commit returns;
-/// a database that was larger before it was limited shrinks by and by.
+/// A limit on records (`capcnt`, `capnum`) or bytes (`capsiz`) removes old records for new ones.
+/// The least recently used records are removed by `mem:hash`, and by `mem:tree` for a limit on
+/// bytes. All other databases remove records in a cycle over all of them, in the order of the keys
+/// if there is one. The bytes are those of memory for a database in memory, and those of the
+/// records for a database on disk, whose files shrink later as their free space is reclaimed. A
+/// transaction is limited before its commit returns. A database that was larger when the limit was
+/// set shrinks gradually.
 ///
-/// `mode=r` opens it for reading ([`read_only`](Self::read_only)).
+/// `mode=r` opens the database read-only ([`read_only`](Self::read_only)).
 ///
 /// ```
 /// use todana::{DbOptions, Records};
@@ -49,33 +51,37 @@ pub struct DbOptions {
 }
 
 impl DbOptions {
-    /// A database in memory keeps its data in this directory, made if need be: an update log and checkpoints.
+    /// Keeps the data of a database in memory in this directory, as an update log and checkpoints.
+    /// The directory is created if necessary.
     pub fn data_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.data_dir = Some(directory.as_ref().into());
         self
     }
 
-    /// How the data directory is kept: when writes count as made, and when checkpoints are made of them.
+    /// Sets the options of the data directory: when writes count as durable, and when checkpoints
+    /// are written.
     pub fn data_options(mut self, options: DataOptions) -> Self {
         self.data = options;
         self
     }
 
-    /// A database in memory holds at most so many bytes, index and slack included; what happens then says [`when_full`](Self::when_full).
+    /// Limits the memory of a database in memory to this number of bytes, including index and
+    /// slack. [`when_full`](Self::when_full) selects what happens at the limit.
     pub fn memory_max(mut self, bytes: u64) -> Self {
         self.memory_max = Some(bytes);
         self
     }
 
-    /// Whether records go for new ones where memory is full, or new ones are refused.
+    /// Selects whether old records are evicted when memory is full, or new ones refused.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.when_full = when_full;
         self
     }
 
-    /// Who waits for another thread's transaction to end, to begin one or to write, calls this every so often, with no lock of the library's
-    /// held. What it fails with ends the wait: nothing has been done then, and the call fails, with `Busy` mostly. For whoever shall be able
-    /// to stop waiting: after some time, or when there is a signal.
+    /// Calls `call` at this interval while a thread waits for another thread's transaction to end,
+    /// in order to begin one or to write. No lock of the library is held. If `call` fails, the wait
+    /// ends with its error, mostly `Busy`, and nothing has been done. This allows a program to stop
+    /// waiting after some time, or upon a signal.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,9 +112,10 @@ impl DbOptions {
         self
     }
 
-    /// Opens the database for reading, as `mode=r` in its name does: beside others that read it, in this process and in others, and never
-    /// beside one that writes. Nothing on disk changes, so it can lie on a file system that is mounted for reading only. What a crash has left
-    /// is put right in memory, and what has expired is passed over. Every change fails with `Invalid`.
+    /// Opens the database read-only, as `mode=r` in its name does: next to other readers in this
+    /// process and in others, but never next to a writer. Nothing on disk changes, so the database
+    /// may lie on a read-only file system. The remains of a crash are corrected in memory, and
+    /// expired records are skipped. Every change fails with `Invalid`.
     ///
     /// ```
     /// use todana::{DbOptions, ErrorKind, Records};
@@ -129,7 +136,8 @@ impl DbOptions {
         self
     }
 
-    /// Takes names as the original servers and libraries do ([`Name::parse_as_original`]): unknown tuning is passed over, not refused.
+    /// Parses names as the original servers and libraries do ([`Name::parse_as_original`]): unknown
+    /// tuning is ignored, not refused.
     ///
     /// ```
     /// use todana::{Db, DbOptions};
@@ -142,15 +150,16 @@ impl DbOptions {
         self
     }
 
-    /// Opens a database by its name. Fails with `Invalid` for a name that says nothing, and for options that do not go with it; with
-    /// `Busy` if another process has it; with `Corrupt` if what is kept is damaged; with `Full` if it has no room in memory;
-    /// with `Unavailable` if the disk cannot be read or written.
+    /// Opens a database by its name. Fails with `Invalid` for an unknown form of name and for
+    /// options that do not apply to the database, with `Busy` if another process has it open, with
+    /// `Corrupt` if its data is damaged, with `Full` if the data does not fit in memory, and with
+    /// `Unavailable` if the disk cannot be read or written.
     pub fn open(&self, name: &str) -> Result<Db> {
         self.open_on(Arc::new(SystemDisk), name)
     }
 
-    /// The same on a file system of one's own: that of a test, say, which sees what is left when it stops. What LMDB keeps of a
-    /// tree lies on the machine's all the same.
+    /// Opens a database on another file system, such as that of a test that inspects the files
+    /// after a crash. LMDB's files of a tree are on the machine's file system nevertheless.
     pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
         let name = if self.original_names { Name::parse_as_original(name) } else { Name::parse(name) };
         let mut name = name?;
@@ -160,9 +169,9 @@ impl DbOptions {
         let disk = name.disk(disk);
         let clock = Arc::new(CachedClock::new());
         let kept = self.place(&name)?;
-        // Locked before the engine looks at what lies in it.
+        // The directory is locked before the engine checks its contents.
         let directory = kept.as_ref().map(|path| DataDirectory::open(Arc::clone(&disk), path)).transpose()?;
-        let witness = Arc::<Witness>::default();
+        let tracker = Arc::<SnapshotTracker>::default();
         let in_memory = kept.as_deref().filter(|_| name.kind.is_in_memory());
         let options = EngineOptions {
             limit: MemoryLimit { bytes: self.memory_max, when_full: self.when_full },
@@ -170,7 +179,8 @@ impl DbOptions {
             reserve_bytes: Some(self.data.log.reserve_bytes),
             ..EngineOptions::default()
         };
-        let engine = Witnessed { engine: name.open_engine(disk, options)?, witness: Arc::clone(&witness) };
+        let engine =
+            TrackedEngine { engine: name.open_engine(disk, options)?, tracker: Arc::clone(&tracker) };
         let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         if let Some(while_waiting) = &self.while_waiting {
             database = database.while_waiting(while_waiting.clone());
@@ -192,15 +202,15 @@ impl DbOptions {
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
         let upkeep = UpkeepThread::start(&database, clock, directory.as_ref())?;
-        let (upkeep, lanes) = (Some(upkeep), ThreadLanes::default());
-        let db = Db(Arc::new(Inner { upkeep, database, lanes, directory, notes, witness, name }));
+        let (upkeep, lanes) = (Some(upkeep), ThreadCounters::default());
+        let db = Db(Arc::new(DbInner { upkeep, database, lanes, directory, notes, tracker, name }));
         if truncate {
             db.clear()?;
         }
         Ok(db)
     }
 
-    /// Refuses what the name asks for and cannot be had, before anything is made.
+    /// Refuses names whose requests cannot be met, before anything is created.
     fn check(&self, name: &Name, disk: &dyn Disk) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
@@ -227,7 +237,7 @@ impl DbOptions {
         Ok(())
     }
 
-    /// The data directory, where there is one.
+    /// Returns the data directory, if there is one.
     fn place(&self, name: &Name) -> Result<Option<PathBuf>> {
         match (name.kind.storage(), &name.path, &self.data_dir) {
             (Storage::Memory, _, place) => Ok(place.clone()),

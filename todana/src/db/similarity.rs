@@ -1,64 +1,66 @@
-//! How unlike two keys are: the number of symbols to insert, remove or replace that makes one of the other (Levenshtein's distance).
+//! Similarity of keys by Levenshtein's distance: the number of symbols to insert, remove or replace
+//! to turn one key into the other.
 
 use std::collections::BinaryHeap;
 
-/// What counts as one symbol of a key.
+/// The unit that counts as one symbol of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeySymbols {
     /// Each byte.
     #[default]
     Bytes,
-    /// Each character of UTF-8; a byte that belongs to none counts as one of its own.
+    /// Each UTF-8 character; a byte that is not part of one counts as a symbol.
     Characters,
 }
 
 impl KeySymbols {
-    /// A key's symbols. Bytes that belong to no character come behind all characters.
+    /// Splits a key into symbols. Bytes that are not part of a character become numbers above all
+    /// characters.
     fn of(self, key: &[u8], into: &mut Vec<u32>) {
-        const BEHIND_CHARACTERS: u32 = 0x11_0000;
+        const AFTER_CHARACTERS: u32 = 0x11_0000;
         into.clear();
         match self {
             KeySymbols::Bytes => into.extend(key.iter().map(|&byte| u32::from(byte))),
             KeySymbols::Characters => {
                 for chunk in key.utf8_chunks() {
                     into.extend(chunk.valid().chars().map(u32::from));
-                    into.extend(chunk.invalid().iter().map(|&byte| BEHIND_CHARACTERS + u32::from(byte)));
+                    into.extend(chunk.invalid().iter().map(|&byte| AFTER_CHARACTERS + u32::from(byte)));
                 }
             }
         }
     }
 }
 
-/// Keeps the keys that are most like one of them.
-pub(crate) struct Closest {
+/// Collects the keys that are most similar to a given one.
+pub(crate) struct ClosestKeys {
     symbols: KeySymbols,
     pattern: Vec<u32>,
     distance_max: usize,
     limit: usize,
-    /// The least alike is on top.
+    /// The least similar key is on top.
     best: BinaryHeap<(usize, Vec<u8>)>,
     other: Vec<u32>,
     row: Vec<usize>,
 }
 
-impl Closest {
-    pub(crate) fn new(key: &[u8], distance_max: usize, symbols: KeySymbols, limit: usize) -> Closest {
+impl ClosestKeys {
+    pub(crate) fn new(key: &[u8], distance_max: usize, symbols: KeySymbols, limit: usize) -> ClosestKeys {
         let mut pattern = Vec::new();
         symbols.of(key, &mut pattern);
         let (best, other, row) = (BinaryHeap::new(), Vec::new(), Vec::new());
-        Closest { symbols, pattern, distance_max, limit, best, other, row }
+        ClosestKeys { symbols, pattern, distance_max, limit, best, other, row }
     }
 
     pub(crate) fn offer(&mut self, key: &[u8]) {
         if self.limit == 0 {
             return;
         }
-        // Only what is better than the worst counts when there are enough.
+        // If there are enough keys, only a key better than the worst of them counts.
         let max = match self.best.peek() {
             Some((worst, _)) if self.best.len() >= self.limit => *worst,
             _ => self.distance_max,
         };
-        // A character has four bytes at most.
+        // A character has at most four bytes.
         let len_min = if self.symbols == KeySymbols::Bytes { key.len() } else { key.len() / 4 };
         if len_min > self.pattern.len().saturating_add(max)
             || key.len().saturating_add(max) < self.pattern.len()
@@ -78,13 +80,15 @@ impl Closest {
         }
     }
 
-    /// The best first, those alike in the order of their keys.
+    /// Returns the keys with their distances, the most similar first; equal distances in the order
+    /// of the keys.
     pub(crate) fn into_sorted(self) -> Vec<(Vec<u8>, usize)> {
         self.best.into_sorted_vec().into_iter().map(|(distance, key)| (key, distance)).collect()
     }
 }
 
-/// The distance, if it is at most `max`. Costs the length of the one times `max`, not that of the other.
+/// Returns the distance if it is at most `max`. Costs the length of `one` times `max`, regardless
+/// of the length of `other`.
 fn distance(one: &[u32], other: &[u32], max: usize, row: &mut Vec<usize>) -> Option<usize> {
     let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let (one, other) = (&one[same..], &other[same..]);
@@ -98,7 +102,7 @@ fn distance(one: &[u32], other: &[u32], max: usize, row: &mut Vec<usize>) -> Opt
     row.clear();
     row.extend((0..=other.len()).map(|at| at.min(beyond)));
     for (up, symbol) in one.iter().enumerate() {
-        // Whatever is further from the diagonal costs more than `max`.
+        // A path further from the diagonal costs more than `max`.
         let (from, to) = (up.saturating_sub(max), up.saturating_add(max + 1).min(other.len()));
         let mut diagonal = row[from];
         row[from] = if from == 0 { (up + 1).min(beyond) } else { beyond };
@@ -122,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by the book.
+    /// Computes the distance by the textbook algorithm.
     fn plain(one: &[u32], other: &[u32]) -> usize {
         let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
         for i in 0..=one.len() {

@@ -1,7 +1,7 @@
-//! The database as it was at one moment.
+//! A read-only view of the database at one moment.
 
 use super::Db;
-use super::witness::Past;
+use super::snapshot_tracker::SnapshotDelta;
 use crate::database::OnlyLooks;
 use crate::records::{living, walk};
 use crate::{Records, ScanDirection, get};
@@ -10,14 +10,17 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Operation, Record, Reply, Result, ScanPosition, Visitor};
 
-/// A database as it was when [`Db::snapshot`] was called, to be read only: by keys, iterators and cursors.
+/// A database as it was when [`Db::snapshot`] was called. It can be read by key, iterator and
+/// cursor.
 ///
-/// Others read and write meanwhile. For each record that they change, what it was is kept in memory until the snapshot is dropped. What
-/// has expired or been evicted by the engine since is gone here, too. After [`Db::clear`] nothing can be read, and everything fails with
-/// `Closed`. Where keys have no order an iterator may show a record twice that has changed meanwhile, the same both times.
+/// Others read and write in the meantime. The old state of each record that they change is kept in
+/// memory until the snapshot is dropped. Records that have expired, or that the engine has evicted,
+/// disappear from the snapshot too. After [`Db::clear`] all reads fail with `Closed`. Over an
+/// unordered database an iterator may yield a record twice if it was changed in the meantime, with
+/// the same contents both times.
 pub struct Snapshot {
     db: Db,
-    past: Arc<Past>,
+    delta: Arc<SnapshotDelta>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -27,8 +30,9 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Db {
-    /// A view of the database as it is now, whatever is written later. Waits for a transaction that is open, and for the writes that are
-    /// under way; fails with `Busy` if the transaction is this thread's own.
+    /// Returns a view of the database as it is now, unaffected by later writes. Waits for an open
+    /// transaction and for writes under way. Fails with `Busy` if this thread has the open
+    /// transaction.
     ///
     /// ```
     /// use todana::{Db, Records};
@@ -47,22 +51,23 @@ impl Db {
     pub fn snapshot(&self) -> Result<Snapshot> {
         let database = self.database();
         let held = database.begin(self.lane())?;
-        let past = self.0.witness.open();
-        // Whoever has begun to write without knowing of it is turned away before they may go on.
+        let delta = self.0.tracker.open();
+        // Wait for visits that began before the snapshot was registered.
         database.engine().wait_for_visits();
         held.abort();
-        Ok(Snapshot { db: self.clone(), past })
+        Ok(Snapshot { db: self.clone(), delta })
     }
 }
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        self.db.0.witness.close(&self.past);
+        self.db.0.tracker.close(&self.delta);
     }
 }
 
 impl Snapshot {
-    /// Shows changed and unchanged records in one walk; a place is the key after which the next call goes on.
+    /// Shows changed and unchanged records in one ordered walk. A place is the key after which the
+    /// next call continues.
     fn scan_in_order(
         &self,
         from: Option<ScanPosition>,
@@ -83,30 +88,31 @@ impl Snapshot {
         Ok(last)
     }
 
-    fn must_be_there(&self) -> Result<()> {
-        if self.past.is_lost() {
+    fn check_not_cleared(&self) -> Result<()> {
+        if self.delta.is_lost() {
             let message = format!("database \"{}\" was cleared since the snapshot was taken", self.db.name());
             return Err(Error::new(ErrorKind::Closed, message));
         }
         Ok(())
     }
 
-    fn look(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+    fn read(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let database = self.db.database();
         let now = database.now();
-        let (mut was, mut found) = (self.past.get(key), false);
+        let (mut was, mut found) = (self.delta.get(key), false);
         if was.is_none() {
             database.engine().peek(key, &mut |record| {
-                // Under the record's lock: either it has not changed, or what it was is there by now.
-                was = self.past.get(key);
+                // Under the record's lock, the record is either unchanged or its old state is
+                // already in the delta.
+                was = self.delta.get(key);
                 found = was.is_none() && record.attributes.expiry.is_live(now);
                 if found {
                     see(record);
                 }
             })?;
             if !found && was.is_none() {
-                // It may have been removed in between.
-                was = self.past.get(key);
+                // The record may have been removed in between.
+                was = self.delta.get(key);
             }
         }
         if let Some(Some(was)) = &was
@@ -115,34 +121,34 @@ impl Snapshot {
             found = true;
             see(was.record());
         }
-        self.must_be_there()?;
+        self.check_not_cleared()?;
         Ok(found)
     }
 }
 
 impl Records for Snapshot {
-    /// Only what reads; all else fails with `Invalid`.
+    /// Executes reads; any other operation fails with `Invalid`.
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
         let Operation::Get(get) = command else { return Err(read_only()) };
         if get.touch.is_some() || get.vivify.is_some() {
             return Err(read_only());
         }
         let now = self.db.database().now();
-        if !self.look(get.key, &mut |record| reply(Reply::Hit(get::unchanged(record, now))))? {
+        if !self.read(get.key, &mut |record| reply(Reply::Hit(get::unchanged(record, now))))? {
             reply(Reply::Miss);
         }
         Ok(())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let mut looks = OnlyLooks { inner: visitor, has_refused: false };
-        let found = self.look(key, &mut |record| {
-            looks.visit(Some(record));
+        let mut reader = OnlyLooks { inner: visitor, has_refused: false };
+        let found = self.read(key, &mut |record| {
+            reader.visit(Some(record));
         })?;
         if !found {
-            looks.visit(None);
+            reader.visit(None);
         }
-        if looks.has_refused { Err(read_only()) } else { Ok(()) }
+        if reader.has_refused { Err(read_only()) } else { Ok(()) }
     }
 
     fn is_ordered(&self) -> bool {
@@ -158,14 +164,15 @@ impl Records for Snapshot {
             return self.scan_in_order(from, see);
         }
         let mut see = living(self.db.database(), see);
-        // The unchanged records come first, with numbers as places, then the changed ones, with keys as places.
+        // Unchanged records come first, with the engine's places; changed records follow, with keys
+        // as places.
         let from = match from {
             Some(ScanPosition::Key(key)) => key,
             place => {
                 let next = self.db.database().engine().scan(place, &mut |key, record| {
-                    if self.past.get(key).is_some() { ControlFlow::Continue(()) } else { see(key, record) }
+                    if self.delta.get(key).is_some() { ControlFlow::Continue(()) } else { see(key, record) }
                 })?;
-                self.must_be_there()?;
+                self.check_not_cleared()?;
                 if next.is_some() {
                     return Ok(next);
                 }
@@ -173,31 +180,31 @@ impl Records for Snapshot {
             }
         };
         let mut from = Bound::Included(from.to_vec());
-        while let Some((key, was)) = self.past.next(from.as_ref().map(Vec::as_slice), Bound::Unbounded, true)
+        while let Some((key, was)) = self.delta.next(from.as_ref().map(Vec::as_slice), Bound::Unbounded, true)
         {
             if see(&key, was.record()).is_break() {
-                // The next key that there can be.
+                // The next possible key.
                 return Ok(Some(ScanPosition::Key([&key[..], &[0]].concat().into())));
             }
             from = Bound::Excluded(key.into());
         }
-        self.must_be_there()?;
+        self.check_not_cleared()?;
         Ok(None)
     }
 
     fn walk(
         &self,
-        heading: ScanDirection,
+        direction: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (is_up, mut flow) = (heading == ScanDirection::Up, ControlFlow::Continue(()));
+        let (is_up, mut flow) = (direction == ScanDirection::Up, ControlFlow::Continue(()));
         let mut see = living(self.db.database(), see);
         let mut at = from.map(<[u8]>::to_vec);
-        walk(self.db.database().engine(), heading, from, &mut |key, record| {
-            // What lies before it and has been removed since.
+        walk(self.db.database().engine(), direction, from, &mut |key, record| {
+            // Records before this one that have been removed since.
             while let Some((other, was)) =
-                self.past.next(at.as_ref().map(Vec::as_slice), Bound::Excluded(key), is_up)
+                self.delta.next(at.as_ref().map(Vec::as_slice), Bound::Excluded(key), is_up)
             {
                 flow = see(&other, was.record());
                 at = Bound::Excluded(other.into());
@@ -205,7 +212,7 @@ impl Records for Snapshot {
                     return flow;
                 }
             }
-            flow = match self.past.get(key) {
+            flow = match self.delta.get(key) {
                 Some(Some(was)) => see(key, was.record()),
                 Some(None) => ControlFlow::Continue(()),
                 None => see(key, record),
@@ -215,12 +222,12 @@ impl Records for Snapshot {
         })?;
         while flow.is_continue()
             && let Some((other, was)) =
-                self.past.next(at.as_ref().map(Vec::as_slice), Bound::Unbounded, is_up)
+                self.delta.next(at.as_ref().map(Vec::as_slice), Bound::Unbounded, is_up)
         {
             flow = see(&other, was.record());
             at = Bound::Excluded(other.into());
         }
-        self.must_be_there()
+        self.check_not_cleared()
     }
 }
 

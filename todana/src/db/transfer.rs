@@ -1,7 +1,7 @@
-//! Records on their way from one database to another: merged, copied, as text.
+//! Moves records from one database to another: merged, copied, or as text.
 
 use super::Db;
-use super::draft::Draft;
+use super::staged_directory::StagedDirectory;
 use crate::data_directory::refuse_overlap;
 use crate::open::{Name, Storage};
 use crate::tsv;
@@ -12,39 +12,41 @@ use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
 
-/// So many records, or bytes of them, are written at once: one entry of the update log, one wait for the disk.
+/// Records, or bytes of them, that are written together: one entry of the update log, one wait for
+/// the disk.
 const RECORDS_AT_ONCE: usize = 1000;
 const BYTES_AT_ONCE: usize = 4 << 20;
-/// No line is longer: what one of the longest key and value can take, with each byte escaped.
+/// Longer than any line: the longest key and value with each byte escaped.
 const LINE_LEN_MAX: u64 = 6 << 30;
 
-/// What becomes of a record that is there already when another database is merged in.
+/// What happens to an existing record when another database is merged in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MergePolicy {
-    /// It is replaced.
+    /// The record is replaced.
     #[default]
     Set,
-    /// It stays; only what is missing comes in.
+    /// The record stays; only missing records are added.
     Add,
-    /// It is replaced; what is missing does not come in.
+    /// The record is replaced; missing records are not added.
     Replace,
-    /// What comes in is put behind its value; flags and expiry stay.
+    /// The new value is appended to the old one; flags and expiry stay.
     Append,
 }
 
-/// What [`Db::load`] has come to.
+/// The result of [`Db::load`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadSummary {
     /// Records stored.
     pub stored: u64,
-    /// Records left out, as they had expired.
+    /// Records skipped because they had expired.
     pub expired: u64,
 }
 
 impl Db {
-    /// Brings the records of other databases into this one, one database after the other, with flags and expiry; returns how many records
-    /// came in. The others may be written to meanwhile: what is written is taken over or not. Fails with `Invalid` if one of them is
-    /// this one; what has come in by then stays.
+    /// Adds the records of other databases to this one, one database after the other, with flags
+    /// and expiry. Returns the number of records added. The others may be written in the meantime;
+    /// such writes may or may not be included. Fails with `Invalid` if one of them is this
+    /// database; records added before stay.
     ///
     /// ```
     /// use todana::{Db, MergePolicy, Records};
@@ -62,18 +64,20 @@ impl Db {
         }
         let mut merged = 0;
         for source in sources {
-            merged += self.take_in(source.iter().records(), mode)?;
+            merged += self.load_records(source.iter().records(), mode)?;
         }
         Ok(merged)
     }
 
-    /// Makes a copy of all records, with flags and expiry, in a database of any kind on disk that is not there yet, and returns how
-    /// many there are. The copy is as of one moment: what is written to this one meanwhile is not in it. It is on disk when this returns.
+    /// Copies all records, with flags and expiry, into a new database on disk of any kind. Returns
+    /// the number of records. The copy is as of one moment and contains no later writes. It is on
+    /// disk when this returns.
     ///
-    /// Others read and write meanwhile. From a hash on disk to another one the files are copied; otherwise records are, from a
-    /// [snapshot](Db::snapshot). Fails with `Invalid` if something lies there, with `Busy` within a transaction of this
-    /// thread, and as [`Db::open`] does. Until it is whole the copy lies beside its place, with `.partial` behind its name; nothing stays of
-    /// one that fails.
+    /// Others read and write in the meantime. From one hash on disk to another the files are
+    /// copied; otherwise the records of a [snapshot](Db::snapshot) are. Fails with `Invalid` if the
+    /// target exists, with `Busy` within a transaction of this thread, and as [`Db::open`] does.
+    /// Until it is complete the copy lies next to its target, with `.partial` appended to its name;
+    /// a failed copy leaves nothing.
     ///
     /// ```
     /// use todana::{Db, Records};
@@ -99,7 +103,7 @@ impl Db {
         }
         if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
             self.refuse_overlap(path)?;
-            let draft = Draft::create(path)?;
+            let draft = StagedDirectory::create(path)?;
             durable.copy(draft.place())?;
             draft.finish()?;
             let copy = Db::open(name)?;
@@ -110,8 +114,9 @@ impl Db {
         self.copy_unless(name, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same, of records alone: the copy lies close. `progress` is told now and then how many have been copied; when it breaks, the
-    /// copy is called off, with `Closed`, and nothing stays of it.
+    /// Copies as [`copy`](Self::copy) does, but always record by record, which makes the copy
+    /// compact. `progress` is called regularly with the number of records copied. If it breaks, the
+    /// copy ends with `Closed` and leaves nothing.
     pub fn copy_unless(&self, name: &str, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
         let to = Name::parse(name)?;
         let Some(path) = &to.path else {
@@ -120,7 +125,7 @@ impl Db {
         };
         self.refuse_overlap(path)?;
         let snapshot = self.snapshot()?;
-        let draft = Draft::create(path)?;
+        let draft = StagedDirectory::create(path)?;
         let copy = Db::open(&draft.name(&to)?)?;
         let (mut seen, mut lasting) = (0, 0);
         let records = snapshot.iter().records().map(|item| {
@@ -132,11 +137,11 @@ impl Db {
             lasting += u64::from(item.1.expiry == Expiry::Never);
             Ok(item)
         });
-        copy.take_in(records, MergePolicy::Set)?;
+        copy.load_records(records, MergePolicy::Set)?;
         copy.sync()?;
         let copied = copy.count();
-        // What has expired meanwhile may be gone, and whatever a limit leaves no room for; without an order some may have been seen
-        // twice.
+        // Records that expired in the meantime may be missing, and so may records beyond a limit.
+        // In an unordered database some may have been seen twice.
         let is_limited = to.tuning.records_max.is_some() || to.tuning.bytes_max.is_some();
         if copied < lasting && !is_limited && self.is_ordered() {
             let message = format!("only {copied} of {lasting} records have come into the copy");
@@ -153,8 +158,9 @@ impl Db {
         refuse_overlap(directory.or(own), target)
     }
 
-    /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and returns how many. They are as of no one
-    /// moment; [`copy`](Db::copy) is. Fails with `Unavailable` if `out` does.
+    /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and
+    /// returns their number. The records are not as of one moment, unlike those of
+    /// [`copy`](Db::copy). Fails with `Unavailable` if writing to `out` fails.
     ///
     /// ```
     /// # use todana::{Db, Records, Ttl};
@@ -184,8 +190,9 @@ impl Db {
         Ok(written)
     }
 
-    /// Stores the records of such text. A sliding expiry begins anew; what has expired is left out. Fails with `Invalid` at the first line
-    /// that is none, which it names; what came before it may be stored by then.
+    /// Stores the records of such a text. A sliding expiry starts anew; expired records are
+    /// skipped. Fails with `Invalid` at the first invalid line, and states its number; earlier
+    /// lines may have been stored.
     pub fn load(&self, input: &mut impl BufRead) -> Result<LoadSummary> {
         let (mut loaded, mut number) = (LoadSummary::default(), 0u64);
         let (mut line, mut failure) = (Vec::new(), None);
@@ -226,28 +233,28 @@ impl Db {
                 return Some(Ok((key, OwnedRecord { value, flags, expiry, version: 0 })));
             }
         });
-        let stored = self.take_in(records, MergePolicy::Set)?;
+        let stored = self.load_records(records, MergePolicy::Set)?;
         match failure {
             Some(error) => Err(error),
             None => Ok(LoadSummary { stored, ..loaded }),
         }
     }
 
-    /// Stores records, many at once; returns how many came in.
-    fn take_in(
+    /// Stores records in batches and returns the number stored.
+    fn load_records(
         &self,
         records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
         mode: MergePolicy,
     ) -> Result<u64> {
-        let mut intake = Intake::new(self, mode);
+        let mut loader = RecordLoader::new(self, mode);
         for item in records {
             let (key, record) = item?;
-            intake.put(key, record)?;
+            loader.put(key, record)?;
         }
-        intake.finish()
+        loader.finish()
     }
 
-    fn put_all(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: MergePolicy) -> Result<u64> {
+    fn store_batch(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: MergePolicy) -> Result<u64> {
         if batch.is_empty() {
             return Ok(0);
         }
@@ -271,8 +278,8 @@ impl Db {
     }
 }
 
-/// Records on their way into a database: many are stored at once.
-pub(super) struct Intake<'d> {
+/// Stores records in batches.
+pub(super) struct RecordLoader<'d> {
     db: &'d Db,
     mode: MergePolicy,
     batch: Vec<(Vec<u8>, OwnedRecord)>,
@@ -280,9 +287,9 @@ pub(super) struct Intake<'d> {
     taken: u64,
 }
 
-impl<'d> Intake<'d> {
-    pub(super) fn new(db: &'d Db, mode: MergePolicy) -> Intake<'d> {
-        Intake { db, mode, batch: Vec::new(), bytes: 0, taken: 0 }
+impl<'d> RecordLoader<'d> {
+    pub(super) fn new(db: &'d Db, mode: MergePolicy) -> RecordLoader<'d> {
+        RecordLoader { db, mode, batch: Vec::new(), bytes: 0, taken: 0 }
     }
 
     pub(super) fn put(&mut self, key: Vec<u8>, record: OwnedRecord) -> Result<()> {
@@ -292,12 +299,12 @@ impl<'d> Intake<'d> {
     }
 
     fn store(&mut self) -> Result<()> {
-        self.taken += self.db.put_all(&mut self.batch, self.mode)?;
+        self.taken += self.db.store_batch(&mut self.batch, self.mode)?;
         self.bytes = 0;
         Ok(())
     }
 
-    /// Stores the rest, and returns how many came in.
+    /// Stores the last batch and returns the number of records stored.
     pub(super) fn finish(mut self) -> Result<u64> {
         self.store()?;
         Ok(self.taken)

@@ -13,7 +13,7 @@ mod merge;
 mod run;
 mod table;
 
-use crate::db::{deal, thread_count};
+use crate::db::{distribute, thread_count};
 use crate::{Record, Records};
 use merge::{Merger, Source};
 use parking_lot::Mutex;
@@ -171,7 +171,7 @@ impl<'c> MapReduce<'c> {
             left.lock().push((emitter.table, emitter.runs));
             Ok(())
         };
-        deal(records, Some(threads), &see, &own, &finish)?;
+        distribute(records, Some(threads), &see, &own, &finish)?;
 
         let (mut tables, mut runs) = (Vec::new(), Vec::new());
         for (table, of_thread) in left.into_inner() {

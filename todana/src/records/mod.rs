@@ -4,7 +4,7 @@ pub(crate) mod replies;
 mod visitors;
 
 use crate::Database;
-use crate::db::{Closest, KeySymbols, RecordCursor, RecordIter};
+use crate::db::{ClosestKeys, KeySymbols, RecordCursor, RecordIter};
 use crate::kyoto::{IncrementOrigin, Sum, SumFailure};
 use crate::transaction::Transaction;
 use replies::{ask, found, of_key, refused, store};
@@ -268,7 +268,7 @@ pub trait Records {
     where
         Self: Sized,
     {
-        let mut closest = Closest::new(key, distance_max, symbols, limit);
+        let mut closest = ClosestKeys::new(key, distance_max, symbols, limit);
         for key in self.iter().keys() {
             closest.offer(&key?);
         }

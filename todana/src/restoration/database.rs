@@ -9,7 +9,7 @@ use super::{RecordSource, Restored, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::{Clock, SystemClock};
 use crate::data_directory::{DataDirectory, cannot};
-use crate::db::Draft;
+use crate::db::StagedDirectory;
 use crate::disk::{Disk, SystemDisk};
 use crate::open::{EngineOptions, Storage, hash_at};
 use crate::update_log::{LogChange, LogPosition, LogTail};
@@ -38,7 +38,7 @@ pub(super) fn restore_database<S: RecordSource>(
     if manifest.is_some() {
         expect_hash(options, name, "a backup of a hash on disk")?;
     }
-    let draft = Draft::create(path)?;
+    let draft = StagedDirectory::create(path)?;
     let restored = match manifest {
         Some(manifest) => {
             files(disk, &manifest, &options.from, (name, draft.place()), clock.now(), progress)?

@@ -8,7 +8,7 @@ use super::Damage;
 use crate::backup::{BACKUP, HASH, Manifest};
 use crate::clock::Clock;
 use crate::data_directory::{is_there, lock};
-use crate::db::Draft;
+use crate::db::StagedDirectory;
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::hash_at;
@@ -69,7 +69,7 @@ impl Ruins {
         };
         let what = if self.list.is_none() { "a hash on disk" } else { "a backup of a hash on disk" };
         expect_hash(options, name, what)?;
-        let draft = Draft::create(path_of(name)?)?;
+        let draft = StagedDirectory::create(path_of(name)?)?;
         let salvaged = self.salvage_to(disk, draft.place(), name, clock.now(), progress)?;
         draft.finish()?;
         Ok(salvaged)

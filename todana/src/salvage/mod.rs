@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::data_directory::{
     CHECKPOINTS, LOG, Lock, Target, beside, cannot, is_there, is_tree, lock, refuse_overlap,
 };
-use crate::db::Draft;
+use crate::db::StagedDirectory;
 use crate::disk::Disk;
 use crate::restoration::{RestoreInto, Source, directory_from, path_of, records_into};
 use crate::update_log::{LogDamage, LogTail, position_of, segment_start};
@@ -85,7 +85,7 @@ pub fn salvage<'a>(
         RestoreInto::Directory(database) => {
             directory_from(Arc::clone(&disk), options, open, database, clock, progress)
         }
-        RestoreInto::Disk(name) => Draft::create(path_of(name)?).and_then(|draft| {
+        RestoreInto::Disk(name) => StagedDirectory::create(path_of(name)?).and_then(|draft| {
             let restored = records_into(open, options.until_ms, name, draft.place(), clock, progress)?;
             draft.finish()?;
             Ok(restored)

@@ -5,7 +5,7 @@ use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
 use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source};
 use crate::clock::Clock;
 use crate::data_directory::{DataDirectory, LOG, cannot, identity, is_there, names};
-use crate::db::Draft;
+use crate::db::StagedDirectory;
 use crate::disk::Disk;
 use crate::open::engine::TREE;
 use crate::open::tree_at;
@@ -40,7 +40,7 @@ pub(super) fn salvage(
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let held = lock_source(&*disk, from)?;
-    let copy = Draft::create(&copy_path(into.place(options)?))?;
+    let copy = StagedDirectory::create(&copy_path(into.place(options)?))?;
     let (original, tree) = (Renamed { copy: copy.place(), original: from }, copy.place().join(TREE));
     disk.make_directory(&tree).map_err(|error| cannot("make", &tree, &error))?;
     copy_file(&*disk, &from.join(TREE).join(PAGES), &tree.join(PAGES))?;
@@ -57,7 +57,7 @@ pub(super) fn salvage(
         RestoreInto::Directory(database) => {
             directory_from(Arc::clone(&disk), options, open, database, Arc::clone(&clock), progress)
         }
-        RestoreInto::Disk(name) => Draft::create(path_of(name)?).and_then(|draft| {
+        RestoreInto::Disk(name) => StagedDirectory::create(path_of(name)?).and_then(|draft| {
             let restored = records_into(open, None, name, draft.place(), Arc::clone(&clock), progress)?;
             draft.finish()?;
             Ok(restored)

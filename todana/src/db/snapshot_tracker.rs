@@ -1,7 +1,9 @@
-//! Snapshots: an engine wrapper that copies a record for every open snapshot before it changes.
+//! Snapshot support: an engine wrapper that copies a record for every open snapshot before it
+//! changes.
 //!
-//! Invariant: before a record changes, each open snapshot holds its old state. The copy is made under the record's lock, so a reader
-//! that sees a changed record finds the old one in the snapshot.
+//! Invariant: before a record changes, each open snapshot has a copy of its old state. The copy is
+//! made under the record's lock, so a reader that sees a changed record finds the old one in the
+//! snapshot.
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -16,35 +18,41 @@ use todana_core::{
     ScanPosition, SweepableEngine, ValueBuffer, Visitor,
 };
 
-/// A record as it was.
+/// The old state of a record.
 #[derive(Clone)]
-pub(super) struct Was {
+pub(super) struct OldRecord {
     value: Box<[u8]>,
     attributes: Attributes,
 }
 
-impl Was {
+impl OldRecord {
     pub(super) fn record(&self) -> Record<'_> {
         Record::new(&self.value, self.attributes)
     }
 }
 
-/// What has changed since a snapshot was taken, as it was before: `None` for what was not there.
+/// The old states of all records that have changed since a snapshot was taken; `None` for a record
+/// that did not exist.
 #[derive(Default)]
-pub(super) struct Past {
-    records: Mutex<BTreeMap<Box<[u8]>, Option<Was>>>,
-    /// Everything was removed at once, and nothing kept.
+pub(super) struct SnapshotDelta {
+    records: Mutex<BTreeMap<Box<[u8]>, Option<OldRecord>>>,
+    /// All records were removed at once, and no old states were kept.
     is_lost: AtomicBool,
 }
 
-impl Past {
-    /// What the record of a key was, if it has changed.
-    pub(super) fn get(&self, key: &[u8]) -> Option<Option<Was>> {
+impl SnapshotDelta {
+    /// Returns the old state of a record if it has changed.
+    pub(super) fn get(&self, key: &[u8]) -> Option<Option<OldRecord>> {
         self.records.lock().get(key).cloned()
     }
 
-    /// The next record in a direction that has changed, of those that were there.
-    pub(super) fn next(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, is_up: bool) -> Option<(Box<[u8]>, Was)> {
+    /// Returns the next changed record in a direction that existed when the snapshot was taken.
+    pub(super) fn next(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        is_up: bool,
+    ) -> Option<(Box<[u8]>, OldRecord)> {
         let records = self.records.lock();
         if is_up {
             if is_empty(from, to) {
@@ -67,7 +75,8 @@ impl Past {
     }
 }
 
-/// Returns true if the bounds meet or cross, so that the range is empty. `BTreeMap::range` panics for some of these.
+/// Returns true if the bounds meet or cross, so that the range is empty. `BTreeMap::range` panics
+/// for some of these.
 fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -80,23 +89,24 @@ fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
 
 /// All open snapshots.
 #[derive(Default)]
-pub(super) struct Witness {
+pub(super) struct SnapshotTracker {
     is_wanted: AtomicBool,
-    open: RwLock<Vec<Arc<Past>>>,
+    open: RwLock<Vec<Arc<SnapshotDelta>>>,
 }
 
-impl Witness {
-    /// To be called while nobody writes; those who were about to must be over before they may again.
-    pub(super) fn open(&self) -> Arc<Past> {
-        let past = Arc::<Past>::default();
-        self.open.write().push(Arc::clone(&past));
+impl SnapshotTracker {
+    /// Registers a snapshot. No transaction may be open. The caller must then wait for the visits
+    /// under way before writes may begin.
+    pub(super) fn open(&self) -> Arc<SnapshotDelta> {
+        let delta = Arc::<SnapshotDelta>::default();
+        self.open.write().push(Arc::clone(&delta));
         self.is_wanted.store(true, Ordering::SeqCst);
-        past
+        delta
     }
 
-    pub(super) fn close(&self, past: &Arc<Past>) {
+    pub(super) fn close(&self, delta: &Arc<SnapshotDelta>) {
         let mut open = self.open.write();
-        open.retain(|other| !Arc::ptr_eq(other, past));
+        open.retain(|other| !Arc::ptr_eq(other, delta));
         self.is_wanted.store(!open.is_empty(), Ordering::SeqCst);
     }
 
@@ -106,39 +116,40 @@ impl Witness {
     }
 
     #[cold]
-    fn keep(&self, key: &[u8], old: Option<Record<'_>>) {
-        for past in &*self.open.read() {
-            past.records.lock().entry(key.into()).or_insert_with(|| {
-                old.map(|old| Was { value: old.value.into(), attributes: old.attributes })
+    fn keep_old(&self, key: &[u8], old: Option<Record<'_>>) {
+        for delta in &*self.open.read() {
+            delta.records.lock().entry(key.into()).or_insert_with(|| {
+                old.map(|old| OldRecord { value: old.value.into(), attributes: old.attributes })
             });
         }
     }
 
-    fn lose_all(&self) {
-        for past in &*self.open.read() {
-            past.is_lost.store(true, Ordering::Release);
-            past.records.lock().clear();
+    fn discard_all(&self) {
+        for delta in &*self.open.read() {
+            delta.is_lost.store(true, Ordering::Release);
+            delta.records.lock().clear();
         }
     }
 }
 
-/// Shows the witness what a visitor is about to change.
-struct Witnessing<'v> {
+/// Wraps a visitor and copies the record that it is about to change.
+struct TrackingVisitor<'v> {
     inner: &'v mut dyn Visitor,
     key: &'v [u8],
-    witness: &'v Witness,
-    /// The old value need not have been read.
-    has_ignored: Cell<bool>,
+    tracker: &'v SnapshotTracker,
+    /// The engine has been informed that the old value is not needed, so it may not have been read.
+    ignored_value: Cell<bool>,
 }
 
-impl Visitor for Witnessing<'_> {
+impl Visitor for TrackingVisitor<'_> {
     #[inline]
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
-        // Checked under the record's lock. If no snapshot was open when the engine asked `ignores_value`, then one that has opened
-        // since waits in `fence` for this visit and sees its result, so nothing need be kept.
-        if self.witness.is_wanted() && action != Action::Keep && !self.has_ignored.get() {
-            self.witness.keep(self.key, old);
+        // Checked under the record's lock. If no snapshot was open when the engine called
+        // `ignores_value`, a snapshot opened since waits in `wait_for_visits` for this visit and sees its
+        // result, so no copy is needed.
+        if self.tracker.is_wanted() && action != Action::Keep && !self.ignored_value.get() {
+            self.tracker.keep_old(self.key, old);
         }
         action
     }
@@ -148,8 +159,8 @@ impl Visitor for Witnessing<'_> {
     }
 
     fn ignores_value(&self) -> bool {
-        self.has_ignored.set(!self.witness.is_wanted() && self.inner.ignores_value());
-        self.has_ignored.get()
+        self.ignored_value.set(!self.tracker.is_wanted() && self.inner.ignores_value());
+        self.ignored_value.get()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
@@ -157,13 +168,13 @@ impl Visitor for Witnessing<'_> {
     }
 }
 
-/// An engine with a witness.
-pub(super) struct Witnessed {
+/// An engine whose changes are tracked for snapshots.
+pub(super) struct TrackedEngine {
     pub(super) engine: Box<dyn Engine>,
-    pub(super) witness: Arc<Witness>,
+    pub(super) tracker: Arc<SnapshotTracker>,
 }
 
-impl Engine for Witnessed {
+impl Engine for TrackedEngine {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.engine.view(key, see)
@@ -176,7 +187,12 @@ impl Engine for Witnessed {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.engine.visit(
             key,
-            &mut Witnessing { inner: visitor, key, witness: &self.witness, has_ignored: Cell::new(false) },
+            &mut TrackingVisitor {
+                inner: visitor,
+                key,
+                tracker: &self.tracker,
+                ignored_value: Cell::new(false),
+            },
         )
     }
 
@@ -201,7 +217,7 @@ impl Engine for Witnessed {
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        self.witness.lose_all();
+        self.tracker.discard_all();
         self.engine.clear(cleared)
     }
 
@@ -262,13 +278,13 @@ impl Engine for Witnessed {
     }
 }
 
-impl Witnessed {
+impl TrackedEngine {
     fn files(&self) -> &dyn DurableEngine {
         self.engine.durable().expect("asked only where the engine has the power")
     }
 }
 
-impl DurableEngine for Witnessed {
+impl DurableEngine for TrackedEngine {
     fn flush(&self) -> Result<()> {
         self.files().flush()
     }
@@ -278,14 +294,14 @@ impl DurableEngine for Witnessed {
     }
 
     fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
-        if self.witness.is_wanted() {
-            // A commit, during which nobody else writes.
+        if self.tracker.is_wanted() {
+            // This is a commit, during which no other thread writes.
             for (key, _) in changes {
-                match self.engine.peek(key, &mut |old| self.witness.keep(key, Some(old))) {
+                match self.engine.peek(key, &mut |old| self.tracker.keep_old(key, Some(old))) {
                     Ok(true) => {}
-                    Ok(false) => self.witness.keep(key, None),
-                    // What was damaged a single write shows as none, too.
-                    Err(error) if error.kind() == ErrorKind::Corrupt => self.witness.keep(key, None),
+                    Ok(false) => self.tracker.keep_old(key, None),
+                    // A single write also treats a damaged record as missing.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => self.tracker.keep_old(key, None),
                     Err(error) => return Err(error),
                 }
             }

@@ -1,4 +1,5 @@
-//! A lane for every thread and every open transaction, as no two threads may count in one at once.
+//! Counters for every thread and every open transaction, because two threads must never count in
+//! the same [`WorkerCounters`] at once.
 
 use crate::counters::WorkerCounters;
 use parking_lot::Mutex;
@@ -8,41 +9,43 @@ use std::sync::{Arc, OnceLock};
 use thread_local::ThreadLocal;
 
 #[derive(Default)]
-pub(super) struct ThreadLanes {
+pub(super) struct ThreadCounters {
     by_thread: ThreadLocal<Arc<WorkerCounters>>,
-    /// Of threads whose thread-locals are gone: those of the main thread go before the functions run that were given to `atexit`.
-    late: Late,
-    /// Of transactions that are over.
+    /// Counters of threads whose thread-locals are already destroyed. Those of the main thread are
+    /// destroyed before the functions registered with `atexit` run.
+    late: LateCountersList,
+    /// Counters of finished transactions.
     spare: Mutex<Vec<Arc<WorkerCounters>>>,
 }
 
-/// A list: what is in it stays where it is.
+/// A linked list; its elements never move.
 #[derive(Default)]
-struct Late(OnceLock<Box<LateLane>>);
+struct LateCountersList(OnceLock<Box<LateCounters>>);
 
-struct LateLane {
-    /// Where the thread has what it keeps. A thread that comes after it may have that, and the lane.
+struct LateCounters {
+    /// Address of the thread's thread-locals. A later thread may have the same address, and then
+    /// uses the same counters.
     thread: usize,
     lane: Arc<WorkerCounters>,
-    next: Late,
+    next: LateCountersList,
 }
 
-/// Dropped as the thread ends.
-struct End;
+/// Marks the end of its thread when dropped.
+struct ThreadEndMarker;
 
 thread_local! {
     static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
-    static END: End = const { End };
+    static END_MARKER: ThreadEndMarker = const { ThreadEndMarker };
 }
 
-impl Drop for End {
+impl Drop for ThreadEndMarker {
     fn drop(&mut self) {
         HAS_ENDED.set(true);
     }
 }
 
-impl ThreadLanes {
-    /// This thread's.
+impl ThreadCounters {
+    /// Returns the counters of this thread.
     #[inline]
     pub(super) fn own(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &WorkerCounters {
         match self.by_thread.get() {
@@ -51,13 +54,13 @@ impl ThreadLanes {
         }
     }
 
-    /// One for a transaction, which may go from thread to thread.
+    /// Returns counters for a transaction, which may move from thread to thread.
     pub(super) fn lend(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> Arc<WorkerCounters> {
         let spare = self.spare.lock().pop();
         spare.unwrap_or_else(open)
     }
 
-    /// The transaction is over.
+    /// Takes back the counters of a finished transaction.
     pub(super) fn take_back(&self, lane: Arc<WorkerCounters>) {
         self.spare.lock().push(lane);
     }
@@ -68,13 +71,13 @@ impl ThreadLanes {
             return self.late.own(open);
         }
         let lane = self.by_thread.get_or(open);
-        // After what `thread_local` keeps, so that it is dropped before that.
-        let _ = END.try_with(|_| ());
+        // Registered after the values of `thread_local`, so that it is dropped before them.
+        let _ = END_MARKER.try_with(|_| ());
         lane
     }
 }
 
-impl Late {
+impl LateCountersList {
     fn own(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &Arc<WorkerCounters> {
         let thread = HAS_ENDED.with(|kept| ptr::from_ref(kept).addr());
         let (mut open, mut place) = (Some(open), self);
@@ -82,7 +85,7 @@ impl Late {
             let late = place.0.get_or_init(|| {
                 let lane =
                     open.take().expect("only the last place is empty, and then this is the thread's")();
-                Box::new(LateLane { thread, lane, next: Late::default() })
+                Box::new(LateCounters { thread, lane, next: LateCountersList::default() })
             });
             if late.thread == thread {
                 return &late.lane;
@@ -101,7 +104,7 @@ mod tests {
     #[test]
     fn threads_that_are_past_their_end_have_lanes_of_their_own() {
         let db = Db::open("mem:hash").unwrap();
-        let late = Late::default();
+        let late = LateCountersList::default();
         let own = || Arc::as_ptr(late.own(|| db.database().lane())).addr();
         let first = own();
         std::thread::scope(|scope| {
