@@ -1,57 +1,62 @@
-//! What engines offer whose data on disk is a checkpoint of somebody else's log.
+//! Engines whose files are a checkpoint of an update log that is kept elsewhere.
 
 use crate::{Error, Result};
 use std::path::Path;
 
-/// An engine that gathers writes in memory and brings them to disk in large steps, while an update log that is not its
-/// own vouches for them.
+/// An engine that collects writes in memory and writes them to disk in checkpoints. The update log,
+/// which belongs to the database and not to the engine, makes the writes durable in between.
 ///
-/// On disk is always the state as of one moment, together with the mark that belongs to it: the place in the log from
-/// which it has to be read again. Entries tell outcomes, so reading it from an earlier place does no harm.
+/// The files always hold the state as of one moment, together with the log position of that moment.
+/// After a crash the log must be replayed from that position. Log entries record outcomes, so
+/// replaying from an earlier position is harmless.
 pub trait CheckpointedEngine: Send + Sync {
-    /// The mark of what is on disk; 0 before the first one.
+    /// Returns the log position of the last checkpoint; 0 before the first one.
     fn log_position(&self) -> u64;
 
-    /// Says whose log the marks are of. From the next checkpoint on that is on disk too. Fails with `Corrupt` if what is on disk was made
-    /// for another database's log: its mark means nothing in this one.
+    /// Sets the database whose update log the positions refer to. The next checkpoint stores the ID
+    /// on disk. Fails with `Corrupt` if the files belong to another database: their position has no
+    /// meaning in this log.
     fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()>;
 
-    /// Bytes of memory held by changes that are not on disk yet.
+    /// Returns the bytes of memory held by changes that no checkpoint contains yet.
     fn pending_bytes(&self) -> u64;
 
-    /// True when so much is pending that it is time for a checkpoint.
+    /// Returns true if enough changes are pending to write a checkpoint.
     fn is_due(&self) -> bool;
 
-    /// Brings all changes to disk that were made before the cut, and the mark with them, in one step that happens as a whole or
-    /// not at all; returns once that is on disk. Reads and writes go on meanwhile, except during the cut.
+    /// Writes all changes made before the cut to disk, together with their log position, as one
+    /// atomic step. Returns when the checkpoint is on disk. Reads and writes continue meanwhile,
+    /// except during the cut.
     ///
-    /// `cut` is called once, at a moment when no visit is under way, and returns the mark: every change whose visitor has been
-    /// told (`applied`) is in, no other. It must be brief and must not call the engine. `ready` is called then, without any
-    /// lock, and returns once everything before the mark is on disk where the mark leads to: until then nothing of
-    /// this must be durable, or a crash could leave changes that the log does not know. An error of its own, or one of the disk's, leaves all as it
-    /// was, and the changes pending.
+    /// `cut` is called once, while no visit is in progress, and returns the log position: the
+    /// checkpoint contains exactly the changes whose visitor's `applied` has run. `cut` must be
+    /// brief and must not call the engine. Then `ready` is called without any lock. It must return
+    /// only when the log is on disk up to that position: if the checkpoint became durable earlier,
+    /// a crash could leave changes that the log does not contain. If `ready` or the disk fails,
+    /// nothing changes on disk and the changes stay pending.
     fn checkpoint_at(
         &self,
         cut: &mut dyn FnMut() -> u64,
         ready: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()>;
 
-    /// [`checkpoint_at`](Self::checkpoint_at) for whoever knows the mark beforehand: the log is on disk, and has to be read
-    /// again from there.
+    /// Runs [`checkpoint_at`](Self::checkpoint_at) with a log position that is already known. The
+    /// log must be on disk up to this position.
     fn checkpoint(&self, mark: u64) -> Result<()> {
         self.checkpoint_at(&mut || mark, &mut |_| Ok(()))
     }
 
-    /// How many damaged records were met since the opening, each counted once, and what was wrong with the last one. Never waits for the
-    /// disk.
+    /// Returns the number of damaged records found since the engine was opened, each counted once,
+    /// and the error of the last one. Never waits for the disk.
     fn damaged_records(&self) -> Option<(u64, Error)> {
         None
     }
 
-    /// Bytes of the files.
+    /// Returns the size of the files in bytes.
     fn file_bytes(&self) -> u64;
 
-    /// Makes a copy of what is on disk, as of one moment, in a directory of its own that can be opened like this one, and
-    /// returns its mark. The directory must be empty or not be there. Reads and writes go on meanwhile.
+    /// Copies the state on disk, as of one moment, to `directory` and returns its log position. The
+    /// copy can be opened like the original. The directory must be empty or absent. Reads and
+    /// writes continue meanwhile.
     fn copy(&self, directory: &Path) -> Result<u64>;
 }

@@ -1,14 +1,15 @@
-//! Decimal numbers as text, packed into few bytes with their exact text kept.
+//! Packs decimal numbers written as text into few bytes and restores the exact text.
 //!
-//! The strings of 1 to 19 digits are numbered shortest first, then by value: "0" is 0, "9" is 9, "00" is 10,
-//! "01" is 11 ... (bijective numeration). So the number of a string also tells its length and leading zeros, and
-//! "00000042" costs four bytes. Counters, ids and time stamps are what small records hold: the engine stores them so, and so
-//! do the files that keep its records.
+//! Strings of 1 to 19 digits are numbered shortest first, then by value: "0" is 0, "9" is 9, "00"
+//! is 10, "01" is 11 (bijective numeration). The number of a string therefore includes its length
+//! and its leading zeros, and "00000042" takes four bytes. Small records often hold counters, IDs
+//! or timestamps, so engines and their files store values in this form.
 
-/// Digits that a packed string may have at most: the numbers of 20 digits do not fit 64 bits.
+/// The maximum number of digits in a packed string: the numbers of 20 digits do not fit in 64 bits.
 pub const DIGITS_MAX: usize = 19;
 
-/// `OFFSETS[len]` is the number of the string of `len` zeros: how many shorter strings there are.
+/// `OFFSETS[len]` is the number of the string of `len` zeros, which is the count of all shorter
+/// strings.
 const OFFSETS: [u64; DIGITS_MAX + 1] = {
     let mut offsets = [0u64; DIGITS_MAX + 1];
     let mut len = 2;
@@ -21,10 +22,10 @@ const OFFSETS: [u64; DIGITS_MAX + 1] = {
     offsets
 };
 
-/// The number of the last string, of 19 nines.
+/// The number of the last string: 19 nines.
 pub const NUMBER_MAX: u64 = OFFSETS[DIGITS_MAX] + 9_999_999_999_999_999_999;
 
-/// The number of this text, if it is 1 to 19 digits and nothing else.
+/// Returns the number of this text if the text consists of 1 to 19 digits.
 #[inline]
 pub fn pack(text: &[u8]) -> Option<u64> {
     let len = text.len();
@@ -48,8 +49,8 @@ pub fn pack(text: &[u8]) -> Option<u64> {
     Some(OFFSETS[len] + value)
 }
 
-/// The value of eight ASCII digits, first digit in the lowest byte (the well-known SWAR reduction: pairs, fours,
-/// eights).
+/// Returns the value of eight ASCII digits, with the first digit in the lowest byte. Uses the
+/// well-known SWAR reduction: pairs, fours, eights.
 #[inline]
 fn eight_digits(word: u64) -> Option<u64> {
     const ZEROS: u64 = 0x3030_3030_3030_3030;
@@ -63,7 +64,7 @@ fn eight_digits(word: u64) -> Option<u64> {
     Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xFFFF_FFFF)
 }
 
-/// How many digits the text of this number has.
+/// Returns the number of digits in the text of this number.
 #[inline]
 pub fn text_len(number: u64) -> usize {
     // OFFSETS[len] = (10^len - 10) / 9, so len = floor(log10(9 n + 10)).
@@ -74,7 +75,7 @@ pub fn text_len(number: u64) -> usize {
     }
 }
 
-/// The text of a number that `pack` gave, at most [`NUMBER_MAX`].
+/// Returns the text of a number that `pack` returned, which is at most [`NUMBER_MAX`].
 #[inline]
 pub fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
     let len = text_len(number);
@@ -92,8 +93,9 @@ pub fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
     &text[..len]
 }
 
-/// The text of a number below 10^8, with its leading zeros: the reduction of `eight_digits` backwards. It divides all halves at once, by
-/// multiplications that are exact for numbers as small as these.
+/// Returns the text of a number below 10^8 with its leading zeros. This inverts the reduction of
+/// `eight_digits`. It divides all halves at once, by multiplications that are exact for numbers of
+/// this size.
 #[inline]
 fn eight_text(number: u32) -> [u8; 8] {
     let fours = u64::from(number / 10_000) | u64::from(number % 10_000) << 32;
@@ -104,7 +106,7 @@ fn eight_text(number: u32) -> [u8; 8] {
     (digits | 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// How many bytes hold this number, 1 to 8.
+/// Returns the number of bytes that hold this number, 1 to 8.
 #[inline]
 pub fn byte_len(number: u64) -> usize {
     (71 - (number | 1).leading_zeros() as usize) / 8
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_at_the_edges_come_back_exactly() {
+    fn shortest_and_longest_texts_round_trip() {
         for len in 1..=DIGITS_MAX {
             for text in ["0".repeat(len), "9".repeat(len), format!("{:0>len$}", 1), format!("{:0<len$}", 1)] {
                 assert_eq!(round_trip(&text).as_deref(), Some(&*text));
@@ -142,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_number_is_that_of_the_longest_nines() {
+    fn nineteen_nines_have_the_largest_number() {
         assert_eq!(pack("9".repeat(DIGITS_MAX).as_bytes()), Some(NUMBER_MAX));
     }
 
     #[test]
-    fn eight_digits_and_their_text_are_the_same_number() {
-        // Each half with all that it can be, beside both ends of the other.
+    fn eight_digits_and_eight_text_are_inverse() {
+        // Tests all values of each half, with the other half at its minimum and its maximum.
         for half in 0..10_000 {
             for number in [half, half * 10_000, half * 10_000 + 9_999, 99_990_000 + half] {
                 let text = eight_text(number);
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_digits_is_not_packed() {
+    fn text_that_is_not_all_digits_is_refused() {
         let refused = [
             "",
             "a",
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_len_is_the_least_that_holds_the_number() {
+    fn byte_len_is_minimal() {
         for (number, len) in [(0, 1), (255, 1), (256, 2), (65535, 2), (65536, 3), (u64::MAX, 8)] {
             assert_eq!(byte_len(number), len);
         }
@@ -189,12 +191,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_digits_come_back(text in "[0-9]{1,19}") {
+        fn packed_digits_round_trip(text in "[0-9]{1,19}") {
             prop_assert_eq!(round_trip(&text), Some(text));
         }
 
         #[test]
-        fn agrees_with_the_standard_parser(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
+        fn only_one_to_nineteen_digits_are_packed(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
             let digits = !bytes.is_empty() && bytes.len() <= DIGITS_MAX && bytes.iter().all(u8::is_ascii_digit);
             prop_assert_eq!(pack(&bytes).is_some(), digits);
         }

@@ -1,125 +1,137 @@
-//! What engines offer whose records outlive the process.
+//! Engines whose records survive the process.
 
 use crate::{Action, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An engine that keeps its records in files of its own, as they are written.
+/// An engine that writes its records to its own files as they change.
 pub trait DurableEngine: Send + Sync {
-    /// Hands all that was written so far to the system: it then outlives the process, not the machine. Fails with `Full` when
-    /// there is no space; it can be read and is kept in memory then, and the next write, flush or sync tries again.
+    /// Passes all earlier writes to the operating system, so that they survive the process (but not
+    /// a crash of the machine). Fails with `Full` when there is no space. The writes then stay
+    /// readable in memory, and the next write, flush or sync tries again.
     fn flush(&self) -> Result<()>;
 
-    /// Returns once all that was written before the call is on disk. Whoever calls while another thread waits for the disk
-    /// shares the next wait with all others that came meanwhile. After a sync that failed nothing is written any more until
-    /// the engine is opened again: what the disk has kept cannot be known.
+    /// Returns when all writes made before the call are on disk. Concurrent callers share one wait
+    /// for the disk. After a failed sync the engine refuses all writes until it is opened again,
+    /// because the state of the disk is unknown.
     fn sync(&self) -> Result<()>;
 
-    /// Does all of these or none, also across a crash, and no reader sees some of them without the others per key; of several
-    /// about one key the last counts. Fails with `Invalid` when a key or value, or all of them together, are too long.
+    /// Applies all changes or none, also across a crash. A reader never sees a key half changed. If
+    /// several changes name one key, the last one counts. Fails with `Invalid` if a key, a value or
+    /// the sum of all is too long.
     fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()>;
 
-    /// Makes a copy of everything in a directory that is not there yet, as of one moment during the call, while work goes
-    /// on. It is on disk when this returns; it is opened as the original is.
+    /// Copies all records, as of one moment during the call, to the directory `to`, which must not
+    /// exist. Reads and writes continue meanwhile. The copy is on disk when this returns and can be
+    /// opened like the original.
     fn copy(&self, to: &Path) -> Result<()>;
 
-    /// The files that hold everything as of one moment during the call, for whoever copies them at a pace of their own. They can be
-    /// read for as long as this is held, whatever is written, removed or compacted meanwhile, and take their room on disk until then.
+    /// Returns the files that hold all records as of one moment during the call, so that a caller
+    /// can copy them at its own pace. They stay readable and keep their disk space while the caller
+    /// holds them, even if their records are overwritten or compacted.
     fn freeze(&self) -> Result<Vec<FrozenFile>>;
 
-    /// Puts everything on disk, and what makes the next opening fast. Writes fail with `Closed` from here on.
+    /// Writes all records to disk, and the data that makes the next opening fast. Later writes fail
+    /// with `Closed`.
     fn close(&self) -> Result<()>;
 
-    /// How often the engine has been opened, this time included: whoever numbers things within an opening can make them
-    /// unlike any of another one.
+    /// Returns how often the engine has been opened, including this time. Callers use the number to
+    /// make IDs unique across openings.
     fn open_count(&self) -> u32;
 
-    /// Returns a token of what the files hold now. Equal tokens stand for files that hold the same, whatever has been copied, restored or
-    /// written in between, and whatever the clock says.
+    /// Returns a token of the current contents of the files. Equal tokens mean equal contents, also
+    /// after copies and restores, and independent of the clock.
     fn contents_token(&self) -> ContentsToken;
 
-    /// Returns the token of what the opening has found; `None` if the files were new.
+    /// Returns the token of the contents that the engine found when it was opened; `None` if the
+    /// files were new.
     fn contents_token_at_open(&self) -> Option<ContentsToken>;
 
-    /// What the opening has found that whoever opened it should know, as sentences for a log: what was cut off, passed over or made anew.
+    /// Returns log messages about the opening: damage that was cut off or skipped, and files that
+    /// were created again.
     fn open_notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Removes at most so many records that are damaged, and that [`Engine::scan_skipping_damaged`](crate::Engine::scan_skipping_damaged) has passed over; returns how many
-    /// went. Nothing says what they were: whoever keeps to a limit has others go for new ones, and these are as good as gone.
+    /// Removes up to `count_max` damaged records that
+    /// [`Engine::scan_skipping_damaged`](crate::Engine::scan_skipping_damaged) has skipped; returns
+    /// the number removed. Their keys are unknown, so they cannot be evicted individually. They
+    /// count against a limit until they are removed here.
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         let _ = count_max;
         Ok(0)
     }
 
-    /// What it takes on disk.
+    /// Returns the disk space in use.
     fn disk_usage(&self) -> DiskUsage;
 
-    /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well. Never waits for the disk.
+    /// Returns the error that stops maintenance, such as damage found by compaction or a full disk;
+    /// `None` if all is well. Never waits for the disk.
     fn maintenance_error(&self) -> Option<Error> {
         None
     }
 
-    /// Returns why the files do not take every change: the first one that was refused. `None` once housekeeping has found that they take
-    /// such a change again. Never waits for the disk.
+    /// Returns the error of the first change that the files refused. `None` after maintenance has
+    /// found that the files accept such a change again. Never waits for the disk.
     fn refused_write_error(&self) -> Option<Error> {
         None
     }
 
-    /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them. Never waits
-    /// for the disk.
+    /// Returns the number of damaged records that were overwritten or removed since the engine was
+    /// opened, and the error of the last one. Never waits for the disk.
     fn damaged_records(&self) -> Option<(u64, Error)> {
         None
     }
 }
 
-/// Names the exact contents of an engine's files.
+/// Identifies the exact contents of an engine's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentsToken(pub [u8; 40]);
 
-/// What an engine takes on disk.
+/// The disk space that an engine uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     /// Bytes of the files that hold records.
     pub bytes: u64,
-    /// Of those, what records take that count.
+    /// The part of `bytes` that live records use.
     pub live_bytes: u64,
-    /// Files that hold records.
+    /// The number of files that hold records.
     pub files: u64,
 }
 
-/// A file of an engine's, as long as it was at some moment.
+/// A file of an engine, at its length as of one moment.
 #[derive(Clone)]
 pub struct FrozenFile {
-    /// What is in it. Those with records come first.
+    /// The kind of the content. Files with records come first.
     pub kind: FrozenKind,
-    /// What its name is made of; files of a kind ascend by it.
+    /// The number in the file's name; it ascends within a kind.
     pub number: u64,
-    /// Bytes of it that count.
+    /// The length of the file that counts, in bytes.
     pub len: u64,
-    /// What is in it.
+    /// Reads the content.
     pub content: Arc<dyn FrozenContent>,
 }
 
-/// What is in a [`FrozenFile`].
+/// The kind of a [`FrozenFile`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrozenKind {
     /// Records.
     Records,
-    /// What values of records are compressed with.
+    /// A dictionary for the compression of values.
     Dictionary,
 }
 
 /// The content of a [`FrozenFile`].
 pub trait FrozenContent: Send + Sync {
-    /// Reads from an offset on, up to the length of the buffer; returns how much there was. Fails with `Unavailable` if it cannot be read.
+    /// Reads from `offset` until `into` is full or the content ends; returns the number of bytes
+    /// read. Fails with `Unavailable` if the file cannot be read.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
 
-    /// Where it is, for messages.
+    /// Returns the path of the file, for messages.
     fn path(&self) -> &Path;
 
-    /// Whether it still has its name there: what has none any more takes its room on disk for those alone who hold it.
+    /// Returns true if the file still exists under its path. A removed file keeps its disk space
+    /// only while it is held.
     fn has_name(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! What an engine offers: look at a record, visit it, walk over all of them.
+//! The [`Engine`] trait: read a record, visit it, scan all records.
 
 use crate::{
     Attributes, CheckpointedEngine, DurableEngine, Error, ErrorKind, Expiry, OrderedEngine, Record, Result,
@@ -8,59 +8,61 @@ use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
 
-/// What a visitor wants done with the record it was shown.
+/// The change that a visitor requests after it was shown a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action<'a> {
-    /// Leave everything as it is.
+    /// Leave the record as it is.
     Keep,
-    /// Store this record in place of what was there.
+    /// Store this record in place of the old one.
     Put(Record<'a>),
-    /// Keep the value, replace the attributes: what touch, a first shown version or a mark needs.
-    /// On an absent record it does nothing.
+    /// Keep the value and replace the attributes, as for a touch, a first version or a mark. Does
+    /// nothing if the record is absent.
     Retag(Attributes),
-    /// Remove the record; nothing happens if there is none.
+    /// Remove the record; does nothing if it is absent.
     Remove,
 }
 
-/// A pure step from the old record to an action; the only way anything is written.
+/// A pure step from the old record to an action. Every write passes through a visitor.
 ///
-/// An engine runs `visit` atomically on the record and then, if something changed, `applied`, still
-/// under the same lock. It may run `visit` again (engines that retry), so a visitor overwrites its
-/// outcome and never adds up.
+/// An engine runs `visit` atomically on the record. If something changed, it then runs `applied`
+/// under the same lock. An engine that retries may run `visit` again, so a visitor overwrites its
+/// outcome and never accumulates.
 pub trait Visitor {
-    /// Decides from what is stored now.
+    /// Decides on the action from the stored record.
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a>;
 
-    /// Whether it puts or removes something whatever is there. Where a record is damaged, such a visitor is shown none, and what it
-    /// does is done; the visit of any other fails with `Corrupt`.
+    /// Returns true if the visitor stores or removes a record regardless of the old one. If the old
+    /// record is damaged, such a visitor is shown no record and its action is applied; any other
+    /// visit fails with `Corrupt`.
     fn overwrites(&self) -> bool {
         false
     }
 
-    /// Whether the bytes of the old value are nothing to it, only how many there are. An engine, which asks under the record's lock, then may show it a value that it has
-    /// neither read from memory nor checked for damage: waiting for these costs more than all else of a write.
+    /// Returns true if the visitor needs only the length of the old value. An engine asks under the
+    /// record's lock. It may then show a value that it has neither read from memory nor checked for
+    /// damage, because that read is the most expensive part of a write.
     fn ignores_value(&self) -> bool {
         false
     }
 
-    /// Called once after a `Put`, `Retag` or `Remove` of an existing record is in, with what is stored
-    /// now (`None` after a removal). Not called for `Keep`.
+    /// Called once after a `Put`, `Retag` or `Remove` of an existing record has been applied, with
+    /// the record now stored (`None` after a removal). Not called for `Keep`.
     fn applied(&mut self, now: Option<Record<'_>>) {
         let _ = now;
     }
 }
 
-/// A place in a scan, between two calls. Opaque to all but the engine that gave it.
+/// A position in a scan, between two calls. Only the engine that returned it can interpret it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanPosition {
-    /// In an order of the engine's own.
+    /// A number in the engine's own order.
     Number(u64),
-    /// Behind this key, or at it.
+    /// At or after this key.
     Key(Arc<[u8]>),
 }
 
 impl ScanPosition {
-    /// The number; 0 for a place of an engine that goes by keys.
+    /// Returns the number; 0 for a position of an engine that scans by key.
     pub fn number(&self) -> u64 {
         match self {
             ScanPosition::Number(number) => *number,
@@ -69,71 +71,75 @@ impl ScanPosition {
     }
 }
 
-/// What decides over the order of an engine's scans. Whoever keeps records in that order can give them back to an engine of
-/// the same kind much faster than in any other.
+/// The parameters that determine the order of an engine's scans. An engine of the same kind loads
+/// records much faster if they come in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanOrder {
-    /// The secret that its hashes go by.
+    /// The secret seed of the engine's hash.
     pub seed: u64,
-    /// Into how many groups it has divided its records.
+    /// The number of groups into which the engine divides its records.
     pub groups: u64,
 }
 
-/// What an engine holds, for statistics. Reading it is cheap (no scan).
+/// The contents of an engine, for statistics. Reading it is cheap (no scan).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStatus {
-    /// Records held, expired ones that nobody has met yet included.
+    /// Stored records, including expired ones that have not been removed yet.
     pub records: u64,
     /// Bytes of the records as stored: headers, packed keys and values.
     pub live_bytes: u64,
-    /// Bytes of memory held from the system for them, index and slack included.
+    /// Bytes of memory reserved from the system for the records, including the index and unused
+    /// space.
     pub committed_bytes: u64,
-    /// Records removed to make room, since the start.
+    /// Records evicted since the start.
     pub evictions: u64,
-    /// Of those, the ones that carried an expiry.
+    /// The part of `evictions` that had an expiry.
     pub evictions_with_expiry: u64,
-    /// Of those, the ones that made room for a write, rather than for housekeeping.
+    /// The part of `evictions` that made room for a write rather than for maintenance.
     pub evictions_by_writes: u64,
-    /// Of those, the ones that had never been read. Exact as long as all records are in the engine's sample
-    /// ([`RecordSample`]); else those in the sample are counted, and for each other one the share among them.
+    /// The part of `evictions` that had never been read. Exact while all records are in the
+    /// engine's sample ([`RecordSample`]). Otherwise sampled records are counted, and each other
+    /// record adds the share found in the sample.
     pub evicted_unfetched: u64,
-    /// Records that had expired when room was wanted, and went first.
+    /// Expired records that were removed first when room was needed.
     pub reclaimed: u64,
-    /// Expired records, removed in whatever way, that had never been read; counted as `evicted_unfetched` is.
+    /// Expired records, removed in any way, that had never been read. Counted like
+    /// `evicted_unfetched`.
     pub expired_unfetched: u64,
-    /// Records that were there when the engine was cleared. Kinds on disk do not count them.
+    /// Records that existed when the engine was cleared. Engines on disk do not count them.
     pub cleared: u64,
-    /// Records that were passed over when their turn came to go, as they had been used: for the first time ...
+    /// Eviction candidates that were kept because they had been used for the first time.
     pub promotions: u64,
-    /// ... or once more.
+    /// Eviction candidates that were kept because they had been used again.
     pub second_chances: u64,
-    /// How many records there are by their plain sizes: one count for each bound given at construction, and one for all above.
+    /// The number of records by plain size: one class for each bound given at construction, and one
+    /// for all larger sizes.
     pub classes: Vec<SizeClass>,
-    /// The index by which records are found.
+    /// The index that finds the records.
     pub index: IndexStatus,
-    /// Uses that went unnoted since the start, because the record's lock was taken.
+    /// Uses that were not recorded since the start because the record's lock was taken.
     pub uses_dropped: u64,
-    /// Blocks moved since the start so that sparse memory could be given back.
+    /// Blocks moved since the start to release sparse memory.
     pub blocks_moved: u64,
-    /// Steps of doing so, each of which has emptied a page or part of a larger region.
+    /// Steps of that work, each of which emptied a page or part of a larger region.
     pub pages_emptied: u64,
 }
 
-/// The index of an engine.
+/// The state of an engine's index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexStatus {
     /// Buckets of the hash.
     pub buckets: u64,
-    /// Bytes of memory that say where each one is.
+    /// Bytes of memory that the index uses.
     pub bytes: u64,
-    /// It has grown within the last second or two.
+    /// True if the index has grown within the last second or two.
     pub is_growing: bool,
 }
 
 /// The records of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass {
-    /// How many.
+    /// The number of records.
     pub records: u64,
     /// The sum of their plain sizes: key + value + 4 if they carry flags.
     pub plain_bytes: u64,
@@ -146,11 +152,11 @@ impl AddAssign for SizeClass {
     }
 }
 
-/// A sample of an engine's records, chosen by the hash of their keys. It has some thousand records at most, and all that there
-/// are as long as there are no more.
+/// A sample of an engine's records, chosen by the hash of their keys. It contains at most some
+/// thousand records, and all records if there are no more than that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordSample {
-    /// In no order.
+    /// The records, in no particular order.
     pub records: Vec<SampledRecord>,
 }
 
@@ -161,38 +167,40 @@ pub struct SampledRecord {
     pub plain_size: u64,
     /// Seconds since its last use.
     pub idle_s: u64,
-    /// It has earned a longer stay by being used.
+    /// True if its use protects it from the next eviction.
     pub is_kept: bool,
 }
 
 /// A store of records by key. All methods may be called from many threads at once.
 pub trait Engine: Send + Sync {
-    /// Shows the record of `key`, if there is one; returns whether there was. `see` runs under a lock:
-    /// it must be brief and must not call the engine again.
+    /// Shows the record of `key` if it exists; returns true if it does. `see` runs under a lock: it
+    /// must be brief and must not call the engine.
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
 
-    /// As `view`, but not counted as a use of the record when it comes to which one makes room.
+    /// Does the same as `view`, but does not count as a use of the record for eviction.
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.view(key, see)
     }
 
-    /// Runs the visitor on the record of `key`, atomically. Fails with `Full` when the memory limit leaves no
-    /// room (the old record then stays), with `Invalid` when key or value are longer than any engine takes.
+    /// Runs the visitor atomically on the record of `key`. Fails with `Full` if the memory limit
+    /// leaves no room (the old record then stays), and with `Invalid` if the key or value is longer
+    /// than any engine supports.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
-    /// Returns once every visit that had begun before is over. Waits for as long as the longest of them takes.
+    /// Returns when every visit that began before the call has ended.
     fn wait_for_visits(&self);
 
-    /// Shows every record from `from` (the start: `None`) on, until `see` breaks or all are done; returns
-    /// where to go on, `None` at the end. A record that is there throughout is shown at least once, whatever is
-    /// written meanwhile; locks are held only over small groups of records.
+    /// Shows every record from position `from` (`None`: the start), until `see` breaks or no record
+    /// is left. Returns the position at which to continue, `None` at the end. A record that exists
+    /// during the entire scan is shown at least once, whatever is written meanwhile. Locks are held
+    /// only over small groups of records.
     fn scan(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>>;
 
-    /// The same, but records that are damaged are passed over, where `scan` fails with `Corrupt`.
+    /// Does the same as `scan`, but skips damaged records, where `scan` fails with `Corrupt`.
     fn scan_skipping_damaged(
         &self,
         from: Option<ScanPosition>,
@@ -201,112 +209,121 @@ pub trait Engine: Send + Sync {
         self.scan(from, see)
     }
 
-    /// Removes all records and gives their memory back. `cleared` is called once, when there are none and before anything can
-    /// be written again; it must be brief and must not call the engine.
+    /// Removes all records and releases their memory. `cleared` is called once, when no record is
+    /// left and before any can be written again. It must be brief and must not call the engine.
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()>;
 
-    /// What it holds now.
+    /// Returns the current contents in numbers.
     fn status(&self) -> EngineStatus;
 
-    /// What it estimates of its records. It looks at some thousand of them: for statistics, not for every tick.
+    /// Returns a sample of the records. It reads some thousand records, so it suits statistics but
+    /// not a periodic task.
     fn sample_records(&self) -> RecordSample {
         RecordSample::default()
     }
 
-    /// The order of its scans, if it keeps to one.
+    /// Returns the order of the engine's scans, if that order is fixed.
     fn scan_order(&self) -> Option<ScanOrder> {
         None
     }
 
-    /// Makes an empty engine ready for records that come in this order, until `settle` is called. Whoever brings them to an
-    /// engine of that very seed must call it.
+    /// Prepares an empty engine for records that come in this order, until `end_ordered_load` is
+    /// called. A caller that loads records into an engine of the same seed must call it.
     fn begin_ordered_load(&self, order: ScanOrder) {
         let _ = order;
     }
 
-    /// The records that were expected have come, or will not.
+    /// Ends the load that `begin_ordered_load` began.
     fn end_ordered_load(&self) {}
 
-    /// Says that `key` will be asked for within the next microsecond or so.
+    /// Announces that `key` will be requested within about a microsecond.
     fn prefetch(&self, key: &[u8]) {
         let _ = key;
     }
 
-    /// Does a bounded piece of housekeeping (moving blocks out of sparse pages, returning memory); true when there
-    /// is more to do at once. Meant for a background thread; each call moves at most some 64 KiB.
+    /// Does a bounded step of maintenance (moving blocks out of sparse pages, returning memory).
+    /// Returns true if more work is waiting. Meant for a background thread; each call moves about
+    /// 64 KiB at most.
     fn maintain(&self) -> bool {
         false
     }
 
-    /// Memory for a long value of exactly `len` bytes, to be filled piece by piece and then stored without a copy. It
-    /// takes memory only as it is filled. Fails with `Full` when it could not be held, or not without eviction where that
-    /// is not allowed; with `Invalid` when it is longer than any, or the engine has no such memory.
+    /// Creates a buffer for a long value of exactly `len` bytes, which is filled piece by piece and
+    /// then stored without a copy. It takes memory only as it is filled. Fails with `Full` if the
+    /// value could not be stored, or could not be stored without a forbidden eviction. Fails with
+    /// `Invalid` if the value is longer than the engine supports, or if the engine has no such
+    /// buffers.
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         let _ = len;
         Err(Error::new(ErrorKind::Invalid, "this engine has no buffers"))
     }
 
-    /// The next piece of a buffer to write to: at least one byte, unless it is full, and at most `len`. Other records go
-    /// if there is no room. What is asked for piece by piece is taken to come from afar, and bounded so that what stalls
-    /// does not push out what is stored; whoever has the value asks for all of it. Fails with `Full` when that does not
-    /// help, with `Busy` when other values on their way in hold all that such may (in both cases the buffer keeps what it
-    /// has), with `Invalid` for the buffer of another engine.
+    /// Returns the next piece of a buffer to write to: at least one byte, unless the buffer is
+    /// full, and at most `len`. Other records are evicted if there is no room.
+    ///
+    /// Memory requested piece by piece is assumed to wait for a network. It is bounded, so that
+    /// stalled uploads do not evict stored records. A caller that already has the complete value
+    /// requests all of it at once. Fails with `Full` if eviction does not help, with `Busy` if
+    /// other incoming values hold all memory of this bound (in both cases the buffer keeps its
+    /// bytes), and with `Invalid` for the buffer of another engine.
     fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         let _ = (buffer, len);
         Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"))
     }
 
-    /// The power to live within a memory limit.
+    /// Returns the interface for memory limits, if the engine supports them.
     fn bounded(&self) -> Option<&dyn BoundedEngine> {
         None
     }
 
-    /// The power to go from one key to the next.
+    /// Returns the interface for ordered scans, if the engine supports them.
     fn ordered(&self) -> Option<&dyn OrderedEngine> {
         None
     }
 
-    /// The power to be the checkpoint of an update log.
+    /// Returns the interface for checkpoints of an update log, if the engine supports them.
     fn checkpointed(&self) -> Option<&dyn CheckpointedEngine> {
         None
     }
 
-    /// The power to keep records in files.
+    /// Returns the interface for files, if the engine keeps its records in files.
     fn durable(&self) -> Option<&dyn DurableEngine> {
         None
     }
 
-    /// The power to find records by their expiry in a cheap pass.
+    /// Returns the interface for finding records by expiry in a cheap pass, if the engine supports
+    /// it.
     fn sweepable(&self) -> Option<&dyn SweepableEngine> {
         None
     }
 }
 
-/// Memory of an engine's for one long value that is not whole yet. It counts as the engine's, by what has been filled,
-/// and is given back when it is dropped.
+/// Memory of an engine for one long value that is still incomplete. The filled part counts toward
+/// the engine's memory and is released on drop.
 pub trait ValueBuffer: Any + Send {
-    /// The length of the whole value.
+    /// Returns the length of the complete value.
     fn len(&self) -> usize;
 
-    /// True for a value of no bytes.
+    /// Returns true if the value has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How much of it has been filled.
+    /// Returns the number of bytes filled.
     fn filled(&self) -> usize;
 
-    /// Says that so many bytes of what [`Engine::room`] has last given have been written; the rest of that is given back.
+    /// Marks `len` bytes of the piece last returned by [`Engine::room`] as written; the rest of
+    /// that piece is released.
     fn advance(&mut self, len: usize);
 
-    /// The value, to be stored; bytes that have not been filled are zero.
+    /// Returns the value for storing; unfilled bytes are zero.
     fn into_shared(self: Box<Self>) -> SharedBytes;
 }
 
-/// What to do with a write that does not fit.
+/// The treatment of a write that does not fit into memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Remove other records.
+    /// Evict other records.
     #[default]
     Evict,
     /// Refuse the write with `Full` (memcached's `-M`).
@@ -316,35 +333,39 @@ pub enum WhenFull {
 /// A memory limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// Bytes that the engine may hold, `None` for no limit.
+    /// The bytes that the engine may hold; `None` for no limit.
     pub bytes: Option<u64>,
-    /// What happens at the limit.
+    /// The treatment of writes at the limit.
     pub when_full: WhenFull,
 }
 
-/// An engine that can live within a memory limit.
+/// An engine that can observe a memory limit.
 pub trait BoundedEngine {
-    /// Sets the limit; when it is lowered, `maintain` brings the engine below it step by step.
+    /// Sets the limit. If it is lowered, `maintain` shrinks the engine below it step by step.
     fn set_limit(&self, limit: MemoryLimit);
 
-    /// The limit in force.
+    /// Returns the current limit.
     fn limit(&self) -> MemoryLimit;
 
-    /// True near the limit, where what one record takes another one loses.
+    /// Returns true near the limit, where memory for one record must come from another.
     fn is_near_limit(&self) -> bool;
 
-    /// Tells the time, so that what has expired goes first when room is wanted. To be told about once a second.
+    /// Sets the current time, so that expired records are evicted first. Must be called about once
+    /// a second.
     fn set_time(&self, now: UnixSeconds);
 }
 
-/// An engine that can pass over all records at some ten nanoseconds each, for the sake of those with an expiry.
+/// An engine that can pass over all records at about ten nanoseconds each to find expired ones.
 ///
-/// Weaker than [`Engine::scan`]: a record may be met twice or, if the engine grows or shrinks meanwhile, not at all. Whoever
-/// passes again and again misses none for long.
+/// This is weaker than [`Engine::scan`]: a record may be visited twice or, if the engine grows or
+/// shrinks meanwhile, not at all. Repeated passes find every expired record eventually.
 pub trait SweepableEngine: Send + Sync {
-    /// Goes on from `from` (the start: `None`) over at most some `records_max` records: shows the expiry of each that has
-    /// one (or of many that lie together one that is no later than any of theirs, if `is_over` does not want even that), and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
-    /// tens of records at a time; `is_over` runs under them. `aim`: by which it counts them.
+    /// Continues from `from` (`None`: the start) over about `records_max` records. Shows the expiry
+    /// of each record that has one, and removes the records for which `is_over` returns true. For
+    /// many records stored together it may first show one expiry that is no later than any of
+    /// theirs, and skip them all if `is_over` returns false. `is_over` may be called twice for one
+    /// record. Locks are held for some tens of records at a time, and `is_over` runs under them.
+    /// `aim` determines how removals are counted.
     fn sweep(
         &self,
         from: Option<ScanPosition>,
@@ -354,22 +375,23 @@ pub trait SweepableEngine: Send + Sync {
     ) -> Result<SweepProgress>;
 }
 
-/// What a sweep is for.
+/// The purpose of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepAim {
-    /// To have nothing about that nobody will be shown.
+    /// To remove records that no client can see any more.
     Tidiness,
-    /// Room for a write that has found none: counted as [`EngineStatus::reclaimed`], as by an eviction.
+    /// To make room for a write that found none: counted as [`EngineStatus::reclaimed`], like an
+    /// eviction.
     Room,
 }
 
-/// What one step of a sweep has come to.
+/// The result of one step of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepProgress {
-    /// Where to go on; `None` when all records have been passed.
+    /// The position at which to continue; `None` after the last record.
     pub next: Option<ScanPosition>,
-    /// Records passed.
+    /// Records visited.
     pub seen: u64,
-    /// Of those, removed.
+    /// Records removed.
     pub removed: u64,
 }

@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-/// The result of anything that can fail.
+/// The result of an operation that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// What the caller can do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong: mend it.
+    /// The request is wrong: correct it.
     Invalid,
-    /// No memory or space: make room.
+    /// No memory or space: free some.
     Full,
-    /// Somebody else holds it: try again.
+    /// Another user holds the resource: try again.
     Busy,
-    /// Stored bytes are damaged: repair.
+    /// Stored bytes are damaged: repair them.
     Corrupt,
-    /// It cannot be reached now: later.
+    /// The resource cannot be reached now: try later.
     Unavailable,
-    /// It was closed: open it again.
+    /// The resource was closed: open it again.
     Closed,
 }
 
-/// An error: its kind, and a message (lower case, no full stop, naming the thing).
+/// An error: its kind, and a message (lower case, no full stop, naming the object).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -32,33 +32,33 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of this kind with this message.
+    /// Creates an error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { kind, message: message.into(), is_refused_write: false, is_read_only: false }
     }
 
-    /// Returns the error of a change that the files of an engine did not take: a full disk, a missing descriptor, a failing device. The
-    /// record is as it was.
+    /// Creates the error of a change that an engine's files refused because of a full disk, a
+    /// missing descriptor or a failing device. The record is unchanged.
     pub fn refused_write(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error { is_refused_write: true, ..Error::new(kind, message) }
     }
 
-    /// Returns the error of a change to a database that was opened for reading.
+    /// Creates the error of a change to a database that was opened read-only.
     pub fn read_only(message: impl Into<String>) -> Self {
         Error { is_read_only: true, ..Error::new(ErrorKind::Invalid, message) }
     }
 
-    /// Returns true if nothing may be changed, as the database was opened for reading.
+    /// Returns true if the change was refused because the database was opened read-only.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// Returns true if the files of the engine did not take a change.
+    /// Returns true if the change was refused by the engine's files.
     pub fn is_refused_write(&self) -> bool {
         self.is_refused_write
     }
 
-    /// What the caller can do about it.
+    /// Returns what the caller can do about the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

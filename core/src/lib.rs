@@ -1,13 +1,13 @@
-//! The vocabulary of Todana: what travels between the protocols, the database and the engines.
+//! The shared types of Todana, which pass between the protocols, the database and the engines.
 //!
 //! ```text
 //! bytes --protocol--> Operation --todana--> visit(record) --engine--> memory or disk
 //! bytes <--protocol-- Reply   <---------- outcome
 //! ```
 //!
-//! Here are the words only: [`Operation`] and [`Reply`], [`Record`] and its [`Attributes`], the [`Visitor`]
-//! through which every write goes, and the [`Engine`] trait. Nothing here does I/O, reads a clock, or
-//! knows a wire format.
+//! This crate holds only types and traits: [`Operation`] and [`Reply`], [`Record`] and its
+//! [`Attributes`], the [`Visitor`] through which every write passes, and the [`Engine`] trait.
+//! Nothing here does I/O, reads a clock, or knows a wire format.
 #![forbid(unsafe_code)]
 
 mod checkpointed;

@@ -1,29 +1,29 @@
-//! What can be done with records, independent of any protocol.
+//! Operations on records, independent of any protocol.
 //!
-//! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
-//! leaves the rest at its default. Keys and values borrow from the codec's input.
+//! The structs hold the union of the options of all dialects. A codec fills in the options of its
+//! dialect and leaves the others at their default. Keys and values borrow from the codec's input.
 
 use crate::{RefusalReason, SharedValue};
 
-/// How long a record shall live, as a client says it: not yet resolved against a clock.
+/// A time to live as a client sends it, not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ttl {
-    /// It stays.
+    /// The record never expires.
     #[default]
     Never,
-    /// It is dead at once.
+    /// The record expires at once.
     Expired,
-    /// So many seconds from now.
+    /// The record expires this number of seconds from now.
     Seconds(u32),
-    /// At this Unix time.
+    /// The record expires at this Unix time.
     At(u64),
-    /// So many seconds after the last access, whenever that will be.
+    /// The record expires this number of seconds after its last access.
     Sliding(u32),
 }
 
 impl Ttl {
-    /// memcached's rule for a signed number: 0 never, negative dead at once, up to 30 days relative, above that
-    /// a Unix time (protocol.txt, "Expiration times").
+    /// Converts a signed number by memcached's rule: 0 never expires, a negative number expires at
+    /// once, up to 30 days is relative, and more is a Unix time (protocol.txt, "Expiration times").
     pub fn from_memcached(exptime: i64) -> Ttl {
         const THIRTY_DAYS_S: i64 = 60 * 60 * 24 * 30;
         match exptime {
@@ -35,100 +35,104 @@ impl Ttl {
     }
 }
 
-/// Which family of commands a request belongs to; only the statistics care.
+/// The family of commands that a request belongs to, for the statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommandFamily {
-    /// memcached's text commands, and its binary packets, which are counted with them.
+    /// memcached's text commands and its binary packets, which are counted together.
     #[default]
     Text,
     /// memcached's meta commands.
     Meta,
 }
 
-/// Which costly parts the reply will show, so that what nobody asked for is not made.
+/// The costly parts that the reply will show. Parts that are not needed are not computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyNeeds {
-    /// The version: a record that has none gets a fresh one.
+    /// The version: a record without one gets a new one.
     pub version: bool,
-    /// Last access and fetched: turns access tracking on.
+    /// The last access and the fetched flag: asking for them turns on access tracking.
     pub access: bool,
 }
 
-/// Read one record, and perhaps touch it or create it.
+/// Reads one record, and optionally touches or creates it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// New time to live on a hit (`gat`, meta `T`).
+    /// The new time to live on a hit (`gat`, meta `T`).
     pub touch: Option<Ttl>,
-    /// On a miss create an empty record with this time to live; the caller wins (meta `N`).
+    /// On a miss, create an empty record with this time to live; the client wins (meta `N`).
     pub vivify: Option<Ttl>,
-    /// The caller wins if fewer seconds than this are left (meta `R`); records that never expire do not count.
+    /// The client wins if fewer seconds than this remain (meta `R`). Records that never expire are
+    /// exempt.
     pub recache_below_s: Option<i64>,
-    /// What is left is looked at after `touch` rather than before it (meta `T` stands before `R`).
+    /// Compute the remaining seconds after `touch` instead of before it (meta `T` precedes `R`).
     pub recache_after_touch: bool,
-    /// The version for a record created by `vivify` (meta `E`).
+    /// The version of a record that `vivify` creates (meta `E`).
     pub version: Option<u64>,
-    /// What the reply shows.
+    /// The parts that the reply shows.
     pub needs: ReplyNeeds,
-    /// Does not count as an access (meta `u`).
+    /// Do not count as an access (meta `u`).
     pub silent: bool,
-    /// It is a `gat`: counted under touch, not under get.
+    /// The command is a `gat`, which is counted as a touch and not as a get.
     pub counts_as_touch: bool,
-    /// For the statistics.
+    /// The family, for the statistics.
     pub family: CommandFamily,
 }
 
-/// How a store treats what is already there.
+/// How a store treats an existing record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Whatever is there is replaced.
+    /// Store always.
     #[default]
     Set,
-    /// Only if nothing is there.
+    /// Store only if no record exists.
     Add,
-    /// Only if something is there.
+    /// Store only if a record exists.
     Replace,
-    /// The value goes behind the old one; flags and expiry stay.
+    /// Append the value to the old one; flags and expiry stay.
     Append,
-    /// The value goes before the old one; flags and expiry stay.
+    /// Prepend the value to the old one; flags and expiry stay.
     Prepend,
 }
 
-/// Store a record.
+/// Stores a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Store<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The value, or the piece to append.
     pub value: &'a [u8],
-    /// The same bytes in memory of the engine's ([`ValueBuffer`](crate::ValueBuffer)), if they were received into it.
+    /// The same bytes in memory of the engine ([`ValueBuffer`](crate::ValueBuffer)), if they were
+    /// received into it.
     pub shared: SharedValue<'a>,
     /// The client's flags.
     pub flags: u32,
-    /// Time to live.
+    /// The time to live.
     pub ttl: Ttl,
-    /// What to do with what is there.
+    /// How to treat an existing record.
     pub mode: StoreMode,
-    /// Only if the stored version equals this (`cas`, meta `C`).
+    /// Store only if the stored version equals this one (`cas`, meta `C`).
     pub compare: Option<u64>,
-    /// With `compare`: if it is lower than the stored version, set and replace store all the same, but keep the time to
-    /// live and mark the record stale (meta `I`). A record without a version is newer than any that was shown.
+    /// If `compare` is lower than the stored version, set and replace still store the value, but
+    /// keep the time to live and mark the record stale (meta `I`). A record without a version
+    /// counts as newer than any version that a client has seen.
     pub stale_if_older: bool,
-    /// The version to store (meta `E`); also shown.
+    /// The version to store (meta `E`); the reply shows it too.
     pub version: Option<u64>,
-    /// Append or prepend to nothing creates the record with this time to live (meta `N`).
+    /// Append or prepend without an existing record creates the record with this time to live (meta
+    /// `N`).
     pub vivify: Option<Ttl>,
-    /// What the reply shows.
+    /// The parts that the reply shows.
     pub needs: ReplyNeeds,
-    /// The whole item may not be longer than this (memcached's size rule, see the memcached codec); an
+    /// The maximum size of the complete item (memcached's size rule, see the memcached codec). An
     /// append beyond it is not stored.
     pub item_size_max: Option<u64>,
-    /// For the statistics.
+    /// The family, for the statistics.
     pub family: CommandFamily,
 }
 
-/// A write whose value was not taken, as it is too long or there is no memory for it.
+/// A write whose value was not received, because it is too long or no memory is available for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedStore<'a> {
     /// The key.
@@ -137,38 +141,40 @@ pub struct RefusedStore<'a> {
     pub value_len: usize,
     /// The client's flags.
     pub flags: u32,
-    /// What was to be done with what is there.
+    /// How the store would have treated an existing record.
     pub mode: StoreMode,
-    /// Only if a version was equal.
+    /// True if the store depended on a version.
     pub compares: bool,
-    /// The old record goes: memcached drops what the client of a set believes replaced.
+    /// Remove the old record: memcached does so if the client of a set assumes that it was
+    /// replaced.
     pub discards: bool,
-    /// Why: `TooLarge` or `OutOfMemory`.
+    /// The reason: `TooLarge` or `OutOfMemory`.
     pub refusal: RefusalReason,
 }
 
-/// Remove a record, or empty it, or mark it stale.
+/// Removes a record, drops its value, or marks it stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delete<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// Only if the stored version equals this.
+    /// Act only if the stored version equals this one.
     pub compare: Option<u64>,
-    /// Mark it stale, with a new version, instead of removing it (meta `I`).
+    /// Mark the record stale, with a new version, instead of removing it (meta `I`).
     pub mark_stale: bool,
-    /// Keep the record and its version but drop its value (meta `x`); flags become 0 and the expiry `Never` unless given.
+    /// Keep the record and its version but drop its value (meta `x`). Flags become 0 and the expiry
+    /// `Never` unless given.
     pub drop_value: bool,
-    /// New time to live, with `mark_stale` or `drop_value`.
+    /// The new time to live, with `mark_stale` or `drop_value`.
     pub ttl: Option<Ttl>,
-    /// Flags to keep with `drop_value` (meta `F`).
+    /// The flags to keep with `drop_value` (meta `F`).
     pub flags: Option<u32>,
     /// The version to store with `mark_stale` or `drop_value` (meta `E`).
     pub version: Option<u64>,
-    /// For the statistics.
+    /// The family, for the statistics.
     pub family: CommandFamily,
 }
 
-/// Which way a number goes.
+/// The direction of an arithmetic operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArithmeticDirection {
     /// Up, wrapping at 2^64.
@@ -178,28 +184,28 @@ pub enum ArithmeticDirection {
     Decrement,
 }
 
-/// Add to or subtract from a decimal number.
+/// Adds to or subtracts from a decimal number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic<'a> {
     /// The key.
     pub key: &'a [u8],
     /// Up or down.
     pub direction: ArithmeticDirection,
-    /// By how much.
+    /// The amount.
     pub delta: u64,
-    /// On a miss create the record with `initial` and this time to live (meta `N`).
+    /// On a miss, create the record with `initial` and this time to live (meta `N`).
     pub vivify: Option<Ttl>,
     /// The number that `vivify` creates (meta `J`).
     pub initial: u64,
-    /// New time to live on a hit (meta `T`).
+    /// The new time to live on a hit (meta `T`).
     pub touch: Option<Ttl>,
-    /// Only if the stored version equals this.
+    /// Act only if the stored version equals this one.
     pub compare: Option<u64>,
     /// The version to store (meta `E`).
     pub version: Option<u64>,
-    /// What the reply shows.
+    /// The parts that the reply shows.
     pub needs: ReplyNeeds,
-    /// For the statistics.
+    /// The family, for the statistics.
     pub family: CommandFamily,
 }
 
@@ -220,7 +226,7 @@ impl Default for Arithmetic<'_> {
     }
 }
 
-/// Give a record a new time to live.
+/// Gives a record a new time to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch<'a> {
     /// The key.
@@ -229,41 +235,42 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
-/// Show a record's attributes for debugging (`me`).
+/// Shows the attributes of a record, for debugging (`me`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspect<'a> {
     /// The key.
     pub key: &'a [u8],
 }
 
-/// What is to be done with records. Words that belong to one protocol alone are that protocol's.
+/// An operation on records. Commands that exist in one protocol only belong to that protocol's
+/// module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// Read: [`Reply::Hit`](crate::Reply::Hit) or `Miss`.
     Get(Get<'a>),
     /// Write: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
     Store(Store<'a>),
-    /// A write whose value was not taken. Always answered `Refused` with the same reason.
+    /// A write whose value was not received. The reply is always `Refused` with the same reason.
     RefusedStore(RefusedStore<'a>),
     /// Remove: `Deleted`, `NotFound` or `Exists`.
     Delete(Delete<'a>),
     /// Count: `Number`, `NotFound`, `NotStored`, `Exists` or `Refused`.
     Arithmetic(Arithmetic<'a>),
-    /// `Touched` or `NotFound`.
+    /// Change the expiry: `Touched` or `NotFound`.
     Touch(Touch<'a>),
-    /// `Inspection` or `Miss`.
+    /// Show the attributes: `Inspection` or `Miss`.
     Inspect(Inspect<'a>),
-    /// Remove everything: now (`Never` or `Expired`), or when that time comes. `Done`.
+    /// Remove all records, now (`Never` or `Expired`) or at the given time: `Done`.
     Flush {
-        /// When.
+        /// The time.
         at: Ttl,
     },
-    /// Nothing. `Done`.
+    /// Do nothing: `Done`.
     Noop,
 }
 
 impl<'a> Operation<'a> {
-    /// Returns the key of the record that it is about.
+    /// Returns the key of the record that the operation concerns.
     #[inline]
     pub fn key(&self) -> Option<&'a [u8]> {
         Some(match self {

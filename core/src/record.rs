@@ -1,9 +1,9 @@
-//! A record: a value and the attributes that ride with it.
+//! A record: a value and its attributes.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Seconds since 1970-01-01 UTC; the store's clock is a whole-second clock, like memcached's.
+/// Seconds since 1970-01-01 UTC. The clock counts full seconds, like memcached's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixSeconds(pub u64);
 
@@ -13,25 +13,25 @@ impl fmt::Display for UnixSeconds {
     }
 }
 
-/// When a record dies.
+/// The time at which a record expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expiry {
-    /// It stays until somebody removes it.
+    /// The record never expires.
     #[default]
     Never,
-    /// It is gone once the clock reads this second (`at <= now` is dead).
+    /// The record expires when the clock reaches this second (it is expired if `at <= now`).
     At(UnixSeconds),
-    /// It is gone so many seconds after its last access.
+    /// The record expires `span_s` seconds after its last access.
     Sliding {
-        /// When that will be, as things stand: an access moves it.
+        /// The current time of expiry; an access moves it.
         at: UnixSeconds,
-        /// How many seconds.
+        /// The span in seconds.
         span_s: u32,
     },
 }
 
 impl Expiry {
-    /// The second in which it is over, as things stand; `None` if never.
+    /// Returns the second at which the record currently expires; `None` if never.
     pub fn at(self) -> Option<UnixSeconds> {
         match self {
             Expiry::Never => None,
@@ -39,13 +39,14 @@ impl Expiry {
         }
     }
 
-    /// True while a record with this expiry still counts.
+    /// Returns true if a record with this expiry has not expired.
     pub fn is_live(self, now: UnixSeconds) -> bool {
         self.at().is_none_or(|at| at > now)
     }
 
-    /// What an access makes of it. So that not every read is a write, a sliding expiry moves by whole seconds, and by no
-    /// less than [`STEPS_PER_SPAN`](Self::STEPS_PER_SPAN) allow.
+    /// Returns the expiry after an access. A sliding expiry moves by at least one second and at
+    /// least 1/[`STEPS_PER_SPAN`](Self::STEPS_PER_SPAN) of its span, so that not every read becomes
+    /// a write.
     pub fn after_access(self, now: UnixSeconds) -> Expiry {
         match self {
             Expiry::Sliding { at, span_s } => {
@@ -57,16 +58,16 @@ impl Expiry {
         }
     }
 
-    /// A sliding expiry moves at most so many times in a span: it is exact to the second up to a span of 17 minutes, and
-    /// beyond that early by less than a thousandth of its span.
+    /// The maximum number of moves of a sliding expiry within one span. A span of up to 17 minutes
+    /// is exact to the second; a longer one may end early by less than a thousandth of its length.
     pub const STEPS_PER_SPAN: u32 = 1024;
 
-    /// Seconds left, `None` for a record that never expires; negative once it is past.
+    /// Returns the seconds left: negative after the expiry, `None` if the record never expires.
     pub fn seconds_left(self, now: UnixSeconds) -> Option<i64> {
         self.at().map(|at| at.0 as i64 - now.0 as i64)
     }
 
-    /// The span of a sliding expiry.
+    /// Returns the span of a sliding expiry.
     pub fn span_s(self) -> Option<u32> {
         match self {
             Expiry::Sliding { span_s, .. } => Some(span_s),
@@ -75,49 +76,50 @@ impl Expiry {
     }
 }
 
-/// When a record was last read or written, and whether anybody has read it since it was stored.
+/// The last access of a record, and whether the record has been read since it was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastAccess {
-    /// The last access.
+    /// The time of the last access.
     pub at: UnixSeconds,
-    /// Read at least once since it was stored.
+    /// True if the record has been read since it was stored.
     pub fetched: bool,
 }
 
-/// The two marks of memcached's stale-while-revalidate (meta flags I, N, R; answers W, X, Z).
+/// The two marks of memcached's stale-while-revalidate (meta flags I, N, R; reply flags W, X, Z).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StaleMarks {
     /// The value is known to be out of date.
     pub stale: bool,
-    /// Some client was told to recompute the value ("won") and has not stored it yet.
+    /// A client has been asked to recompute the value (it "won") and has not stored it yet.
     pub token_sent: bool,
 }
 
-/// What a record may carry besides its value. The default of each costs no byte in an engine.
+/// The attributes of a record besides its value. Each default costs no byte in an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The client's flags; 0 is "none".
+    /// The client's flags; 0 means none.
     pub flags: u32,
-    /// When it dies.
+    /// The time of expiry.
     pub expiry: Expiry,
-    /// The version (CAS id); 0 means that none has been shown to anybody, so none is stored.
+    /// The version (CAS ID). 0 means that no client has seen a version, so none is stored.
     pub version: u64,
-    /// Stale and token-out marks.
+    /// The stale and token-sent marks.
     pub marks: StaleMarks,
-    /// Last access, only while somebody asks for access times.
+    /// The last access. It is recorded only while a client asks for access times.
     pub access: Option<LastAccess>,
 }
 
-/// Bytes shared with whoever is still sending them: a large value outlives its record's removal
-/// for as long as a slow reader holds it, without a copy.
+/// Bytes shared with readers that are still sending them. A slow reader keeps a large value alive
+/// without a copy after the record has been removed.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// Values from this length on are long: they have memory of their own, which is shared rather than copied.
+/// The length at which a value counts as long: it has its own memory, which is shared instead of
+/// copied.
 pub const LONG_VALUE_LEN: usize = (64 << 10) + 1;
 
-/// A long value's memory on its way through a command, beside the value itself.
+/// The memory of a long value on its way through a command, next to the value itself.
 ///
-/// Debug output and equality look past it: the bytes stand beside it.
+/// Debug output and equality ignore it, because the bytes are also in the value.
 #[derive(Clone, Copy, Default)]
 pub struct SharedValue<'a>(pub Option<&'a SharedBytes>);
 
@@ -135,20 +137,20 @@ impl PartialEq for SharedValue<'_> {
 
 impl Eq for SharedValue<'_> {}
 
-/// A record as an engine shows it or is given it. The key travels beside it.
+/// A record as an engine shows or receives it. The key is passed separately.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
-    /// The value, exact text.
+    /// The exact bytes of the value.
     pub value: &'a [u8],
-    /// The same bytes in shared form, where the engine keeps them so (large values). An engine that is given one of its
-    /// own keeps it without a copy.
+    /// The same bytes in shared form, if the engine keeps them so (large values). An engine stores
+    /// its own shared bytes without a copy.
     pub shared: Option<&'a SharedBytes>,
-    /// Everything besides the value.
+    /// All attributes besides the value.
     pub attributes: Attributes,
 }
 
 impl<'a> Record<'a> {
-    /// A record of a value and its attributes.
+    /// Creates a record from a value and its attributes.
     pub fn new(value: &'a [u8], attributes: Attributes) -> Self {
         Record { value, shared: None, attributes }
     }
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_moves_a_sliding_expiry_and_no_other() {
+    fn access_moves_only_a_sliding_expiry() {
         let now = UnixSeconds(1000);
         for (before, after) in [
             (sliding(1001, 300), sliding(1300, 300)),
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_span_moves_by_a_thousandth_of_itself() {
+    fn long_span_moves_in_steps_of_a_thousandth() {
         let (span_s, day) =
             (86_400, |at: u64| sliding(at, 86_400).after_access(UnixSeconds(at - 86_400 + 84)));
         assert_eq!(day(100_000), sliding(100_084, span_s));
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_expiry_is_over_at_its_second() {
+    fn sliding_expiry_ends_at_its_second() {
         assert!(sliding(10, 5).is_live(UnixSeconds(9)) && !sliding(10, 5).is_live(UnixSeconds(10)));
         assert_eq!(sliding(10, 5).seconds_left(UnixSeconds(7)), Some(3));
         assert_eq!((sliding(10, 5).span_s(), Expiry::At(UnixSeconds(1)).span_s()), (Some(5), None));

@@ -1,67 +1,67 @@
-//! What comes back from a command, independent of any protocol.
+//! Replies to operations, independent of any protocol.
 
 use crate::{Expiry, LastAccess, Record, UnixSeconds};
 
 /// A record that was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HitReply<'r> {
-    /// The record as it is after this request.
+    /// The record after this request.
     pub record: Record<'r>,
-    /// Its expiry before this request touched it.
+    /// Its expiry before this request.
     pub expiry_before: Expiry,
     /// Its last access before this request; `None` if access times were not tracked.
     pub access_before: Option<LastAccess>,
-    /// Who recomputes it.
+    /// Whether this client should recompute the value.
     pub recache: RecacheState,
-    /// The clock, for answers in seconds.
+    /// The current time, for replies in seconds.
     pub now: UnixSeconds,
 }
 
-/// memcached's stale-while-revalidate, as told to one client.
+/// The state of memcached's stale-while-revalidate, as one client sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecacheState {
-    /// This client shall recompute the value (`W`).
+    /// This client should recompute the value (`W`).
     pub won: bool,
     /// The value is stale (`X`).
     pub stale: bool,
-    /// Another client was told before (`Z`).
+    /// Another client has already been asked to recompute the value (`Z`).
     pub token_sent: bool,
 }
 
 /// A record that was stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredReply {
-    /// Its version if that was asked for, else 0.
+    /// Its version if the request asked for it, otherwise 0.
     pub version: u64,
-    /// The length of the whole value now stored.
+    /// The length of the complete value now stored.
     pub value_len: u64,
 }
 
-/// The outcome of arithmetic.
+/// The result of an arithmetic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArithmeticReply {
     /// The number now stored.
     pub value: u64,
-    /// Its version if that was asked for, else 0.
+    /// Its version if the request asked for it, otherwise 0.
     pub version: u64,
-    /// When the record dies, before and after this request.
+    /// The expiry of the record before this request.
     pub expiry_before: Expiry,
-    /// See `expiry_before`.
+    /// The expiry of the record after this request.
     pub expiry: Expiry,
-    /// The record was made by this request.
+    /// True if this request created the record.
     pub created: bool,
-    /// The clock.
+    /// The current time.
     pub now: UnixSeconds,
 }
 
-/// A record's attributes for debugging.
+/// The attributes of a record, for debugging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordDetails {
-    /// When it dies.
+    /// The expiry.
     pub expiry: Expiry,
-    /// Its last access, if tracked.
+    /// The last access, if tracked.
     pub access: Option<LastAccess>,
-    /// Its version.
+    /// The version.
     pub version: u64,
     /// The client's flags.
     pub flags: u32,
@@ -69,86 +69,86 @@ pub struct RecordDetails {
     pub key_len: u64,
     /// The length of the value.
     pub value_len: u64,
-    /// The clock.
+    /// The current time.
     pub now: UnixSeconds,
 }
 
-/// What has happened to the keys of one prefix.
+/// The request counts of the keys with one prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixCounters<'r> {
     /// The prefix.
     pub name: &'r [u8],
-    /// Reads ...
+    /// The number of reads.
     pub gets: u64,
-    /// ... and those that found something.
+    /// The number of reads that found a record.
     pub hits: u64,
-    /// Stores.
+    /// The number of stores.
     pub sets: u64,
-    /// Deletes.
+    /// The number of deletes.
     pub deletes: u64,
 }
 
-/// Why something was refused that was well-formed.
+/// The reason why a well-formed request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
     /// The item is larger than the limit.
     TooLarge,
     /// There is no memory, and nothing may be evicted.
     OutOfMemory,
-    /// Arithmetic on what is not a number.
+    /// Arithmetic on a value that is not a number.
     NonNumeric,
-    /// The command is switched off.
+    /// The command is disabled.
     NotEnabled,
-    /// A memory limit below the least allowed.
+    /// The memory limit is below the minimum.
     LimitTooSmall,
-    /// A memory limit that looks like bytes where MiB are meant.
+    /// The memory limit appears to be in bytes, but MiB are expected.
     LimitInBytes,
-    /// A memory limit that cannot be set.
+    /// The memory limit cannot be changed.
     LimitNotAdjustable,
-    /// Who asks has not said, or not truly, who they are.
+    /// The client has not authenticated, or its credentials are wrong.
     NotAuthenticated,
-    /// The update log cannot be written, so that nothing may change.
+    /// The update log cannot be written, so no change is possible.
     LogUnwritable,
-    /// The files of the engine itself cannot be written, so that nothing may change.
+    /// The files of the engine cannot be written, so no change is possible.
     FilesUnwritable,
-    /// The database was opened for reading: nothing may change.
+    /// The database was opened read-only.
     ReadOnly,
-    /// A flush cannot be planned, as nothing would keep the plan over a restart.
+    /// A flush cannot be scheduled, because the schedule would not survive a restart.
     NoPlans,
-    /// The bytes on disk are damaged: what the record is cannot be told.
+    /// The bytes on disk are damaged, so the record is unknown.
     Damaged,
     /// The disk cannot be read or written, or the database is closed.
     Unavailable,
-    /// A transaction of the same thread is open, which this would have to wait for.
+    /// The request would have to wait for an open transaction of the same thread.
     Busy,
 }
 
-/// One reply, or one part of a reply that comes in several.
+/// A reply, or one part of a reply with several parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply<'r> {
-    /// Found.
+    /// A read found the record.
     Hit(HitReply<'r>),
-    /// Not found, on a read.
+    /// A read did not find the record.
     Miss,
-    /// Stored.
+    /// The record was stored.
     Stored(StoredReply),
     /// The condition of add, replace, append or prepend does not hold.
     NotStored,
     /// The version differs.
     Exists,
-    /// Not found, on a write.
+    /// A write did not find the record.
     NotFound,
-    /// Removed (or marked, or emptied).
+    /// The record was removed (or marked stale, or its value was dropped).
     Deleted,
-    /// Touched.
+    /// The expiry was changed.
     Touched,
     /// The new number.
     Number(ArithmeticReply),
-    /// Attributes.
+    /// The attributes of the record.
     Inspection(RecordDetails),
-    /// Done, nothing to tell.
+    /// Done, with nothing to report.
     Done,
-    /// Refused, and why.
+    /// The request was refused for this reason.
     Refused(RefusalReason),
     /// One statistic.
     Statistic {
@@ -157,7 +157,7 @@ pub enum Reply<'r> {
         /// Its value.
         value: &'r str,
     },
-    /// The statistics of all prefixes.
+    /// The counts of all prefixes.
     Prefixes(&'r [PrefixCounters<'r>]),
     /// The counters were reset.
     Reset,
@@ -172,14 +172,14 @@ pub enum Reply<'r> {
     End,
     /// The server's version.
     Version(&'r str),
-    /// The names of the SASL mechanisms, with a blank between them.
+    /// The names of the SASL mechanisms, separated by blanks.
     Mechanisms(&'r str),
-    /// It is who it says it is.
+    /// Authentication succeeded.
     Authenticated,
-    /// The mechanism has more to ask.
+    /// The mechanism sends another challenge.
     Challenge(&'r [u8]),
     /// No such command or group.
     Unknown,
-    /// The request was faulty; the text is the reply.
+    /// The request was malformed; the text is the reply.
     Faulty(&'r str),
 }
