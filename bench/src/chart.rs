@@ -18,6 +18,8 @@ const HEADING: f64 = 30.0;
 const HEADING_LINE: f64 = 18.0;
 /// Stands out from light and dark grounds, and can be told apart by the colour-blind.
 const COLOURS: [&str; 4] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7"];
+/// Marks a length that several bars share.
+const BASE_COLOUR: &str = "#888888";
 /// The ground and the texts, at least 12:1 in contrast.
 const STYLE: &str = ".ground{fill:#fff}text{fill:#222}.line{stroke:#888}\
     @media(prefers-color-scheme:dark){.ground{fill:#121212}text{fill:#e4e4e4}}";
@@ -309,6 +311,74 @@ pub(crate) fn bars(title: &str, bars: &[Bar], parts: [&str; 2], x: &Axis) -> Str
                 ),
             );
             from += part.max(0.0);
+        }
+    }
+    svg
+}
+
+/// Bars that belong together, one of each series.
+pub(crate) struct BarGroup {
+    pub(crate) name: String,
+    /// The length that all bars have in common; a dark line marks it on each.
+    pub(crate) base: f64,
+    pub(crate) bars: Vec<f64>,
+}
+
+/// Returns a chart of groups of horizontal bars on one scale from 0, a colour for each series. `base` names the mark.
+pub(crate) fn grouped_bars(
+    title: &str,
+    series: &[&str],
+    base: &str,
+    groups: &[BarGroup],
+    x: &Axis,
+) -> String {
+    const NAME: f64 = 18.0;
+    const GAP: f64 = 6.0;
+    const THICKNESS_MAX: f64 = 26.0;
+    let mut svg = String::new();
+    put(&mut svg, text(LEFT, 22.0, 16, "start", title));
+    let mut entries: Vec<(&str, f64, &str)> =
+        series.iter().enumerate().map(|(index, name)| (COLOURS[index % COLOURS.len()], 1.0, *name)).collect();
+    entries.push((BASE_COLOUR, 1.0, base));
+    legend(&mut svg, &entries);
+    // The value at the end of the longest bar needs space.
+    let (left, right) = (LEFT, WIDTH - RIGHT - 40.0);
+    let bottom = HEIGHT - BOTTOM;
+    for (value, label) in &x.ticks {
+        let at = x.place(*value, left, right);
+        put(&mut svg, line(at, at, TOP, bottom));
+        put(&mut svg, text(at, bottom + 16.0, 12, "middle", label));
+    }
+    put(&mut svg, text((left + right) / 2.0, HEIGHT - 8.0, 13, "middle", x.title));
+    let row = (bottom - TOP) / groups.len().max(1) as f64;
+    let thickness = ((row - NAME - GAP) / series.len().max(1) as f64).min(THICKNESS_MAX);
+    for (index, group) in groups.iter().enumerate() {
+        let top = TOP + row * index as f64;
+        put(&mut svg, text(left + 6.0, top + 14.0, 13, "start", &group.name));
+        for (series, value) in group.bars.iter().enumerate() {
+            let y = top + NAME + thickness * series as f64;
+            let (width, mark) = (x.place(*value, left, right) - left, x.place(group.base, left, right));
+            let colour = COLOURS[series % COLOURS.len()];
+            put(
+                &mut svg,
+                format!(
+                    "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>",
+                    thickness - 1.0
+                ),
+            );
+            let label = if *value < 99.95 { format!("{value:.1}") } else { format!("{value:.0}") };
+            put(
+                &mut svg,
+                text(left + width.max(mark - left) + 6.0, y + thickness - 4.0, 12, "start", &label),
+            );
+            put(
+                &mut svg,
+                format!(
+                    "<rect x=\"{:.1}\" y=\"{y:.1}\" width=\"2\" height=\"{:.1}\" fill=\"{BASE_COLOUR}\"/>",
+                    mark - 1.0,
+                    thickness - 1.0
+                ),
+            );
         }
     }
     svg

@@ -12,6 +12,7 @@
 //! plot       the picture of a run
 //! trace      recorded requests through the engine itself, beside reference caches
 //! replay     the same requests on a live server
+//! memory     servers that it starts itself, and their memory per record
 //! ```
 //!
 //! Not here: what a word of the command line names, and exit codes.
@@ -22,6 +23,7 @@ mod driver;
 mod embedded;
 mod error;
 mod load;
+mod memory;
 mod plot;
 mod process;
 mod progress;
@@ -35,6 +37,7 @@ mod workload;
 pub use driver::Target;
 pub use error::BenchError;
 pub use load::LoadOptions;
+pub use memory::{MEMORY_AFTER_HELP, MemoryOptions};
 pub use replay::ReplayOptions;
 pub use trace::{Requests, TRACE_AFTER_HELP, TraceOptions};
 pub use workload::Workload;

@@ -4,7 +4,10 @@ use crate::CommandFailure;
 use crate::amount::amount;
 use crate::command_target::{CommandTarget, LocalDatabase};
 use crate::server_options::ServerOptions;
-use todana_bench::{BenchError, LoadOptions, ReplayOptions, TRACE_AFTER_HELP, Target, TraceOptions};
+use todana_bench::{
+    BenchError, LoadOptions, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP, Target,
+    TraceOptions,
+};
 use todana_client::{Address, Connection, Destination};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -60,6 +63,9 @@ enum BenchCommand {
     /// Replay recorded requests on a live server: a get each, and on a miss a set
     #[command(after_help = REPLAY_AFTER_HELP)]
     Replay(Box<ReplayArguments>),
+    /// Start servers, fill them with records of several shapes, and compare their memory per record
+    #[command(after_help = MEMORY_AFTER_HELP)]
+    Memory(MemoryOptions),
 }
 
 const REPLAY_AFTER_HELP: &str = "\
@@ -98,6 +104,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), CommandFailure> {
     match &arguments.command {
         Some(BenchCommand::Trace(options)) => Ok(options.run()?),
         Some(BenchCommand::Replay(arguments)) => arguments.run(),
+        Some(BenchCommand::Memory(options)) => Ok(options.run()?),
         None => match arguments.place()? {
             CommandTarget::Server(destination) => arguments.on_servers(&destination),
             CommandTarget::Database(name) => arguments.on_database(&name),

@@ -1,0 +1,419 @@
+//! `todana bench memory`: starts servers, fills each with one shape of records at a time, and compares how much memory
+//! the idle processes hold per record.
+//!
+//! Each pair of a server and a shape has a process of its own, so that no shape inherits freed memory from another.
+//! The records come from a fixed seed and look like what caches hold: numbers, counters, sessions, JSON, pieces of pages.
+//! Any server that speaks memcached's text protocol can take part.
+
+use crate::BenchError;
+use crate::chart::{self, Axis, BarGroup, Heading, PlotFile};
+use crate::process;
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+use todana_client::{Address, Connection};
+
+/// A server may take this long from its start to its first connection.
+const START_MAX: Duration = Duration::from_secs(30);
+/// Memory counts once it has stayed within a thousandth for this many checks, or at the last check.
+const STEADY_CHECKS: usize = 4;
+const CHECKS_MAX: usize = 40;
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Examples of `todana bench memory`.
+pub const MEMORY_AFTER_HELP: &str = "\
+Examples:
+  todana bench memory 'Todana=todana serve -m 0 -p {port}' \\
+      'memcached=memcached -m 8192 -p {port}' --plot memory.svg
+      memory per record of both, as a table and as a chart
+
+A command runs in a shell. {port} is the TCP port on which the server must
+listen on 127.0.0.1. Each server is started once for each shape of records, and
+killed when its memory has been read. Memory is RssAnon of the idle process.
+
+Exit codes: 0 done, 2 wrong usage, 3 a server does not start, or loses records.";
+
+/// Options of `todana bench memory`.
+#[derive(Debug, clap::Args)]
+pub struct MemoryOptions {
+    /// The servers: NAME=COMMAND, with {port} in the command
+    #[arg(required = true, value_name = "NAME=COMMAND")]
+    servers: Vec<Candidate>,
+    /// Records of each shape
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=99_999_999))]
+    records: u64,
+    /// Write the results as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the results: an .html page, or an .svg picture
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PlotFile>,
+}
+
+/// A server that takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Candidate {
+    name: String,
+    command: String,
+}
+
+impl FromStr for Candidate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Candidate, String> {
+        match text.split_once('=') {
+            Some((name, command)) if !name.is_empty() && command.contains("{port}") => {
+                Ok(Candidate { name: name.into(), command: command.into() })
+            }
+            _ => Err("must be NAME=COMMAND, with {port} in the command".into()),
+        }
+    }
+}
+
+/// What records look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Number,
+    Counter,
+    Session,
+    Profile,
+    PagePiece,
+}
+
+const SHAPES: [Shape; 5] = [Shape::Number, Shape::Counter, Shape::Session, Shape::Profile, Shape::PagePiece];
+
+impl Shape {
+    /// Returns false for records so long that their bars would leave the others too short to compare.
+    fn is_drawn(self) -> bool {
+        self != Shape::PagePiece
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Shape::Number => "8-digit number -> the same number",
+            Shape::Counter => "rate:198.51.100.7 -> a counter",
+            Shape::Session => "session:(32 hex digits) -> 64 bytes",
+            Shape::Profile => "user:123:profile -> JSON of about 150 bytes",
+            Shape::PagePiece => "page:/articles/123 -> 1000 bytes of text",
+        }
+    }
+
+    /// Writes the record of this number, always the same.
+    fn put(self, number: u64, key: &mut Vec<u8>, value: &mut Vec<u8>) {
+        let mut random = fastrand::Rng::with_seed(number);
+        key.clear();
+        value.clear();
+        // A Vec takes whatever is written.
+        let _ = match self {
+            Shape::Number => write!(key, "{number:08}").and_then(|()| write!(value, "{number:08}")),
+            Shape::Counter => {
+                let [a, b, c] = [number >> 16 & 255, number >> 8 & 255, number & 255];
+                write!(key, "rate:{}.{a}.{b}.{c}", 1 + (number >> 24 & 255))
+                    .and_then(|()| write!(value, "{}", random.u32(1..1000)))
+            }
+            Shape::Session => {
+                value.extend((0..64).map(|_| random.alphanumeric() as u8));
+                write!(key, "session:{:032x}", random.u128(..))
+            }
+            Shape::Profile => {
+                write!(key, "user:{number}:profile").and_then(|()| put_profile(value, number, &mut random))
+            }
+            Shape::PagePiece => {
+                value.extend(
+                    (0..1000).map(|_| if random.u8(0..6) == 0 { b' ' } else { random.lowercase() as u8 }),
+                );
+                write!(key, "page:/articles/{number}")
+            }
+        };
+    }
+}
+
+fn put_profile(value: &mut Vec<u8>, number: u64, random: &mut fastrand::Rng) -> std::io::Result<()> {
+    const FIRST: [&str; 8] = ["Maria", "John", "Aiko", "Fatima", "Pedro", "Olga", "Li", "Amara"];
+    const LAST: [&str; 8] = ["Keller", "Smith", "Tanaka", "Haddad", "Silva", "Petrova", "Wang", "Okafor"];
+    let (first, last) = (FIRST[random.usize(..8)], LAST[random.usize(..8)]);
+    write!(
+        value,
+        r#"{{"id":{number},"name":"{first} {last}","email":"{}.{}{}@example.com","created":"20{}-0{}-1{}","visits":{},"language":"{}","plan":"basic","active":true}}"#,
+        first.to_lowercase(),
+        last.to_lowercase(),
+        random.u16(1..1000),
+        random.u8(10..27),
+        random.u8(1..10),
+        random.u8(..10),
+        random.u16(..),
+        ["de", "en", "ja", "ar"][random.usize(..4)],
+    )
+}
+
+/// The bytes per record of one shape.
+struct Measurement {
+    shape: Shape,
+    /// Mean length of key and value together.
+    payload: f64,
+    /// Of each server.
+    memory: Vec<f64>,
+}
+
+impl MemoryOptions {
+    /// Measures all servers, and prints and draws the results. Fails if a server does not start or loses records.
+    pub fn run(&self) -> Result<(), BenchError> {
+        let mut measurements = Vec::new();
+        for shape in SHAPES {
+            let mut measurement = Measurement { shape, payload: 0.0, memory: Vec::new() };
+            for candidate in &self.servers {
+                let failed = |why: String| BenchError::Failed(format!("{}: {why}", candidate.name));
+                let (payload, bytes) = measure(candidate, shape, self.records).map_err(failed)?;
+                measurement.payload = payload as f64 / self.records as f64;
+                measurement.memory.push(bytes as f64 / self.records as f64);
+            }
+            measurements.push(measurement);
+        }
+        self.report(&measurements)
+    }
+
+    fn report(&self, measurements: &[Measurement]) -> Result<(), BenchError> {
+        let table = self.table(measurements);
+        let json = self.json(measurements);
+        match self.json.as_deref() {
+            Some(path) if path == Path::new("-") => write!(std::io::stdout(), "{json}")?,
+            Some(path) => {
+                std::fs::write(path, json)
+                    .map_err(|error| BenchError::Failed(format!("{}: {error}", path.display())))?;
+                write!(std::io::stdout(), "{table}")?;
+            }
+            None => write!(std::io::stdout(), "{table}")?,
+        }
+        if let Some(plot) = &self.plot {
+            let heading = Heading { title: "Memory per record".into(), lines: vec![self.description()] };
+            plot.write(&heading, &[self.chart(measurements)], &[&table]).map_err(BenchError::Failed)?;
+        }
+        Ok(())
+    }
+
+    fn description(&self) -> String {
+        format!("Anonymous memory of the idle server process / {} records; less is better", self.records)
+    }
+
+    fn table(&self, measurements: &[Measurement]) -> String {
+        let mut table = format!("{}\n{:45}{:>12}", self.description(), "bytes per record", "key + value");
+        for candidate in &self.servers {
+            table.push_str(&format!("{:>20}", candidate.name));
+        }
+        for Measurement { shape, payload, memory } in measurements {
+            table.push_str(&format!("\n{:45}{payload:>12.1}", shape.label()));
+            for bytes in memory {
+                table.push_str(&format!("{bytes:>20.1}"));
+            }
+        }
+        table + "\n"
+    }
+
+    fn json(&self, measurements: &[Measurement]) -> String {
+        let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
+        let shapes: Vec<serde_json::Value> = measurements
+            .iter()
+            .map(|Measurement { shape, payload, memory }| {
+                let servers: serde_json::Map<String, serde_json::Value> = names
+                    .iter()
+                    .map(|name| name.to_string())
+                    .zip(memory.iter().map(|bytes| json!(bytes)))
+                    .collect();
+                json!({ "records": shape.label(), "payload_bytes": payload, "memory_bytes": servers })
+            })
+            .collect();
+        format!("{:#}\n", json!({ "records": self.records, "shapes": shapes }))
+    }
+
+    fn chart(&self, measurements: &[Measurement]) -> String {
+        let names: Vec<&str> = self.servers.iter().map(|candidate| candidate.name.as_str()).collect();
+        let groups: Vec<BarGroup> = measurements
+            .iter()
+            .filter(|measurement| measurement.shape.is_drawn())
+            .map(|measurement| BarGroup {
+                name: measurement.shape.label().into(),
+                base: measurement.payload,
+                bars: measurement.memory.clone(),
+            })
+            .collect();
+        let most = groups.iter().flat_map(|group| &group.bars).fold(1.0f64, |most, bar| most.max(*bar));
+        let x =
+            Axis { title: "bytes of memory per record", logarithmic: false, ticks: chart::even_ticks(most) };
+        chart::grouped_bars("By kind of record", &names, "key and value alone", &groups, &x)
+    }
+}
+
+/// Returns the bytes of keys and values, and the memory of the server that holds them.
+fn measure(candidate: &Candidate, shape: Shape, records: u64) -> Result<(u64, u64), String> {
+    let mut server = RunningServer::start(candidate)?;
+    let payload = server.fill(shape, records).map_err(|error| format!("{}: {error}", shape.label()))?;
+    let address: Address =
+        format!("127.0.0.1:{}", server.port).parse().map_err(|error| format!("{error}"))?;
+    let count = Connection::open(&address).and_then(|mut connection| connection.statistic("curr_items"));
+    match count.map_err(|error| error.to_string())? {
+        Some(count) if count != records.to_string() => {
+            Err(format!("{}: holds {count} of {records} records; give it more memory", shape.label()))
+        }
+        _ => Ok((payload, server.steady_memory()?)),
+    }
+}
+
+/// A server that this process has started; it is killed when this is dropped.
+struct RunningServer {
+    child: Child,
+    port: u16,
+}
+
+impl RunningServer {
+    fn start(candidate: &Candidate) -> Result<RunningServer, String> {
+        let port = free_port()?;
+        let command = candidate.command.replace("{port}", &port.to_string());
+        let child = Command::new("sh")
+            .args(["-c", &format!("exec {command}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("sh: {error}"))?;
+        let mut server = RunningServer { child, port };
+        let began = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(format!("{command}: ended with {status}"));
+            }
+            if began.elapsed() > START_MAX {
+                return Err(format!("{command}: does not listen on 127.0.0.1:{port}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Stores all records of a shape, and returns the bytes of their keys and values.
+    fn fill(&mut self, shape: Shape, records: u64) -> std::io::Result<u64> {
+        const BATCH: usize = 64 << 10;
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        let (mut key, mut value, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        let mut payload = 0;
+        for number in 1..=records {
+            shape.put(number, &mut key, &mut value);
+            payload += (key.len() + value.len()) as u64;
+            out.extend_from_slice(b"set ");
+            out.extend_from_slice(&key);
+            write!(out, " 0 0 {} noreply\r\n", value.len())?;
+            out.extend_from_slice(&value);
+            out.extend_from_slice(b"\r\n");
+            if out.len() > BATCH || number == records {
+                stream.write_all(&out)?;
+                out.clear();
+            }
+        }
+        // The reply comes after all records are stored.
+        stream.write_all(b"version\r\n")?;
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply)?;
+        match reply.starts_with("VERSION ") {
+            true => Ok(payload),
+            false => Err(std::io::Error::other(format!("unexpected reply {reply:?}"))),
+        }
+    }
+
+    /// Returns the memory of the process once it no longer changes.
+    fn steady_memory(&self) -> Result<u64, String> {
+        let read = || process::anonymous(self.child.id());
+        let (mut last, mut steady) = (read()?, 0);
+        for _ in 0..CHECKS_MAX {
+            std::thread::sleep(CHECK_INTERVAL);
+            let now = read()?;
+            steady = if now.abs_diff(last) <= last / 1000 { steady + 1 } else { 0 };
+            last = now;
+            if steady == STEADY_CHECKS {
+                break;
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// Returns a port on which nothing listens. ktserver takes none above 32767, where the system chooses from.
+fn free_port() -> Result<u16, String> {
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let mut candidates = std::iter::repeat_with(|| fastrand::u16(20_000..32_768)).take(1000);
+    candidates.find(is_free).ok_or_else(|| "no free port between 20000 and 32767".into())
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        // It holds only the benchmark's records. Both fail only if it has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(servers: &[&str]) -> MemoryOptions {
+        let servers = servers.iter().map(|text| text.parse().unwrap()).collect();
+        MemoryOptions { servers, records: 1000, json: None, plot: None }
+    }
+
+    #[test]
+    fn server_needs_name_and_port() {
+        let parse =
+            |text: &str| text.parse::<Candidate>().map(|candidate| (candidate.name, candidate.command));
+        assert_eq!(parse("a b=x -p {port} y=z"), Ok(("a b".into(), "x -p {port} y=z".into())));
+        for text in ["x -p {port}", "=x {port}", "a=x -p 11211", ""] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn records_have_unique_keys_and_expected_sizes() {
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for (shape, expected) in SHAPES.into_iter().zip([16.0, 15.5, 104.0, 172.0, 1020.0]) {
+            let mut keys = std::collections::HashSet::new();
+            let mut total = 0;
+            for number in 1..=2000 {
+                shape.put(number, &mut key, &mut value);
+                total += key.len() + value.len();
+                let valid = key.iter().all(|byte| byte.is_ascii_graphic());
+                assert!(valid && keys.insert(key.clone()), "{shape:?} {number}");
+                let first = value.clone();
+                shape.put(number, &mut key, &mut value);
+                assert_eq!(first, value, "{shape:?} {number}");
+            }
+            let mean = total as f64 / 2000.0;
+            assert!((mean - expected).abs() < expected * 0.1, "{shape:?}: {mean}");
+        }
+        Shape::Profile.put(7, &mut key, &mut value);
+        assert!(serde_json::from_slice::<serde_json::Value>(&value).is_ok(), "{value:?}");
+    }
+
+    #[test]
+    fn server_that_ends_is_an_error() {
+        let refusal = measure(&"a=false {port}".parse().unwrap(), Shape::Number, 1).unwrap_err();
+        assert!(refusal.contains("ended with exit status: 1"), "{refusal}");
+    }
+
+    #[test]
+    fn table_json_and_chart_show_every_figure() {
+        let options = options(&["A=a {port}", "B=b {port}"]);
+        let measurements = [
+            Measurement { shape: Shape::PagePiece, payload: 1020.0, memory: vec![1100.0, 1200.0] },
+            Measurement { shape: Shape::Number, payload: 16.0, memory: vec![12.5, 100.0] },
+        ];
+        let table = options.table(&measurements);
+        assert!(table.ends_with("16.0                12.5               100.0\n"), "{table}");
+        let json: serde_json::Value = serde_json::from_str(&options.json(&measurements)).unwrap();
+        assert_eq!(json["shapes"][1]["memory_bytes"], json!({ "A": 12.5, "B": 100.0 }));
+        let chart = options.chart(&measurements);
+        assert!(crate::chart::tests::is_well_formed(&chart), "{chart}");
+        assert!(chart.contains(">12.5</text>") && chart.contains(">100</text>"), "{chart}");
+        assert!(!chart.contains("1000 bytes of text") && table.contains("1000 bytes of text"), "{chart}");
+    }
+}
