@@ -1,10 +1,12 @@
-//! Records above 64 KiB: each value in a mapping of its own, shared with whoever is still sending it.
+//! Records above 64 KiB: each value lies in a mapping of its own and is shared with connections
+//! that are still sending it.
 //!
-//! A value counts against the budget until the last of them lets go of it, not until its record is gone: readers
-//! that never finish cannot make the process outgrow its limit. One that is still being received counts by what has
-//! come, and becomes the record's value without a copy.
+//! A value counts against the budget until its last user drops it, even if its record has been
+//! removed. Slow readers therefore cannot make the process exceed its limit. A value that is being
+//! received counts as far as it has been received, and becomes the value of the record without a
+//! copy.
 //!
-//! Both engines in memory keep long values so; what they make room by is their own.
+//! Both engines in memory store long values in this way. Each makes room by its own policy.
 
 use crate::arena::{Budget, NoRoom};
 use crate::raw::{Mapping, SYSTEM_PAGE};
@@ -13,41 +15,42 @@ use std::any::Any;
 use std::sync::Arc;
 use todana_core::{Attributes, Error, ErrorKind, Record, Result, SharedBytes, ValueBuffer};
 
-/// Another thread may take the room that was made, or the record need more than the first thing that lacked room; after
-/// some tries it is fair to say that there is none.
+/// The number of attempts to make room. Another thread may take the freed memory, or the record may
+/// need more than the first allocation that failed.
 pub(crate) const TRIES: usize = 16;
 
-pub(crate) fn full() -> Error {
+pub(crate) fn memory_full_error() -> Error {
     Error::new(ErrorKind::Full, "memory limit reached")
 }
 
-/// What an engine answers to [`todana_core::Engine::buffer`]; `close_ranks` packs what it holds until so many bytes would fit.
+/// Implements [`todana_core::Engine::buffer`]. `pack_shards` compacts the engine until the given
+/// number of bytes fits.
 pub(crate) fn open(
     budget: &Arc<Budget>,
     len: usize,
-    close_ranks: &dyn Fn(usize) -> bool,
+    pack_shards: &dyn Fn(usize) -> bool,
 ) -> Result<Box<dyn ValueBuffer>> {
     if len > VALUE_LEN_MAX {
         return Err(Error::new(ErrorKind::Invalid, format!("value of {len} bytes is too long")));
     }
     let is_too_much = len as u64 > budget.record_max()
-        || (budget.refuses() && !budget.fits(len as u64) && !close_ranks(len));
+        || (budget.refuses() && !budget.fits(len as u64) && !pack_shards(len));
     if is_too_much {
-        return Err(full());
+        return Err(memory_full_error());
     }
     match HugeBuffer::new(len, budget) {
         Ok(buffer) => Ok(Box::new(buffer)),
-        Err(_) => Err(full()),
+        Err(_) => Err(memory_full_error()),
     }
 }
 
-/// What an engine answers to [`todana_core::Engine::room`]; `makes_room` is given the bytes that are missing and how often it
-/// has been asked before.
+/// Implements [`todana_core::Engine::room`]. `make_room` receives the number of missing bytes and
+/// the number of earlier attempts.
 pub(crate) fn room<'b>(
     budget: &Arc<Budget>,
     buffer: &'b mut dyn ValueBuffer,
     len: usize,
-    makes_room: &dyn Fn(usize, usize) -> bool,
+    make_room: &dyn Fn(usize, usize) -> bool,
 ) -> Result<&'b mut [u8]> {
     let buffer: &mut dyn Any = buffer;
     let Some(buffer) = buffer.downcast_mut::<HugeBuffer>().filter(|buffer| buffer.is_of(budget)) else {
@@ -56,9 +59,9 @@ pub(crate) fn room<'b>(
     for attempt in 0..TRIES {
         match buffer.reserve(len) {
             Ok(()) => return Ok(buffer.reserved()),
-            Err(Refused::NoRoom(NoRoom { bytes })) if makes_room(bytes, attempt) => {}
-            Err(Refused::NoRoom(_)) => break,
-            Err(Refused::Share) => {
+            Err(BufferRefusal::NoRoom(NoRoom { bytes })) if make_room(bytes, attempt) => {}
+            Err(BufferRefusal::NoRoom(_)) => break,
+            Err(BufferRefusal::Share) => {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     "other unfinished values hold their share of memory",
@@ -66,10 +69,10 @@ pub(crate) fn room<'b>(
             }
         }
     }
-    Err(full())
+    Err(memory_full_error())
 }
 
-/// One huge record.
+/// A huge record.
 pub(crate) struct HugeRecord {
     pub(crate) key: Box<[u8]>,
     pub(crate) hash: u64,
@@ -78,7 +81,7 @@ pub(crate) struct HugeRecord {
 }
 
 impl HugeRecord {
-    /// What a record takes from the budget besides its value.
+    /// Returns the memory that a record takes from the budget besides its value.
     fn committed(key_len: usize) -> usize {
         key_len + 128
     }
@@ -92,100 +95,102 @@ impl HugeRecord {
     }
 }
 
-/// A value and its share of the budget. Fields are dropped in this order: what still is in memory counts.
-struct Value {
-    memory: Memory,
+/// A value and its share of the budget. Fields are dropped in this order, so that memory counts
+/// until it is freed.
+struct HugeValue {
+    memory: ValueMemory,
     len: usize,
-    share: Share,
+    share: BudgetShare,
 }
 
-/// So many bytes of the budget.
-struct Share {
+/// A number of bytes taken from the budget.
+struct BudgetShare {
     bytes: usize,
     budget: Arc<Budget>,
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.release(self.bytes);
     }
 }
 
-enum Memory {
+enum ValueMemory {
     Mapped(Mapping),
-    /// The system limits how many mappings a process may have; the allocator still has memory then.
+    /// Used when the system allows no more mappings: the allocator may still have memory.
     Allocated(Vec<u8>),
 }
 
-impl AsRef<[u8]> for Value {
+impl AsRef<[u8]> for HugeValue {
     fn as_ref(&self) -> &[u8] {
         match &self.memory {
-            Memory::Mapped(mapping) => &mapping.bytes()[..self.len],
-            Memory::Allocated(bytes) => bytes,
+            ValueMemory::Mapped(mapping) => &mapping.bytes()[..self.len],
+            ValueMemory::Allocated(bytes) => bytes,
         }
     }
 }
 
-/// A value on its way in. It is committed page by page, ahead of what is written.
+/// A value that is being received. Its memory is committed page by page, ahead of the data.
 pub(crate) struct HugeBuffer {
-    value: Value,
+    value: HugeValue,
     filled: usize,
-    /// How far it may be written, from `filled` on.
+    /// The end of the part that may be written, which begins at `filled`.
     reserved: usize,
-    /// It was asked for whole, to be filled at once, so it waits for nobody and takes no share of what waits.
+    /// It was requested completely, to be filled at once, so it takes no share of what unfinished
+    /// values may use.
     at_once: bool,
-    unfinished: Unfinished,
+    unfinished: UnfinishedShare,
 }
 
-/// What a buffer holds of the share of all unfinished values.
-struct Unfinished {
+/// The part of a buffer that counts as unfinished.
+struct UnfinishedShare {
     bytes: usize,
     budget: Arc<Budget>,
 }
 
-impl Unfinished {
+impl UnfinishedShare {
     fn set(&mut self, bytes: usize) {
         self.budget.received(self.bytes, bytes);
         self.bytes = bytes;
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedShare {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
-/// Why a buffer does not grow.
+/// The reason why a buffer could not grow.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    /// So many bytes are missing.
+pub(crate) enum BufferRefusal {
+    /// This number of bytes is missing.
     NoRoom(NoRoom),
-    /// Unfinished values hold their share already.
+    /// Unfinished values already use all that they may.
     Share,
 }
 
 impl HugeBuffer {
-    /// A buffer for a value of `len` bytes. Nothing is committed yet.
+    /// Creates a buffer for a value of `len` bytes. Nothing is committed yet.
     fn new(len: usize, budget: &Arc<Budget>) -> std::result::Result<HugeBuffer, NoRoom> {
         let memory = match Mapping::new(len.max(1)) {
             Ok(mut mapping) => {
-                // What has not come must not cost memory.
+                // Data that has not been received must not cost memory.
                 mapping.use_small_pages();
-                Memory::Mapped(mapping)
+                ValueMemory::Mapped(mapping)
             }
             Err(_) => {
                 let mut bytes = Vec::new();
                 bytes.try_reserve_exact(len).map_err(|_| NoRoom { bytes: len })?;
-                Memory::Allocated(bytes)
+                ValueMemory::Allocated(bytes)
             }
         };
         Ok(HugeBuffer {
-            value: Value { memory, len, share: Share { bytes: 0, budget: Arc::clone(budget) } },
+            value: HugeValue { memory, len, share: BudgetShare { bytes: 0, budget: Arc::clone(budget) } },
             filled: 0,
             reserved: 0,
             at_once: false,
-            unfinished: Unfinished { bytes: 0, budget: Arc::clone(budget) },
+            unfinished: UnfinishedShare { bytes: 0, budget: Arc::clone(budget) },
         })
     }
 
@@ -194,7 +199,7 @@ impl HugeBuffer {
     }
 
     /// Commits memory for up to `len` more bytes.
-    pub(crate) fn reserve(&mut self, len: usize) -> std::result::Result<(), Refused> {
+    pub(crate) fn reserve(&mut self, len: usize) -> std::result::Result<(), BufferRefusal> {
         let end = self.value.len.min(self.filled + len);
         let wanted = end.next_multiple_of(SYSTEM_PAGE);
         if wanted > self.value.share.bytes {
@@ -203,10 +208,10 @@ impl HugeBuffer {
             let budget = &self.value.share.budget;
             let (len, own) = (self.value.len as u64, self.unfinished.bytes as u64);
             if !self.at_once && !budget.may_receive(len, own, more as u64) {
-                return Err(Refused::Share);
+                return Err(BufferRefusal::Share);
             }
             if !budget.commit(more) {
-                return Err(Refused::NoRoom(NoRoom { bytes: more }));
+                return Err(BufferRefusal::NoRoom(NoRoom { bytes: more }));
             }
             self.value.share.bytes = wanted;
             if !self.at_once {
@@ -217,12 +222,12 @@ impl HugeBuffer {
         Ok(())
     }
 
-    /// What may be written to.
+    /// Returns the part that may be written.
     pub(crate) fn reserved(&mut self) -> &mut [u8] {
         let bytes = match &mut self.value.memory {
-            Memory::Mapped(mapping) => mapping.bytes_mut(),
-            Memory::Allocated(bytes) => {
-                // Within what has been reserved at the start.
+            ValueMemory::Mapped(mapping) => mapping.bytes_mut(),
+            ValueMemory::Allocated(bytes) => {
+                // Within the capacity that was reserved at creation.
                 bytes.resize(self.reserved, 0);
                 bytes
             }
@@ -258,32 +263,32 @@ impl ValueBuffer for HugeBuffer {
 
     fn into_shared(self: Box<Self>) -> SharedBytes {
         let HugeBuffer { mut value, .. } = *self;
-        if let Memory::Allocated(bytes) = &mut value.memory {
+        if let ValueMemory::Allocated(bytes) = &mut value.memory {
             bytes.resize(value.len, 0);
         }
         Arc::new(value)
     }
 }
 
-/// A copy of a large value on memory of its own.
+/// Copies a large value to memory of its own.
 pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
     }
-    // From here on, whatever happens, the budget gets it back.
-    let share = Share { bytes: committed, budget: Arc::clone(budget) };
-    let mut shared = Value { memory: Memory::Allocated(Vec::new()), len: value.len(), share };
+    // From here on, the budget is released on every path.
+    let share = BudgetShare { bytes: committed, budget: Arc::clone(budget) };
+    let mut shared = HugeValue { memory: ValueMemory::Allocated(Vec::new()), len: value.len(), share };
     match Mapping::new(value.len().max(1)) {
         Ok(mut mapping) => {
             mapping.bytes_mut()[..value.len()].copy_from_slice(value);
-            shared.memory = Memory::Mapped(mapping);
+            shared.memory = ValueMemory::Mapped(mapping);
         }
         Err(_) => {
             let mut copy = Vec::new();
             copy.try_reserve_exact(value.len()).map_err(|_| NoRoom { bytes: committed })?;
             copy.extend_from_slice(value);
-            shared.memory = Memory::Allocated(copy);
+            shared.memory = ValueMemory::Allocated(copy);
         }
     }
     Ok(Arc::new(shared))
@@ -294,17 +299,18 @@ pub(crate) struct HugeTable {
     records: Vec<Option<Box<HugeRecord>>>,
     free: Vec<u32>,
     bytes: usize,
-    /// Values whose records are gone. Giving a GiB back takes the system long; it is done when the lock is not held.
-    gone: Vec<SharedBytes>,
+    /// The values of removed records. They are dropped outside of the lock because freeing a GiB
+    /// takes the system long.
+    removed: Vec<SharedBytes>,
     budget: Arc<Budget>,
 }
 
 impl HugeTable {
     pub(crate) fn new(budget: Arc<Budget>) -> HugeTable {
-        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, gone: Vec::new(), budget }
+        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, removed: Vec::new(), budget }
     }
 
-    /// Bytes of keys and values.
+    /// Returns the bytes of keys and values.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -317,7 +323,7 @@ impl HugeTable {
         self.records[index as usize].as_deref_mut().expect("a stub leads to its huge record")
     }
 
-    /// Adds a record.
+    /// Adds a record and returns its index.
     pub(crate) fn insert(&mut self, record: HugeRecord) -> u32 {
         self.budget.commit_anyway(HugeRecord::committed(record.key.len()));
         self.bytes += record.key.len() + (*record.value).as_ref().len();
@@ -334,19 +340,19 @@ impl HugeTable {
         }
     }
 
-    /// The values of removed records, to be dropped behind the lock.
+    /// Takes the values of removed records, to be dropped after the lock is released.
     #[inline]
-    pub(crate) fn take_gone(&mut self) -> Vec<SharedBytes> {
-        std::mem::take(&mut self.gone)
+    pub(crate) fn take_removed(&mut self) -> Vec<SharedBytes> {
+        std::mem::take(&mut self.removed)
     }
 
-    /// All of it, to be dropped behind the lock.
+    /// Takes all records, to be dropped after the lock is released.
     pub(crate) fn take(&mut self) -> HugeTable {
         let budget = Arc::clone(&self.budget);
         std::mem::replace(self, HugeTable::new(budget))
     }
 
-    /// Takes a record out whole.
+    /// Takes a record out of the table.
     pub(crate) fn take_out(&mut self, index: u32) -> HugeRecord {
         let record = self.records[index as usize].take().expect("a stub leads to its huge record");
         self.bytes -= record.key.len() + (*record.value).as_ref().len();
@@ -355,10 +361,11 @@ impl HugeTable {
         *record
     }
 
-    /// Removes a record; its value's memory goes with the last that holds it, this table's hold with `take_gone`.
+    /// Removes a record. Its value is freed when its last user drops it; the table's own reference
+    /// is returned by `take_removed`.
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.take_out(index);
-        self.gone.push(record.value);
+        self.removed.push(record.value);
     }
 }
 

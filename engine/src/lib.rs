@@ -21,7 +21,7 @@ mod void;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
 pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
-pub use mem_hash::{Cause, ClassBounds, Departure, EvictionObserver, MemHash, MemHashOptions};
+pub use mem_hash::{ClassBounds, Departure, DepartureCause, EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::{bound_allocator, trim_allocator};
 pub use void::Void;

@@ -1,27 +1,30 @@
-//! The parts of a stored record that do not depend on the engine: its header, its attributes, its value.
+//! The parts of a stored record that do not depend on the engine: its header, its attributes, its
+//! value.
 //!
 //! ```text
 //! record = header | [key_len] | [value_len] | [flags] | [expiry] | [version] | [access] | key | value
 //! ```
 //!
-//! The header is one byte for a record without attributes: upper half the form of the key (0 to 14, which each engine
-//! defines for itself; 14 is followed by a length), lower half the form of the value (0 to 15). Values of forms 0 to 7 are
-//! decimal text packed into 1 to 8 bytes; the others are plain bytes of a few usual lengths, or of a length that follows as a
-//! varint. A record with attributes has a prefix before that byte: 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix
-//! seconds; a sliding one is followed by its span, a varint), bit 2 version (varint), bit 3: another byte of bits follows (see
-//! `MORE_*`). A record too long for the block that others share lies in a block of its own or on its own memory mapping, and
-//! leaves a stub, whose form is the engine's. Numbers are little-endian, varints LEB128.
+//! The header is one byte for a record without attributes. Its upper half is the form of the key (0
+//! to 14, defined by each engine; 14 is followed by a length), its lower half the form of the value
+//! (0 to 15). Values of forms 0 to 7 are decimal text packed into 1 to 8 bytes; the others are
+//! plain bytes of a few usual lengths, or of a length that follows as a varint. A record with
+//! attributes has a prefix before that byte: 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix
+//! seconds; a sliding one is followed by its span, a varint), bit 2 version (varint), bit 3:
+//! another byte of bits follows (see `MORE_*`). A record that is too long for a shared block has a
+//! block or a memory mapping of its own, and is represented by a stub, whose layout the engine
+//! defines. Numbers are little-endian, varints are LEB128.
 
 use std::ops::Range;
 use todana_core::{Attributes, Expiry, LastAccess, StaleMarks, UnixSeconds, decimal};
 
-/// The longest key (DESIGN section 2) and the longest value.
+/// The maximum lengths of a key and of a value.
 pub(crate) const KEY_LEN_MAX: usize = 1 << 28;
 pub(crate) const VALUE_LEN_MAX: usize = 1 << 30;
 /// Longer records have a mapping of their own, shorter ones at most a block.
 pub(crate) const BLOCK_RECORD_MAX: usize = 64 << 10;
 
-/// A record with attributes begins with this or more.
+/// The minimum first byte of a record with attributes.
 pub(crate) const PREFIX: u8 = 0xF0;
 const HAS_FLAGS: u8 = 1;
 pub(crate) const HAS_EXPIRY: u8 = 2;
@@ -31,23 +34,23 @@ const MORE_STALE: u8 = 0x01;
 const MORE_TOKEN_OUT: u8 = 0x02;
 const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
-/// The expiry takes eight bytes: it lies beyond the year 2106.
+/// The expiry takes eight bytes because it lies beyond the year 2106.
 const MORE_WIDE_EXPIRY: u8 = 0x10;
 /// The expiry is followed by its span.
 const MORE_SLIDING: u8 = 0x20;
 /// A stub of a record in a block of its own.
 pub(crate) const MORE_BLOCK: u8 = 0x40;
-/// A stub of a record on a mapping of its own.
+/// A stub of a record in a mapping of its own.
 pub(crate) const MORE_HUGE: u8 = 0x80;
 
 /// The form of a key whose length follows the header.
 pub(crate) const KEY_VARIABLE: u8 = 14;
-/// Lengths by form of the value; see the module.
+/// The lengths of values by form; see the module.
 const VALUE_LENS: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 2, 4, 8, 16, 32, 0];
 const VALUE_VARIABLE: u8 = 15;
 
-/// The whole length of a record by its first byte, where that says all; else 0.
-pub(crate) const fn whole_lens(key_lens: &[u8; 15]) -> [u8; 256] {
+/// Returns the complete length of a record for each first byte; 0 if more bytes are needed.
+pub(crate) const fn fixed_lens(key_lens: &[u8; 15]) -> [u8; 256] {
     let mut lens = [0; 256];
     let mut header = 0;
     while header < 0xF0 {
@@ -60,18 +63,18 @@ pub(crate) const fn whole_lens(key_lens: &[u8; 15]) -> [u8; 256] {
     lens
 }
 
-/// Where a record lies that is not among others.
+/// The location of a record outside of the block shared with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Elsewhere {
-    /// In a block of its own: its handle.
+pub(crate) enum RecordReference {
+    /// The handle of its own block.
     Block(u32),
-    /// In the table of huge records: its index.
+    /// Its index in the table of huge records.
     Huge(u32),
 }
 
-/// The parts of a whole record.
+/// The parts of a complete record.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct RecordParts {
     pub(crate) prefix: u8,
     pub(crate) more: u8,
     pub(crate) attributes_at: usize,
@@ -81,7 +84,7 @@ pub(crate) struct Parts {
     pub(crate) value: Range<usize>,
 }
 
-/// The number in up to eight bytes, lowest first.
+/// Returns the number in up to eight bytes, little-endian.
 #[inline]
 pub(crate) fn number_of(stored: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -122,8 +125,9 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-impl Parts {
-    /// The parts of the record whose header is followed by `next`; `prefix` and `more` are what came before the header.
+impl RecordParts {
+    /// Decodes the record whose header is followed by `next`. `prefix` and `more` are the bytes
+    /// before the header.
     #[inline]
     pub(crate) fn read(
         bytes: &[u8],
@@ -132,7 +136,7 @@ impl Parts {
         header: u8,
         mut next: usize,
         key_lens: &[u8; 15],
-    ) -> Parts {
+    ) -> RecordParts {
         let (key_form, value_form) = (header >> 4, header & 15);
         let key_len = match key_form {
             KEY_VARIABLE => varint(bytes, &mut next) as usize,
@@ -162,7 +166,7 @@ impl Parts {
         }
         let key = next..next + key_len;
         let value = key.end..key.end + value_len;
-        Parts { prefix, more, attributes_at, key_form, value_form, key, value }
+        RecordParts { prefix, more, attributes_at, key_form, value_form, key, value }
     }
 
     pub(crate) fn attributes(&self, bytes: &[u8]) -> Attributes {
@@ -191,7 +195,7 @@ impl Parts {
         attributes
     }
 
-    /// The expiry alone.
+    /// Returns only the expiry.
     #[inline]
     pub(crate) fn expiry(&self, bytes: &[u8]) -> Expiry {
         if self.prefix & HAS_EXPIRY == 0 {
@@ -204,7 +208,7 @@ impl Parts {
         self.expiry_at(bytes, &mut at)
     }
 
-    /// Reads the expiry that begins at `at`.
+    /// Decodes the expiry at `at`.
     #[inline]
     fn expiry_at(&self, bytes: &[u8], at: &mut usize) -> Expiry {
         let mut seconds = u64::from(u32_at(bytes, *at));
@@ -224,14 +228,14 @@ impl Parts {
         self.prefix & HAS_EXPIRY != 0
     }
 
-    /// The exact text of the value; `digits` lends the room to unpack it.
+    /// Returns the value as text. `digits` is the buffer for unpacking.
     #[inline]
     pub(crate) fn value_text<'a>(&self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
         let stored = &bytes[self.value.clone()];
         if self.value_form < 8 { decimal::unpack(number_of(stored), digits) } else { stored }
     }
 
-    /// How long the exact text of the value is.
+    /// Returns the length of the value as text.
     #[inline]
     pub(crate) fn value_text_len(&self, bytes: &[u8]) -> usize {
         if self.value_form < 8 {
@@ -241,7 +245,7 @@ impl Parts {
         }
     }
 
-    /// Writes the length of the value as it stands between header and attributes, if it does.
+    /// Appends the length of the value if it is variable.
     #[inline]
     pub(crate) fn put_value_len(&self, out: &mut Vec<u8>) {
         if self.value_form == VALUE_VARIABLE {
@@ -249,14 +253,14 @@ impl Parts {
         }
     }
 
-    /// What statistics add to the lengths of key and value.
+    /// Returns what statistics add to the lengths of key and value.
     #[inline]
     pub(crate) fn flags_size(&self) -> usize {
         if self.prefix & HAS_FLAGS != 0 { 4 } else { 0 }
     }
 }
 
-/// Writes a whole record whose key has this form and length; `put_key` writes the key.
+/// Appends a complete record whose key has this form and length. `put_key` appends the key.
 #[inline]
 pub(crate) fn put_record(
     out: &mut Vec<u8>,
@@ -335,7 +339,7 @@ fn put_attributes(out: &mut Vec<u8>, prefix: u8, more: u8, attributes: &Attribut
         put_varint(out, attributes.version);
     }
     if let Some(access) = attributes.access {
-        // Good until 2106; a whole-second clock before 1970 does not occur.
+        // Correct until 2106; times before 1970 do not occur.
         out.extend_from_slice(&(access.at.0.min(u64::from(u32::MAX)) as u32).to_le_bytes());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use todana_core::{
     Action, Attributes, Engine, Expiry, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor, WhenFull,
 };
-use todana_engine::{Cause, Departure, MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{Departure, DepartureCause, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::Remove;
 
 /// Makes an engine of so many parts with this observer.
@@ -148,7 +148,10 @@ fn expired_records_count_as_unread_only_if_nobody_has_read_them_in_time(make: Ma
         [0, 1, 2].map(|number| {
             let is_of = |departure: &Departure| class(departure.plain_size as u64) == number;
             let unread = count(departures, |departure| is_of(departure) && departure.is_unread);
-            (unread, count(departures, |departure| is_of(departure) && departure.cause == Cause::Swept))
+            (
+                unread,
+                count(departures, |departure| is_of(departure) && departure.cause == DepartureCause::Swept),
+            )
         })
     };
     assert_eq!((unread(&listener.departures()), engine.status().expired_unfetched), ([(2, 0); 3], 3 * 2));
@@ -213,7 +216,7 @@ fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idl
     assert!(status.promotions > 0, "what was read has been passed over: {status:?}");
     assert_eq!(listener.passed(), [status.promotions, status.second_chances]);
     let departures = listener.departures();
-    assert_eq!(count(&departures, |left| left.cause == Cause::Evicted { by_write: true }), 200);
+    assert_eq!(count(&departures, |left| left.cause == DepartureCause::Evicted { by_write: true }), 200);
     assert_eq!(count(&departures, |left| left.expires), status.evictions_with_expiry);
     assert_eq!(count(&departures, |left| left.is_unread), status.evicted_unfetched);
     assert!(departures.iter().all(|left| [0, 30].contains(&left.idle_s.unwrap())), "{departures:?}");

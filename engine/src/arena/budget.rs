@@ -60,7 +60,7 @@ impl Budget {
 
     /// Whether a read of this key may be worth a note: there are records that may have to go, or it is in the sample.
     #[inline]
-    pub(crate) fn attends_to(&self, hash: u64) -> bool {
+    pub(crate) fn may_note_use(&self, hash: u64) -> bool {
         hash as u32 & self.attention_mask.load(Ordering::Relaxed) == 0
     }
 

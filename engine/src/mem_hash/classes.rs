@@ -1,9 +1,10 @@
-//! Counts of records by size, kept as they come and go, so that statistics need no scan.
+//! Counts of records by size class. They are updated with each change, so that statistics need no
+//! scan.
 
 use std::sync::Arc;
 use todana_core::SizeClass;
 
-/// Sizes below this have their class in a table; others are searched for.
+/// The classes of sizes below this are in a table; those of others are searched for.
 const DIRECT: usize = 1024;
 
 /// Size classes: one for each bound, and one for all sizes above the last.
@@ -15,7 +16,8 @@ pub struct ClassBounds {
 }
 
 impl ClassBounds {
-    /// Creates the classes up to these bounds, in their order. At most 65,535 bounds count.
+    /// Creates the classes up to these bounds, which are sorted first. Bounds after the first
+    /// 65,535 are ignored.
     pub fn new(mut bounds: Vec<u32>) -> ClassBounds {
         bounds.sort_unstable();
         bounds.truncate(usize::from(u16::MAX));
@@ -41,15 +43,15 @@ impl ClassBounds {
 }
 
 /// The counts of one shard.
-pub(crate) struct Classes {
+pub(crate) struct ClassCounters {
     bounds: Arc<ClassBounds>,
     counts: Vec<SizeClass>,
 }
 
-impl Classes {
-    pub(crate) fn new(bounds: Arc<ClassBounds>) -> Classes {
+impl ClassCounters {
+    pub(crate) fn new(bounds: Arc<ClassBounds>) -> ClassCounters {
         let counts = vec![SizeClass::default(); bounds.len()];
-        Classes { bounds, counts }
+        ClassCounters { bounds, counts }
     }
 
     #[inline]
@@ -70,7 +72,7 @@ impl Classes {
         Arc::clone(&self.bounds)
     }
 
-    /// Begins anew with no records; returns what there was.
+    /// Sets all counts to zero and returns the old ones.
     pub(crate) fn clear(&mut self) -> Vec<SizeClass> {
         let none = vec![SizeClass::default(); self.counts.len()];
         std::mem::replace(&mut self.counts, none)

@@ -1,64 +1,68 @@
-//! Records that leave, or stay, by the engine's own decision: counted for its status, and reported to the observer.
+//! Records that leave, or stay, by a decision of the engine: counted for its status and reported to
+//! the observer.
 
-use super::sample::{Seen, Share};
+use super::sample::{SampledUse, UnreadEstimate};
 use std::fmt::Debug;
 use todana_core::{EngineStatus, Record, SizeClass};
 
-/// Learns about records that leave without being removed by a client. Methods run under a lock of the engine's: they must be
-/// brief and must not call the engine.
+/// Observes records that leave without being removed by a client. Methods run under a lock of the
+/// engine: they must be brief and must not call the engine.
 pub trait EvictionObserver: Debug + Send + Sync {
-    /// Returns true if `evicted` is to be called now. It is asked before each eviction, so this must cost next to nothing.
+    /// Returns true if `evicted` should be called now. Called before each eviction, so it must be
+    /// very cheap.
     fn is_listening(&self) -> bool;
 
-    /// Notes a record that is evicted. `is_read`: it has been read since its value was stored, and since memory became scarce;
-    /// reads before that leave no trace. Records that leave because they have expired are not reported here.
+    /// Notes an evicted record. `is_read` states that it was read since its value was stored and
+    /// since memory became scarce; earlier reads are not recorded. Expired records are not reported
+    /// here.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool);
 
-    /// Notes the size and fate of a record, always.
+    /// Notes the size and fate of every departed record.
     fn departed(&self, _departure: &Departure) {}
 
-    /// Notes that a record of this plain size was passed over when its turn came, as it had been used: for the first time, or
-    /// once more.
+    /// Notes that a record of this plain size was passed over by eviction because it had been used:
+    /// for the first time, or again.
     fn passed_over(&self, _plain_size: usize, _is_first: bool) {}
 
-    /// Notes that all records of a part of the engine were removed at once: how many, by [`EngineStatus::classes`].
+    /// Notes that all records of a part of the engine were removed at once, with their counts by
+    /// class as in [`EngineStatus::classes`].
     fn cleared(&self, _classes: &[SizeClass]) {}
 }
 
-/// A record that has left, or has expired before a client ended it.
+/// A record that has left, or that had expired before a client replaced or removed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Key + value + 4 if it carries flags.
     pub plain_size: usize,
     /// Why it has left.
-    pub cause: Cause,
+    pub cause: DepartureCause,
     /// It carried an expiry.
     pub expires: bool,
-    /// It had never been read: known of records in the engine's sample, estimated for others.
+    /// It was never read. Known for records in the engine's sample, estimated for others.
     pub is_unread: bool,
     /// Seconds since its last use, if it was in the sample.
     pub idle_s: Option<u64>,
 }
 
-/// Why a record leaves.
+/// The reason why a record leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// To make room for a write, or for housekeeping.
+pub enum DepartureCause {
+    /// Evicted for a write or by maintenance.
     Evicted {
-        /// For a write.
+        /// True if evicted for a write.
         by_write: bool,
     },
-    /// It had expired, and room was wanted.
+    /// Had expired, and was removed to make room.
     Displaced,
-    /// It had expired, and a sweep came by.
+    /// Had expired, and was removed by a sweep.
     Swept,
-    /// It had expired, and a client removed or overwrote it.
+    /// Had expired, and was removed or overwritten by a client.
     Ended,
 }
 
 /// The counts of one part of an engine.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Departures {
+pub(crate) struct DepartureCounters {
     pub(crate) evictions: u64,
     evictions_with_expiry: u64,
     evictions_by_writes: u64,
@@ -68,31 +72,31 @@ pub(crate) struct Departures {
     expired_unfetched: u64,
     promotions: u64,
     second_chances: u64,
-    evicted: Share,
-    expired: Share,
+    evicted: UnreadEstimate,
+    expired: UnreadEstimate,
 }
 
-impl Departures {
-    /// Counts a record that has left; `seen` is what the sample knows of it.
+impl DepartureCounters {
+    /// Counts a departed record. `seen` is its entry in the sample.
     pub(crate) fn count(
         &mut self,
         observer: Option<&dyn EvictionObserver>,
-        (plain_size, cause, expires): (usize, Cause, bool),
-        seen: Option<Seen>,
+        (plain_size, cause, expires): (usize, DepartureCause, bool),
+        seen: Option<SampledUse>,
         now: u32,
     ) {
-        let is_evicted = matches!(cause, Cause::Evicted { .. });
+        let is_evicted = matches!(cause, DepartureCause::Evicted { .. });
         let share = if is_evicted { &mut self.evicted } else { &mut self.expired };
         let unread = share.one(seen.map(|seen| seen.fetched));
         match cause {
-            Cause::Evicted { by_write } => {
+            DepartureCause::Evicted { by_write } => {
                 self.evictions += 1;
                 self.evictions_with_expiry += u64::from(expires);
                 self.evictions_by_writes += u64::from(by_write);
                 self.evicted_unfetched += unread;
             }
-            Cause::Displaced => self.reclaimed += 1,
-            Cause::Swept | Cause::Ended => {}
+            DepartureCause::Displaced => self.reclaimed += 1,
+            DepartureCause::Swept | DepartureCause::Ended => {}
         }
         self.expired_unfetched += if is_evicted { 0 } else { unread };
         if let Some(observer) = observer {
@@ -101,7 +105,7 @@ impl Departures {
         }
     }
 
-    /// Counts a record that stays although its turn had come.
+    /// Counts a record that eviction has passed over.
     pub(crate) fn count_passed(
         &mut self,
         observer: Option<&dyn EvictionObserver>,

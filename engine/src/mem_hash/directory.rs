@@ -1,8 +1,10 @@
-//! The directory of a shard: for each bucket the handle of its block, grown and shrunk one bucket at a time
-//! (linear hashing, Litwin 1980), so that there is neither a rehash pause nor a doubling spike.
+//! The directory of a shard: for each bucket the handle of its block. It grows and shrinks one
+//! bucket at a time (linear hashing, Litwin 1980), so that there is neither a pause for rehashing
+//! nor a peak of memory for doubling.
 //!
-//! With `len` buckets and `level = floor(log2(len))`, buckets below `len - 2^level` and from `2^level` on have been
-//! split at this level and go by `level + 1` low bits of the hash, the others by `level` bits.
+//! With `len` buckets and `level = floor(log2(len))`, buckets below `len - 2^level` and from
+//! `2^level` on have been split at this level and use `level + 1` low bits of the hash, the others
+//! `level` bits.
 
 use crate::arena::{Budget, Handle};
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 const CHUNK: usize = 1024;
 const CHUNK_BYTES: usize = CHUNK * size_of::<u32>();
 
-pub(crate) struct Directory {
+pub(crate) struct BucketDirectory {
     chunks: Vec<Box<[u32; CHUNK]>>,
     len: usize,
     /// `2^(level + 1) - 1`.
@@ -18,32 +20,32 @@ pub(crate) struct Directory {
     budget: Arc<Budget>,
 }
 
-impl Directory {
-    /// One empty bucket.
-    pub(crate) fn new(budget: Arc<Budget>) -> Directory {
+impl BucketDirectory {
+    /// Creates a directory with one empty bucket.
+    pub(crate) fn new(budget: Arc<Budget>) -> BucketDirectory {
         budget.commit_anyway(CHUNK_BYTES);
-        Directory { chunks: vec![Box::new([0; CHUNK])], len: 1, mask: 1, budget }
+        BucketDirectory { chunks: vec![Box::new([0; CHUNK])], len: 1, mask: 1, budget }
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the memory used.
     pub(crate) fn bytes(&self) -> usize {
         self.chunks.len() * CHUNK_BYTES
     }
 
-    /// The bucket for a hash, of which at least the low 32 bits are true.
+    /// Returns the bucket of a hash. Only its low 32 bits need to be correct.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> usize {
         let bucket = hash as usize & self.mask;
         if bucket < self.len { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// How many low bits of the hash decide over this bucket.
+    /// Returns the number of low bits of the hash that select this bucket.
     pub(crate) fn bits_of(&self, bucket: usize) -> u32 {
         let low = self.mask / 2 + 1;
         let level = low.trailing_zeros();
@@ -60,13 +62,14 @@ impl Directory {
         self.chunks[bucket / CHUNK][bucket % CHUNK] = handle.0;
     }
 
-    /// The bucket that the next growth splits, the bit of the hash that tells who moves, and the new bucket.
+    /// Returns the bucket that the next growth splits, the bit of the hash that selects the records
+    /// that move, and the new bucket.
     pub(crate) fn next_split(&self) -> (usize, u64, usize) {
         let low = self.mask / 2 + 1;
         (self.len - low, low as u64, self.len)
     }
 
-    /// Adds the bucket that `next_split` announced, empty. False when there are as many as 32 bits can tell apart.
+    /// Adds the new bucket of `next_split`, empty. Returns false at the maximum number of buckets.
     pub(crate) fn grow(&mut self) -> bool {
         if self.len >= 1 << 31 {
             return false;
@@ -83,20 +86,21 @@ impl Directory {
         true
     }
 
-    /// The last bucket and the one that takes its records when it goes; `None` while there is only one.
+    /// Returns the last bucket and the one that takes its records when it is removed; `None` if
+    /// there is only one bucket.
     pub(crate) fn next_merge(&self) -> Option<(usize, usize)> {
         let last = self.len - 1;
         (last > 0).then(|| (last, last & !(1 << last.ilog2())))
     }
 
-    /// Removes the last bucket, which must be empty by now.
+    /// Removes the last bucket, which must be empty.
     pub(crate) fn shrink(&mut self) {
         debug_assert!(self.len > 1 && self.get(self.len - 1).is_none());
         self.len -= 1;
         if self.len <= self.mask / 2 {
             self.mask /= 2;
         }
-        // One chunk stays spare, so that a size that swings does not allocate each time.
+        // Keep one spare chunk, so that a fluctuating size does not allocate each time.
         if self.len + 2 * CHUNK <= self.chunks.len() * CHUNK {
             self.chunks.pop();
             self.budget.release(CHUNK_BYTES);
@@ -107,7 +111,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for BucketDirectory {
     fn drop(&mut self) {
         self.budget.release(self.bytes());
     }
@@ -118,8 +122,8 @@ mod tests {
     use super::*;
     use todana_core::{MemoryLimit, WhenFull};
 
-    fn directory() -> Directory {
-        Directory::new(Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict })))
+    fn directory() -> BucketDirectory {
+        BucketDirectory::new(Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict })))
     }
 
     #[test]

@@ -1,30 +1,31 @@
-//! A key as it is looked for: its stored form and its hash, worked out once.
+//! A key to be searched for, with its stored form and its hash.
 
 pub(crate) use crate::record::KEY_VARIABLE;
 use crate::record::number_of;
 use todana_core::decimal;
 
-/// How a key is stored: the upper half of a record's header byte.
+/// The stored length of a key by its form, which is the upper half of a record's header byte.
 ///
-/// 0 to 7: packed decimal in 1 to 8 bytes; 8 to 13: so many plain bytes; 14: plain bytes after their length.
+/// 0 to 7: packed decimal in 1 to 8 bytes; 8 to 13: plain bytes of a fixed length; 14: plain bytes
+/// after their length.
 pub(crate) const KEY_LENS: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 4, 8, 12, 16, 20, 32, 0];
 
-/// The secrets that keep clients from choosing keys of one bucket.
+/// The secrets that keep clients from choosing keys that collide.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seeds {
+pub(crate) struct HashSeeds {
     number: [u64; 2],
     text: rapidhash::v3::RapidSecrets,
 }
 
-impl Seeds {
-    pub(crate) fn new(seed: u64) -> Seeds {
+impl HashSeeds {
+    pub(crate) fn new(seed: u64) -> HashSeeds {
         let text = rapidhash::v3::RapidSecrets::seed(seed);
         let derive = |n: u64| rapidhash::v3::rapidhash_v3_seeded(&n.to_le_bytes(), &text);
         // Odd, so that no multiplication is by zero.
-        Seeds { number: [derive(1), derive(2) | 1], text }
+        HashSeeds { number: [derive(1), derive(2) | 1], text }
     }
 
-    /// The hash of a packed number: two folded multiplications, as in the wyhash family.
+    /// Returns the hash of a packed number: two folded multiplications, as in the wyhash family.
     #[inline]
     fn of_number(&self, number: u64) -> u64 {
         let fold = |a: u64, b: u64| {
@@ -35,35 +36,35 @@ impl Seeds {
         fold(once ^ self.number[0], 0x9E37_79B9_7F4A_7C15 ^ number)
     }
 
-    /// The hash of plain bytes.
+    /// Returns the hash of plain bytes.
     #[inline]
     fn of_text(&self, text: &[u8]) -> u64 {
         rapidhash::v3::rapidhash_v3_seeded(text, &self.text)
     }
 
-    /// The hash of a key in its stored form.
+    /// Returns the hash of a key in its stored form.
     #[inline]
     pub(crate) fn of_stored(&self, form: u8, stored: &[u8]) -> u64 {
         if form < 8 { self.of_number(number_of(stored)) } else { self.of_text(stored) }
     }
 }
 
-/// A key, ready to be looked for.
+/// A key, prepared for searching.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) hash: u64,
     pub(crate) form: u8,
-    /// Bytes it takes in a record.
+    /// Its length in a record.
     pub(crate) stored_len: usize,
-    /// The first eight of them, and which bits of those count.
+    /// Its first eight stored bytes, and the mask of those that exist.
     word: u64,
     mask: u64,
 }
 
 impl<'a> Key<'a> {
     #[inline]
-    pub(crate) fn new(text: &'a [u8], seeds: &Seeds) -> Key<'a> {
+    pub(crate) fn new(text: &'a [u8], seeds: &HashSeeds) -> Key<'a> {
         let mask_of = |len: usize| if len >= 8 { u64::MAX } else { (1 << (8 * len)) - 1 };
         if let Some(number) = decimal::pack(text) {
             let stored_len = decimal::byte_len(number);
@@ -95,13 +96,13 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The part of the hash that a record outside its bucket is remembered by; it also tells its bucket.
+    /// Returns the part of the hash that a stub stores. It also selects the bucket.
     #[inline]
     pub(crate) fn fingerprint(&self) -> u32 {
         self.hash as u32
     }
 
-    /// The bytes that a record stores.
+    /// Appends the stored form.
     pub(crate) fn put_stored(&self, out: &mut Vec<u8>) {
         if self.form < 8 {
             out.extend_from_slice(&self.word.to_le_bytes()[..self.stored_len]);
@@ -110,8 +111,9 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// True if a stored key of the same form and length, beginning at `at`, is this one. At least eight bytes can be
-    /// read there (an arena's chunks are that much longer).
+    /// Returns true if the stored key at `at`, which must have the same form and length, equals
+    /// this one. At least eight bytes must be readable there (the chunks of an arena are longer by
+    /// that).
     #[inline]
     pub(crate) fn is_at(&self, bytes: &[u8], at: usize) -> bool {
         let word = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));

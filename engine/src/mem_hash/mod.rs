@@ -1,4 +1,4 @@
-//! The compact hash: very many small records in little more than their own bytes.
+//! The compact hash in memory: very many small records in little more than their own bytes.
 //!
 //! ```text
 //! shard   = lock + directory + arena + huge records        by the top bits of the hash
@@ -6,18 +6,20 @@
 //! bucket  = records packed back to back, oldest first       see `record`
 //! ```
 //!
-//! Cost: a lookup is one directory load and two or three adjacent cache lines; a write moves a bucket of some 200 bytes,
-//! and at most one other bucket (a split or merge) and one page of 8 KiB (compaction). Nothing is ever rehashed as
-//! a whole. A record above 1 KiB has a block of its own, above 64 KiB a mapping.
+//! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write
+//! moves a bucket of about 200 bytes, and at most one other bucket (a split or merge) and one page
+//! of 8 KiB (compaction). The complete table is never rehashed. A record above 1 KiB has a block of
+//! its own, above 64 KiB a mapping.
 //!
-//! Eviction is by bucket: a hand goes round, and each bucket that it comes to gives up what has expired, then what its own
-//! queue says has been used least (see `evict`). Time is what it was told last, and matters for that alone: a read is shown an
-//! expired record like any other.
+//! Eviction works on one bucket at a time: a clock hand visits the buckets in turn, and each bucket
+//! gives up its expired records first, then those that its queue marks as least used (see
+//! `eviction`). The engine knows the time only from `set_time` and uses it only for eviction; reads
+//! see expired records like all others.
 
 pub(crate) mod classes;
 pub(crate) mod departures;
 mod directory;
-mod evict;
+mod eviction;
 
 mod key;
 mod queue;
@@ -29,12 +31,12 @@ mod uses;
 pub(crate) use sample::thinner;
 
 use crate::arena::{Budget, NoRoom};
-use crate::huge::{self, TRIES, full};
+use crate::huge::{self, TRIES, memory_full_error};
 pub use classes::ClassBounds;
-pub use departures::{Cause, Departure, EvictionObserver};
-use key::{Key, Seeds};
+pub use departures::{Departure, DepartureCause, EvictionObserver};
+use key::{HashSeeds, Key};
 use parking_lot::{RwLock, RwLockWriteGuard};
-use shard::{Shard, Trouble};
+use shard::{HashShard, VisitFailure};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -43,23 +45,25 @@ use todana_core::{
     ScanOrder, ScanPosition, SharedBytes, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
 
-/// How a [`MemHash`] is made.
+/// The options of a [`MemHash`].
 #[derive(Clone, Debug)]
 pub struct MemHashOptions {
-    /// The hash seed; `None` takes a random one, as whoever faces strangers should.
+    /// The hash seed. `None` takes a random one, which protects against keys chosen to collide.
     pub seed: Option<u64>,
-    /// How many shards, rounded up to a power of two, at most 4096; `None` takes 16. Each costs some 50 KiB
-    /// of part-filled pages; more of them let more threads write at once.
+    /// The number of shards, rounded up to a power of two, at most 4096; `None` takes 16. Each
+    /// costs about 50 KiB of partly filled pages; more shards let more threads write at once.
     pub shards: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
-    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending.
+    /// Upper bounds of the size classes by which `status` counts records, ascending. The size of a
+    /// record is key + value + 4 if it has flags.
     pub class_bounds: Vec<u32>,
-    /// For simulations and tests, which compare eviction at equal counts: at most so many records, whatever their bytes
-    /// and beside the memory limit. Each shard holds its part, so there must be as many as shards. A new record makes
-    /// another go, by the same rule as when memory is short.
+    /// The maximum number of records, independent of the memory limit. For simulations and tests
+    /// that compare eviction at equal counts. Each shard holds an equal part, so it must be at
+    /// least the number of shards. At the maximum, a new record evicts another by the same rule as
+    /// when memory is short.
     pub capacity_records: Option<u64>,
-    /// Who is told of each record that goes to make room.
+    /// Notified of each evicted record.
     pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
@@ -76,9 +80,9 @@ impl Default for MemHashOptions {
     }
 }
 
-/// Keeps the locks of neighbouring shards off each other's cache lines.
+/// Keeps the locks of neighbouring shards in separate cache lines.
 #[repr(align(128))]
-struct Padded(RwLock<Shard>);
+struct PaddedShard(RwLock<HashShard>);
 
 /// The compact hash.
 ///
@@ -101,23 +105,24 @@ struct Padded(RwLock<Shard>);
 /// # Ok::<(), todana_core::Error>(())
 /// ```
 pub struct MemHash {
-    shards: Box<[Padded]>,
+    shards: Box<[PaddedShard]>,
     shard_bits: u32,
     seed: u64,
-    seeds: Seeds,
+    seeds: HashSeeds,
     budget: Arc<Budget>,
     capacity_records: Option<u64>,
-    /// The shard that housekeeping or eviction turns to next.
+    /// The next shard for maintenance or eviction.
     next_shard: AtomicUsize,
-    /// Uses that went unnoted.
+    /// The number of uses that were not noted.
     uses_dropped: AtomicU64,
 }
 
-/// Eviction frees at least so much at a time, so that it is not for every write.
+/// The number of bytes that one eviction frees at least, so that not every write has to evict.
 const EVICTION_STEP: usize = 8 << 10;
 
 impl MemHash {
-    /// An empty hash. Fails with `Invalid` for too many shards, or a capacity below one record a shard.
+    /// Creates an empty hash. Fails with `Invalid` for too many shards, or for a capacity below one
+    /// record per shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
         let bounds = Arc::new(ClassBounds::new(options.class_bounds));
         let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
@@ -132,13 +137,19 @@ impl MemHash {
             ));
         }
         let seed = options.seed.unwrap_or_else(random_seed);
-        let seeds = Seeds::new(seed);
+        let seeds = HashSeeds::new(seed);
         let budget = Arc::new(Budget::new(options.limit));
         let shard = |index| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
             let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };
             let (budget, bounds) = (Arc::clone(&budget), Arc::clone(&bounds));
-            Padded(RwLock::new(Shard::new(seeds, budget, bounds, records_max, options.observer.clone())))
+            PaddedShard(RwLock::new(HashShard::new(
+                seeds,
+                budget,
+                bounds,
+                records_max,
+                options.observer.clone(),
+            )))
         };
         Ok(MemHash {
             shards: (0..count).map(shard).collect(),
@@ -152,92 +163,95 @@ impl MemHash {
         })
     }
 
-    /// The most bytes that any single write has moved so far, for tests and benchmarks of its promise.
+    /// Returns the largest number of bytes that a single write has moved, for tests and benchmarks
+    /// of this bound.
     pub fn worst_moved_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.0.read().worst_moved()).max().unwrap_or(0)
     }
 
-    /// [`Engine::view`] for whoever has the hash alone: without a lock, and inlined into the caller, so that the
-    /// processor overlaps the memory accesses of one read with those of the next.
+    /// Does what [`Engine::view`] does for the exclusive owner of the hash: without a lock, and
+    /// inlined into the caller, so that the processor overlaps the memory accesses of consecutive
+    /// reads.
     #[inline]
     pub fn view_mut<T>(&mut self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
-        let attends = self.attends_to(&key);
+        let attends = self.may_note_use(&key);
         let shard = self.shards[index].0.get_mut();
         if !attends {
             return shard.view(&key, see);
         }
-        let (seen, is_full) = shard.view_noting(&key, see);
+        let (seen, is_full) = shard.view_and_note_use(&key, see);
         if is_full {
-            shard.settle();
+            shard.enter_noted_uses();
         }
         seen
     }
 
-    /// [`Engine::visit`] for whoever has the hash alone: without a lock. Errors are the same.
+    /// Does what [`Engine::visit`] does for the exclusive owner of the hash: without a lock. Errors
+    /// are the same.
     #[inline]
     pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
-        shard.settle();
+        shard.enter_noted_uses();
         let outcome = shard.visit(&key, visitor, false);
-        drop(shard.huge.take_gone());
+        drop(shard.huge.take_removed());
         match outcome {
             Ok(()) => Ok(()),
-            Err(Trouble::Error(error)) => Err(error),
-            // Making room is rare and looks at all shards; nobody contends for their locks.
-            Err(Trouble::NoRoom(_)) => self.visit(key.text, visitor),
+            Err(VisitFailure::Error(error)) => Err(error),
+            // Making room is rare and needs all shards. Their locks are not contended.
+            Err(VisitFailure::NoRoom(_)) => self.visit(key.text, visitor),
         }
     }
 
-    /// Whether a read of this key may be worth a note.
+    /// Returns true if reads of this key are noted for statistics or eviction.
     #[inline]
-    fn attends_to(&self, key: &Key<'_>) -> bool {
-        self.budget.attends_to(key.hash) || self.capacity_records.is_some()
+    fn may_note_use(&self, key: &Key<'_>) -> bool {
+        self.budget.may_note_use(key.hash) || self.capacity_records.is_some()
     }
 
     #[inline]
     fn index_of(&self, hash: u64) -> usize {
-        // Two shifts, as one by 64 is not a shift by all.
+        // Two shifts, because a shift by 64 is not defined.
         (hash >> 1 >> (63 - self.shard_bits)) as usize
     }
 
     #[inline]
-    fn shard_of(&self, hash: u64) -> &RwLock<Shard> {
+    fn shard_of(&self, hash: u64) -> &RwLock<HashShard> {
         &self.shards[self.index_of(hash)].0
     }
 
-    /// Packs what all shards hold until `bytes` more would fit. False if that cannot be.
-    fn close_ranks(&self, bytes: usize) -> bool {
+    /// Compacts all shards until `bytes` more fit. Returns false if they do not.
+    fn pack_shards(&self, bytes: usize) -> bool {
         for shard in &self.shards {
-            let mut shard = MemHash::alone(&shard.0);
+            let mut shard = MemHash::lock_exclusive(&shard.0);
             while !self.budget.fits(bytes as u64) && shard.pack() {}
         }
         self.budget.fits(bytes as u64)
     }
 
-    /// A shard to oneself, with all uses entered that have been noted.
+    /// Locks a shard for writing and enters the uses noted by readers.
     #[inline]
-    fn alone(shard: &RwLock<Shard>) -> RwLockWriteGuard<'_, Shard> {
+    fn lock_exclusive(shard: &RwLock<HashShard>) -> RwLockWriteGuard<'_, HashShard> {
         let mut shard = shard.write();
-        shard.settle();
+        shard.enter_noted_uses();
         shard
     }
 
-    /// Changes a shard under its lock, and drops the large values that this has removed behind it.
+    /// Changes a shard under its lock. Drops the removed huge values after releasing the lock.
     #[inline]
-    fn change<T>(shard: &RwLock<Shard>, change: impl FnOnce(&mut Shard) -> T) -> T {
-        let mut shard = MemHash::alone(shard);
+    fn change<T>(shard: &RwLock<HashShard>, change: impl FnOnce(&mut HashShard) -> T) -> T {
+        let mut shard = MemHash::lock_exclusive(shard);
         let outcome = change(&mut shard);
-        let gone = shard.huge.take_gone();
+        let gone = shard.huge.take_removed();
         drop(shard);
         drop(gone);
         outcome
     }
 
-    /// Evicts from all shards in turn until `bytes` more would fit. False if that cannot be.
+    /// Evicts from all shards in turn until `bytes` more fit. Returns false if they do not.
     fn make_room(&self, bytes: usize) -> bool {
         let mut idle_rounds = 0;
         while !self.budget.fits(bytes as u64) {
@@ -254,24 +268,26 @@ impl MemHash {
         true
     }
 
-    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use.
-    fn makes_room(&self, bytes: usize, attempt: usize) -> bool {
+    /// Makes room for a record that needs `bytes` more, if the limit permits eviction and eviction
+    /// can suffice.
+    fn try_make_room(&self, bytes: usize, attempt: usize) -> bool {
         if self.budget.refuses() {
-            return self.close_ranks(bytes);
+            return self.pack_shards(bytes);
         }
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
-    /// A record's place in the order of a scan: its shard, then its hash with the lowest bit first. In that order
-    /// a bucket is one range whatever the size of the directory, so splits and merges do not disturb a scan.
+    /// Returns the place of a record in the order of a scan: its shard, then its hash with the bits
+    /// reversed. In this order a bucket is one range whatever the size of the directory, so splits
+    /// and merges do not disturb a scan.
     #[inline]
     fn place_of(&self, hash: u64) -> u64 {
         let shard = self.index_of(hash) as u64;
         shard << 1 << (63 - self.shard_bits) | hash.reverse_bits() >> self.shard_bits
     }
 
-    /// Shows the records of one bucket from `place` on, in order; returns the place behind the bucket or behind the
-    /// last record shown, and whether to go on.
+    /// Shows the records of one bucket from `place` on, in order. Returns the place after the
+    /// bucket or after the last record shown, and whether to continue.
     fn scan_bucket(
         &self,
         place: u64,
@@ -287,13 +303,15 @@ impl MemHash {
         list.retain(|&(other, _)| other >= place);
         list.sort_unstable();
         for (index, &(shown, at)) in list.iter().enumerate() {
-            // Records of one place go together, or the second would be lost behind a break.
+            // Records with the same place are shown together, because a scan could not resume
+            // between them.
             let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
             if guard.view_at(handle, at, see).is_break() && is_last_of_place {
                 return (shown.checked_add(1), ControlFlow::Break(()));
             }
         }
-        // The bucket's range: the places that begin with the shard and the `bits` low bits of the hash.
+        // The range of the bucket contains the places that begin with the shard and the `bits` low
+        // bits of the hash.
         let last = place | u64::MAX.checked_shr(shard_bits + bits).unwrap_or(0);
         (last.checked_add(1), ControlFlow::Continue(()))
     }
@@ -304,14 +322,14 @@ impl Engine for MemHash {
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let key = Key::new(key, &self.seeds);
         let shard = self.shard_of(key.hash);
-        if !self.attends_to(&key) {
+        if !self.may_note_use(&key) {
             return Ok(shard.read().view(&key, see).is_some());
         }
-        let (seen, is_full) = shard.read().view_noting(&key, see);
+        let (seen, is_full) = shard.read().view_and_note_use(&key, see);
         if is_full {
             match shard.try_write() {
-                Some(mut shard) => shard.settle(),
-                // Whoever else is at work enters the uses too, but this one found no place.
+                Some(mut shard) => shard.enter_noted_uses(),
+                // The thread that holds the lock enters the noted uses. This use is not noted.
                 None => drop(self.uses_dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
@@ -330,14 +348,14 @@ impl Engine for MemHash {
             let NoRoom { bytes } =
                 match MemHash::change(shard, |shard| shard.visit(&key, visitor, attempt > 0)) {
                     Ok(()) => return Ok(()),
-                    Err(Trouble::Error(error)) => return Err(error),
-                    Err(Trouble::NoRoom(no_room)) => no_room,
+                    Err(VisitFailure::Error(error)) => return Err(error),
+                    Err(VisitFailure::NoRoom(no_room)) => no_room,
                 };
-            if !self.makes_room(bytes, attempt) {
+            if !self.try_make_room(bytes, attempt) {
                 break;
             }
         }
-        Err(full())
+        Err(memory_full_error())
     }
 
     fn wait_for_visits(&self) {
@@ -361,8 +379,9 @@ impl Engine for MemHash {
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        // All at once: nobody shall write to the one while the other is not cleared yet. No other lock is taken under one.
-        let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::alone(&shard.0)).collect();
+        // Lock all shards at once: no write may reach one shard before the others are cleared. No
+        // other lock is taken under these.
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::lock_exclusive(&shard.0)).collect();
         let gone: Vec<_> = shards.iter_mut().map(|shard| shard.clear()).collect();
         self.budget.widen_sample();
         cleared();
@@ -394,7 +413,7 @@ impl Engine for MemHash {
     }
 
     fn begin_ordered_load(&self, order: ScanOrder) {
-        // By another seed they come in no order at all, which needs no care.
+        // Records ordered by another seed arrive in random order here, which needs no preparation.
         if order.seed == self.seed {
             let buckets = usize::try_from(order.groups / self.shards.len() as u64).unwrap_or(usize::MAX);
             self.shards.iter().for_each(|shard| shard.0.write().expect(buckets));
@@ -408,7 +427,7 @@ impl Engine for MemHash {
     #[inline]
     fn prefetch(&self, key: &[u8]) {
         let key = Key::new(key, &self.seeds);
-        // Whoever writes there brings the lines in anyway.
+        // If the shard is locked for writing, the writer loads the cache lines anyway.
         if let Some(shard) = self.shard_of(key.hash).try_read() {
             shard.prefetch(&key);
         }
@@ -421,13 +440,13 @@ impl Engine for MemHash {
                 MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
             return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
         }
-        // Whoever comes next shall be known again, not one of a thousand of them.
+        // In an empty hash all records are sampled again, not one in a thousand.
         if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
             self.budget.widen_sample();
         }
         for _ in 0..self.shards.len() {
             let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
-            if MemHash::alone(&self.shards[shard].0).maintain() {
+            if MemHash::lock_exclusive(&self.shards[shard].0).maintain() {
                 return true;
             }
             self.next_shard.fetch_add(1, Ordering::Relaxed);
@@ -436,11 +455,11 @@ impl Engine for MemHash {
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
-        huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
+        huge::open(&self.budget, len, &|bytes| self.pack_shards(bytes))
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
-        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt))
+        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.try_make_room(bytes, attempt))
     }
 
     fn bounded(&self) -> Option<&dyn BoundedEngine> {
@@ -470,7 +489,8 @@ impl BoundedEngine for MemHash {
     }
 }
 
-/// From the standard library's hasher keys, which the system's random source seeds.
+/// Returns a random number from the keys of the standard library's hasher, which come from the
+/// system's random source.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

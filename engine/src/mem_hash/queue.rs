@@ -1,36 +1,38 @@
-//! What a bucket remembers of how its records are used, once memory has become scarce.
+//! The tail of a bucket, which records how its records are used once memory has become scarce.
 //!
 //! ```text
-//! tail = 0xF0                                        nothing is remembered
+//! tail = 0xF0                                        no marks
 //!      | 0xF8 | 0xC0 + records | 8 ghosts | marks    two marks a byte, the first in the lower half
 //! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue, bit 3: it has been read
-//! ghost = 7 bits of the hash of a key that was evicted, bit 0: it was in the main queue; 0: none
+//! ghost = 7 bits of the hash of an evicted key, bit 0: it was in the main queue; 0: none
 //! ```
 //!
-//! The order of the records is that of both queues of S3-FIFO (Yang et al., SOSP 2023), small and main interleaved: each
-//! queue is the records that carry its mark, oldest first.
+//! The order of the records is that of both queues of S3-FIFO (Yang et al., SOSP 2023), small and
+//! main interleaved: each queue consists of the records with its mark, oldest first.
 //!
-//! Always true: a tail has as many marks as its bucket has records, which are then at most 63.
+//! Invariant: a tail with marks has as many of them as its bucket has records, which are at most
+//! 63.
 
 use super::record::{END, TAIL, TAIL_BITS};
 
-/// Ghosts of a bucket.
+/// The number of ghosts of a bucket.
 pub(super) const GHOSTS: usize = 8;
 const MARKS_AT: usize = 2 + GHOSTS;
 
 /// How a record has been used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mark(u8);
+pub(super) struct UseMark(u8);
 
-impl Mark {
+impl UseMark {
     const USES_MAX: u8 = 3;
     const MAIN: u8 = 4;
     const READ: u8 = 8;
     const ALL: u8 = 15;
 
-    /// Not read yet: the uses of a newcomer may be those of its key.
-    pub(super) fn new(uses: u8, is_main: bool) -> Mark {
-        Mark(uses.min(Self::USES_MAX) | if is_main { Self::MAIN } else { 0 })
+    /// Creates a mark of an unread record. A newcomer may have uses from an earlier life of its
+    /// key.
+    pub(super) fn new(uses: u8, is_main: bool) -> UseMark {
+        UseMark(uses.min(Self::USES_MAX) | if is_main { Self::MAIN } else { 0 })
     }
 
     pub(super) fn uses(self) -> u8 {
@@ -41,45 +43,47 @@ impl Mark {
         self.0 & Self::MAIN != 0
     }
 
-    /// Whether it has been read since it was stored; eviction does not ask for that, but whoever watches it does.
+    /// Returns true if the record was read since it was stored. Eviction does not need this;
+    /// observers do.
     pub(super) fn is_read(self) -> bool {
         self.0 & Self::READ != 0
     }
 
-    /// Read once more; `None` if it has been as often as can be remembered.
-    pub(super) fn used(self) -> Option<Mark> {
-        (self.uses() < Self::USES_MAX).then_some(Mark((self.0 + 1) | Self::READ))
+    /// Counts a use; `None` if no more uses can be counted.
+    pub(super) fn used(self) -> Option<UseMark> {
+        (self.uses() < Self::USES_MAX).then_some(UseMark((self.0 + 1) | Self::READ))
     }
 
-    /// In the main queue from now on, with so many uses left.
-    pub(super) fn passed(self, uses: u8) -> Mark {
-        Mark(Mark::new(uses, true).0 | self.0 & Self::READ)
+    /// Moves the record to the main queue, with this number of uses left.
+    pub(super) fn passed(self, uses: u8) -> UseMark {
+        UseMark(UseMark::new(uses, true).0 | self.0 & Self::READ)
     }
 
-    /// The record has another value now.
-    pub(super) fn stored(self) -> Mark {
-        Mark(self.0 & !Self::READ)
+    /// Notes a new value, which is unread.
+    pub(super) fn stored(self) -> UseMark {
+        UseMark(self.0 & !Self::READ)
     }
 }
 
-/// The keys that a bucket has lately evicted, oldest first.
+/// The keys that a bucket has evicted recently, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ghosts([u8; GHOSTS]);
+pub(super) struct GhostList([u8; GHOSTS]);
 
-impl Ghosts {
-    /// Bits of the hash that the bucket's number hardly says.
+impl GhostList {
+    /// Returns bits of the hash that are mostly independent of the bucket's number.
     fn tag(hash: u32) -> u8 {
-        // Zero is nobody.
+        // Zero means no ghost.
         ((hash >> 24) as u8 & 0xFE).max(2)
     }
 
-    /// Remembers a key by the low bits of its hash; the oldest ghost goes.
+    /// Adds a key by the low bits of its hash, in place of the oldest ghost.
     pub(super) fn push(&mut self, hash: u32, was_main: bool) {
         self.0.copy_within(1.., 0);
         self.0[GHOSTS - 1] = Self::tag(hash) | u8::from(was_main);
     }
 
-    /// Forgets a key that returns; tells whether it was in the main queue when it went.
+    /// Removes the ghost of a key that returns. Returns true if the key was in the main queue,
+    /// `None` if it has no ghost.
     pub(super) fn take(&mut self, hash: u32) -> Option<bool> {
         let tag = Self::tag(hash);
         let at = self.0.iter().rposition(|&ghost| ghost & 0xFE == tag)?;
@@ -92,62 +96,65 @@ impl Ghosts {
 
 /// The tail of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tail<'a> {
+pub(super) enum BucketTail<'a> {
     Plain,
-    Queue { ghosts: Ghosts, marks: &'a [u8] },
+    Queue { ghosts: GhostList, marks: &'a [u8] },
 }
 
-impl<'a> Tail<'a> {
-    /// The tail that begins at `end`, behind the last record.
+impl<'a> BucketTail<'a> {
+    /// Decodes the tail at `end`, after the last record.
     #[inline]
-    pub(super) fn read(bytes: &'a [u8], end: usize) -> Tail<'a> {
+    pub(super) fn read(bytes: &'a [u8], end: usize) -> BucketTail<'a> {
         if bytes[end] == END {
-            return Tail::Plain;
+            return BucketTail::Plain;
         }
         let tail = &bytes[end..];
         let records = usize::from(tail[1] & !TAIL_BITS);
-        let mut ghosts = Ghosts::default();
+        let mut ghosts = GhostList::default();
         ghosts.0.copy_from_slice(&tail[2..MARKS_AT]);
-        Tail::Queue { ghosts, marks: &tail[MARKS_AT..MARKS_AT + records.div_ceil(2)] }
+        BucketTail::Queue { ghosts, marks: &tail[MARKS_AT..MARKS_AT + records.div_ceil(2)] }
     }
 
-    /// How long the tail at `end` is.
+    /// Returns the length of the tail at `end`.
     #[inline]
     pub(super) fn len_at(bytes: &[u8], end: usize) -> usize {
         if bytes[end] == END { 1 } else { tail_len(usize::from(bytes[end + 1] & !TAIL_BITS)) }
     }
 
-    pub(super) fn ghosts(self) -> Ghosts {
+    pub(super) fn ghosts(self) -> GhostList {
         match self {
-            Tail::Plain => Ghosts::default(),
-            Tail::Queue { ghosts, .. } => ghosts,
+            BucketTail::Plain => GhostList::default(),
+            BucketTail::Queue { ghosts, .. } => ghosts,
         }
     }
 
-    /// The mark of the record with this number in its bucket.
+    /// Returns the mark of the record with this index.
     #[inline]
-    pub(super) fn mark(self, index: usize) -> Mark {
+    pub(super) fn mark(self, index: usize) -> UseMark {
         match self {
-            Tail::Plain => Mark::default(),
-            Tail::Queue { marks, .. } => Mark(marks[index / 2] >> (index % 2 * 4) & Mark::ALL),
+            BucketTail::Plain => UseMark::default(),
+            BucketTail::Queue { marks, .. } => UseMark(marks[index / 2] >> (index % 2 * 4) & UseMark::ALL),
         }
     }
 }
 
-/// How long the tail of a bucket of so many records is, if it remembers anything.
+/// Returns the length of a tail with marks for this number of records; 1 if they are too many for
+/// marks.
 pub(super) fn tail_len(records: usize) -> usize {
     if records > usize::from(!TAIL_BITS) { 1 } else { MARKS_AT + records.div_ceil(2) }
 }
 
-/// The byte of a tail at `end` that holds the mark of a record, with that mark in it.
-pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: Mark) -> (usize, u8) {
+/// Returns the offset and the new value of the byte that contains a record's mark, in the tail at
+/// `end`.
+pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: UseMark) -> (usize, u8) {
     let at = end + MARKS_AT + index / 2;
     let shift = index % 2 * 4;
-    (at, bytes[at] & !(Mark::ALL << shift) | mark.0 << shift)
+    (at, bytes[at] & !(UseMark::ALL << shift) | mark.0 << shift)
 }
 
-/// Ends a bucket: with the marks of its records, or with nothing if they are too many to count.
-pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: Ghosts, marks: impl ExactSizeIterator<Item = Mark>) {
+/// Appends the tail of a bucket: with the marks of its records, or without marks if there are too
+/// many.
+pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: GhostList, marks: impl ExactSizeIterator<Item = UseMark>) {
     if marks.len() > usize::from(!TAIL_BITS) {
         out.push(END);
         return;
@@ -171,31 +178,31 @@ mod tests {
     #[test]
     fn a_tail_is_read_as_it_was_put() {
         for records in [0, 1, 2, 7, 63] {
-            let mut ghosts = Ghosts::default();
+            let mut ghosts = GhostList::default();
             ghosts.push(0xAB00_0000, true);
-            let marks: Vec<Mark> = (0..records).map(|n| Mark::new(n as u8 % 4, n % 3 == 0)).collect();
+            let marks: Vec<UseMark> = (0..records).map(|n| UseMark::new(n as u8 % 4, n % 3 == 0)).collect();
             let mut bytes = vec![b'x'; 5];
             put_tail(&mut bytes, ghosts, marks.iter().copied());
-            assert_eq!(Tail::len_at(&bytes, 5), bytes.len() - 5);
-            let tail = Tail::read(&bytes, 5);
+            assert_eq!(BucketTail::len_at(&bytes, 5), bytes.len() - 5);
+            let tail = BucketTail::read(&bytes, 5);
             assert_eq!(tail.ghosts(), ghosts);
             assert_eq!((0..records).map(|n| tail.mark(n)).collect::<Vec<_>>(), marks);
             for n in 0..records {
-                let (at, byte) = marked(&bytes, 5, n, Mark::new(3, true));
+                let (at, byte) = marked(&bytes, 5, n, UseMark::new(3, true));
                 bytes[at] = byte;
             }
-            let tail = Tail::read(&bytes, 5);
-            assert!((0..records).all(|n| tail.mark(n) == Mark::new(3, true)));
+            let tail = BucketTail::read(&bytes, 5);
+            assert!((0..records).all(|n| tail.mark(n) == UseMark::new(3, true)));
         }
         let mut bytes = Vec::new();
-        put_tail(&mut bytes, Ghosts::default(), vec![Mark::default(); 64].into_iter());
+        put_tail(&mut bytes, GhostList::default(), vec![UseMark::default(); 64].into_iter());
         assert_eq!(bytes, [END]);
-        assert_eq!(Tail::len_at(&bytes, 0), 1);
+        assert_eq!(BucketTail::len_at(&bytes, 0), 1);
     }
 
     #[test]
     fn a_record_is_marked_as_used_three_times_at_most() {
-        let mut mark = Mark::new(0, true);
+        let mut mark = UseMark::new(0, true);
         for uses in 1..=3 {
             mark = mark.used().unwrap();
             assert_eq!((mark.uses(), mark.is_main()), (uses, true));
@@ -205,18 +212,18 @@ mod tests {
 
     #[test]
     fn a_record_is_known_to_be_read_until_another_value_is_stored() {
-        let returned = Mark::new(1, false);
+        let returned = UseMark::new(1, false);
         assert!(!returned.is_read());
         let read = returned.used().unwrap();
         assert_eq!((read.uses(), read.is_main(), read.is_read()), (2, false, true));
         let passed = read.passed(0);
         assert_eq!((passed.uses(), passed.is_main(), passed.is_read()), (0, true, true));
-        assert_eq!(passed.stored(), Mark::new(0, true));
+        assert_eq!(passed.stored(), UseMark::new(0, true));
     }
 
     #[test]
     fn the_oldest_ghost_goes_first_and_one_that_returns_is_forgotten() {
-        let mut ghosts = Ghosts::default();
+        let mut ghosts = GhostList::default();
         assert_eq!(ghosts.take(0), None, "nobody is there");
         (1..=9).for_each(|n: u32| ghosts.push(n << 25, n.is_multiple_of(2)));
         assert_eq!(ghosts.take(1 << 25), None);

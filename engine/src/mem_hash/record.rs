@@ -1,72 +1,74 @@
-//! How records lie in a bucket.
+//! The layout of records in a bucket.
 //!
 //! ```text
 //! bucket = record ... | tail (see `queue`), which begins with 0xF0, or with 0xF8 and a byte with both upper bits
 //! stub   = 0xF8 | 0x40 or 0x80 | fingerprint (u32) | reference (u32)
 //! ```
 //!
-//! `crate::record` says what is in a record. Keys of forms 0 to 7 are decimal text packed into 1 to 8 bytes. A record too long
-//! for a bucket leaves a stub.
+//! The layout of a record is in `crate::record`. Keys of forms 0 to 7 are decimal text packed into
+//! 1 to 8 bytes. A record that is too long for a bucket is represented by a stub.
 //!
-//! Always true: equal keys have equal stored bytes (whatever can be packed is), so keys are compared as stored.
+//! Invariant: equal keys have equal stored bytes, because every key that can be packed is packed.
+//! Keys are therefore compared as stored.
 
 use super::key::{KEY_LENS, Key};
 use crate::record::{
-    self, HAS_EXPIRY, HAS_MORE, MORE_BLOCK, MORE_HUGE, PREFIX, number_of, u32_at, whole_lens,
+    self, HAS_EXPIRY, HAS_MORE, MORE_BLOCK, MORE_HUGE, PREFIX, fixed_lens, number_of, u32_at,
 };
-pub(crate) use crate::record::{Elsewhere, Parts};
+pub(crate) use crate::record::{RecordParts, RecordReference};
 use std::ops::Range;
 use todana_core::{Attributes, decimal};
 
 /// Ends a bucket.
 pub(crate) const END: u8 = 0xF0;
-/// Ends a bucket and begins what it remembers of its records: this byte, and one with both of these bits, of which no
-/// record has more than one.
+/// Ends the records of a bucket and begins its tail with marks: this byte, and one with both bits
+/// of `TAIL_BITS`. A record has at most one of these bits.
 pub(crate) const TAIL: u8 = PREFIX | HAS_MORE;
 pub(crate) const TAIL_BITS: u8 = MORE_BLOCK | MORE_HUGE;
 /// The length of a stub.
 pub(crate) const STUB_LEN: usize = 10;
 
-/// The whole length of a record by its first byte, where that says all; else 0.
-const LENS: [u8; 256] = whole_lens(&KEY_LENS);
+/// The complete length of a record, by its first byte; 0 if more bytes are needed.
+const LENS: [u8; 256] = fixed_lens(&KEY_LENS);
 
-/// The whole length of a record by its first byte, or 0 where that does not say it: it has attributes, or its key or value
-/// has a length of its own, or the bucket ends here.
+/// Returns the complete length of a record from its first byte; 0 if that byte is not sufficient,
+/// because the record has attributes or a variable length, or because the bucket ends.
 #[inline]
 pub(crate) fn plain_len(header: u8) -> usize {
     usize::from(LENS[usize::from(header)])
 }
 
-/// A record with an expiry of four bytes and no other attributes, as most of those with attributes are: it begins with `EXPIRING`, then comes
-/// the byte that says its lengths, the expiry, the key.
+/// Marks a record with an expiry of four bytes and no other attributes, the most frequent kind with
+/// attributes. The byte with the lengths, the expiry and the key follow.
 const EXPIRING: u8 = PREFIX | HAS_EXPIRY;
 const EXPIRING_KEY_AT: usize = 1 + 1 + 4;
 
-/// What the first bytes of such a record say.
-struct Expiring {
-    /// The byte of its lengths.
+/// The decoded beginning of such a record.
+struct ExpiringHeader {
+    /// The byte with the lengths.
     header: u8,
     key_form: u8,
-    /// The whole length.
+    /// The complete length.
     len: usize,
 }
 
-/// The record at `at`, if it is such a one and its lengths are in one byte.
+/// Decodes the record at `at` if it is of this kind and its lengths are in one byte.
 #[inline]
-fn expiring(bytes: &[u8], at: usize) -> Option<Expiring> {
+fn expiring(bytes: &[u8], at: usize) -> Option<ExpiringHeader> {
     if bytes[at] != EXPIRING {
         return None;
     }
     let header = bytes[at + 1];
     match plain_len(header) {
         0 => None,
-        len => Some(Expiring { header, key_form: header >> 4, len: len + EXPIRING_KEY_AT - 1 }),
+        len => Some(ExpiringHeader { header, key_form: header >> 4, len: len + EXPIRING_KEY_AT - 1 }),
     }
 }
 
-/// The whole length, the form of the key and where it begins, of the record at `at`, where its first bytes say all that.
+/// Returns the complete length of the record at `at`, the form of its key and the range of the key,
+/// if its first bytes suffice for that.
 #[inline]
-pub(crate) fn at_a_glance(bytes: &[u8], at: usize) -> Option<(usize, u8, Range<usize>)> {
+pub(crate) fn simple_layout(bytes: &[u8], at: usize) -> Option<(usize, u8, Range<usize>)> {
     let (len, key_form, key_at) = match (plain_len(bytes[at]), expiring(bytes, at)) {
         (0, None) => return None,
         (0, Some(record)) => (record.len, record.key_form, at + EXPIRING_KEY_AT),
@@ -75,25 +77,25 @@ pub(crate) fn at_a_glance(bytes: &[u8], at: usize) -> Option<(usize, u8, Range<u
     Some((len, key_form, key_at..key_at + usize::from(KEY_LENS[usize::from(key_form)])))
 }
 
-/// A record found in a bucket: where its parts are, relative to the bucket.
+/// A record found in a bucket. Ranges are relative to the bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BucketEntry {
     pub(crate) len: usize,
-    pub(crate) body: Body,
+    pub(crate) body: EntryBody,
 }
 
-/// What an entry holds.
+/// The contents of an entry.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
-    /// All of it.
-    Whole(Parts),
+pub(crate) enum EntryBody {
+    /// The complete record.
+    Inline(RecordParts),
     /// A stub.
-    Stub { fingerprint: u32, elsewhere: Elsewhere },
+    Stub { fingerprint: u32, reference: RecordReference },
 }
 
-/// The record at `at`, or `None` at the end of the bucket.
+/// Decodes the record at `at`; `None` at the end of the bucket.
 #[inline]
-pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
+pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<BucketEntry> {
     let mut next = at + 1;
     let mut header = bytes[at];
     let (mut prefix, mut more) = (0, 0);
@@ -110,55 +112,55 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
             }
             if more & (MORE_BLOCK | MORE_HUGE) != 0 {
                 let reference = u32_at(bytes, next + 4);
-                let elsewhere = if more & MORE_BLOCK != 0 {
-                    Elsewhere::Block(reference)
+                let reference = if more & MORE_BLOCK != 0 {
+                    RecordReference::Block(reference)
                 } else {
-                    Elsewhere::Huge(reference)
+                    RecordReference::Huge(reference)
                 };
-                return Some(Entry {
+                return Some(BucketEntry {
                     len: STUB_LEN,
-                    body: Body::Stub { fingerprint: u32_at(bytes, next), elsewhere },
+                    body: EntryBody::Stub { fingerprint: u32_at(bytes, next), reference },
                 });
             }
         }
         header = bytes[next];
         next += 1;
     }
-    let parts = Parts::read(bytes, prefix, more, header, next, &KEY_LENS);
+    let parts = RecordParts::read(bytes, prefix, more, header, next, &KEY_LENS);
     let len = parts.value.end - at;
-    Some(Entry { len, body: Body::Whole(parts) })
+    Some(BucketEntry { len, body: EntryBody::Inline(parts) })
 }
 
-/// Whether the record that begins so has attributes.
+/// Returns true if a record with this first byte has attributes.
 #[inline]
 pub(crate) fn has_attributes(header: u8) -> bool {
     header >= PREFIX
 }
 
-/// The whole record at `at`: what `find` has found, and what blocks of one record hold.
+/// Decodes the complete record at `at`, as found by `find` or stored in a block of its own.
 #[inline]
-pub(crate) fn whole(bytes: &[u8], at: usize) -> Parts {
+pub(crate) fn inline_record(bytes: &[u8], at: usize) -> RecordParts {
     let header = bytes[at];
     if header < PREFIX {
-        return Parts::read(bytes, 0, 0, header, at + 1, &KEY_LENS);
+        return RecordParts::read(bytes, 0, 0, header, at + 1, &KEY_LENS);
     }
     if header == EXPIRING {
-        return Parts::read(bytes, header, 0, bytes[at + 1], at + 2, &KEY_LENS);
+        return RecordParts::read(bytes, header, 0, bytes[at + 1], at + 2, &KEY_LENS);
     }
     match entry(bytes, at).map(|entry| entry.body) {
-        Some(Body::Whole(parts)) => parts,
+        Some(EntryBody::Inline(parts)) => parts,
         _ => unreachable!("a whole record is here"),
     }
 }
 
-impl Parts {
-    /// The exact text of the key.
+impl RecordParts {
+    /// Returns the key as text.
     pub(crate) fn key_text<'a>(&self, bytes: &'a [u8], digits: &'a mut [u8; 20]) -> &'a [u8] {
         let stored = &bytes[self.key.clone()];
         if self.key_form < 8 { decimal::unpack(number_of(stored), digits) } else { stored }
     }
 
-    /// key + value + 4 if there are flags, as text: what statistics by size go by.
+    /// Returns the size for statistics: key + value + 4 if there are flags, with unpacked lengths.
     #[inline]
     pub(crate) fn plain_size(&self, bytes: &[u8]) -> usize {
         let key_len = if self.key_form < 8 {
@@ -169,7 +171,8 @@ impl Parts {
         key_len + self.value_text_len(bytes) + self.flags_size()
     }
 
-    /// The value, for who asks for its length alone: where it would have to be unpacked other bytes stand in.
+    /// Returns bytes of the length of the value, for callers that need only the length. A packed
+    /// value is not unpacked; other bytes stand in for it.
     #[inline]
     pub(crate) fn value_of_len<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         const STAND_IN: [u8; decimal::DIGITS_MAX] = [b'0'; decimal::DIGITS_MAX];
@@ -177,29 +180,30 @@ impl Parts {
     }
 }
 
-/// The outcome of looking for a key in a bucket.
-pub(crate) enum Found {
-    /// The record is whole in the bucket, and begins here.
-    Here { at: usize },
-    /// A stub with the key's fingerprint: the caller compares the key and, if it differs, goes on behind it.
-    Perhaps { at: usize, elsewhere: Elsewhere },
-    /// There is none; the bucket ends here.
-    No { end: usize },
+/// The result of searching a bucket for a key.
+pub(crate) enum KeyMatch {
+    /// The complete record begins at this offset of the bucket.
+    Found { at: usize },
+    /// A stub with the fingerprint of the key. The caller compares the key and continues after the
+    /// stub if it differs.
+    Candidate { at: usize, reference: RecordReference },
+    /// The bucket does not contain the key and ends at this offset.
+    Absent { end: usize },
 }
 
-/// Looks for a key from `at` on.
+/// Searches for a key from `at` on.
 #[inline]
-pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
+pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> KeyMatch {
     loop {
         let header = bytes[at];
         let len = usize::from(LENS[usize::from(header)]);
         if len != 0 {
             let may_be = header >> 4 == key.form;
-            // Records of a bucket are often of one length. As long as they are, the processor need not wait for what one says to look at the
-            // next.
+            // Records of a bucket often have equal lengths. As long as they have, the processor can
+            // read the next record without waiting for the length of this one.
             while bytes[at] == header {
                 if may_be && key.is_at(bytes, at + 1) {
-                    return Found::Here { at };
+                    return KeyMatch::Found { at };
                 }
                 at += len;
             }
@@ -209,25 +213,25 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
             let may_be = first.key_form == key.form;
             while bytes[at] == header && bytes[at + 1] == first.header {
                 if may_be && key.is_at(bytes, at + EXPIRING_KEY_AT) {
-                    return Found::Here { at };
+                    return KeyMatch::Found { at };
                 }
                 at += first.len;
             }
             continue;
         }
-        let Some(entry) = entry(bytes, at) else { return Found::No { end: at } };
+        let Some(entry) = entry(bytes, at) else { return KeyMatch::Absent { end: at } };
         match &entry.body {
-            Body::Whole(parts) => {
+            EntryBody::Inline(parts) => {
                 if parts.key_form == key.form
                     && parts.key.len() == key.stored_len
                     && key.is_at(bytes, parts.key.start)
                 {
-                    return Found::Here { at };
+                    return KeyMatch::Found { at };
                 }
             }
-            Body::Stub { fingerprint, elsewhere } => {
+            EntryBody::Stub { fingerprint, reference } => {
                 if *fingerprint == key.fingerprint() {
-                    return Found::Perhaps { at, elsewhere: *elsewhere };
+                    return KeyMatch::Candidate { at, reference: *reference };
                 }
             }
         }
@@ -235,16 +239,16 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
     }
 }
 
-/// Where the record behind the one at `at` begins.
+/// Returns the offset of the record after the one at `at`.
 #[inline]
 pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
-    match at_a_glance(bytes, at) {
+    match simple_layout(bytes, at) {
         None => at + entry(bytes, at).map_or(0, |entry| entry.len),
         Some((len, ..)) => at + len,
     }
 }
 
-/// Where the bucket's records end, from the record at `at` on.
+/// Returns the offset at which the records of the bucket end, reading from the record at `at` on.
 #[inline]
 pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
     loop {
@@ -263,18 +267,18 @@ pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Writes a stub.
-pub(crate) fn put_stub(out: &mut Vec<u8>, fingerprint: u32, elsewhere: Elsewhere) {
-    let (more, reference) = match elsewhere {
-        Elsewhere::Block(handle) => (MORE_BLOCK, handle),
-        Elsewhere::Huge(index) => (MORE_HUGE, index),
+/// Appends a stub.
+pub(crate) fn put_stub(out: &mut Vec<u8>, fingerprint: u32, reference: RecordReference) {
+    let (more, reference) = match reference {
+        RecordReference::Block(handle) => (MORE_BLOCK, handle),
+        RecordReference::Huge(index) => (MORE_HUGE, index),
     };
     out.extend_from_slice(&[PREFIX | HAS_MORE, more]);
     out.extend_from_slice(&fingerprint.to_le_bytes());
     out.extend_from_slice(&reference.to_le_bytes());
 }
 
-/// Writes a whole record.
+/// Appends a complete record.
 #[inline]
 pub(crate) fn put_record(out: &mut Vec<u8>, key: &Key<'_>, value: &[u8], attributes: &Attributes) {
     let put_key = |out: &mut Vec<u8>| key.put_stored(out);
@@ -283,7 +287,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, key: &Key<'_>, value: &[u8], attribu
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Seeds;
+    use super::super::key::HashSeeds;
     use super::*;
     use proptest::prelude::*;
     use todana_core::{Expiry, LastAccess, StaleMarks, UnixSeconds};
@@ -327,7 +331,7 @@ mod tests {
         fn every_record_comes_back_from_among_others(
             records in proptest::collection::vec((text(), text(), attributes()), 1..12),
         ) {
-            let seeds = Seeds::new(1);
+            let seeds = HashSeeds::new(1);
             let mut bucket = Vec::new();
             for (key, value, attributes) in &records {
                 put_record(&mut bucket, &Key::new(key, &seeds), value, attributes);
@@ -338,22 +342,22 @@ mod tests {
             prop_assert_eq!(end(&bucket, 0), len);
             for (key, ..) in &records {
                 let first = records.iter().find(|(other, ..)| other == key).unwrap();
-                let Found::Here { at } = find(&bucket, 0, &Key::new(key, &seeds)) else { panic!("not found") };
-                let parts = whole(&bucket, at);
+                let KeyMatch::Found { at } = find(&bucket, 0, &Key::new(key, &seeds)) else { panic!("not found") };
+                let parts = inline_record(&bucket, at);
                 prop_assert_eq!(parts.value_text(&bucket, &mut [0; 20]).to_vec(), first.1.clone());
                 prop_assert_eq!(parts.key_text(&bucket, &mut [0; 20]).to_vec(), key.clone());
                 prop_assert_eq!(parts.attributes(&bucket), first.2);
                 prop_assert_eq!(parts.expiry(&bucket), first.2.expiry);
                 let plain = key.len() + first.1.len() + if first.2.flags != 0 { 4 } else { 0 };
                 prop_assert_eq!(parts.plain_size(&bucket), plain);
-                if let Some((len, key_form, key_at)) = at_a_glance(&bucket, at) {
+                if let Some((len, key_form, key_at)) = simple_layout(&bucket, at) {
                     prop_assert_eq!((at + len, key_form, key_at), (parts.value.end, parts.key_form, parts.key.clone()));
                 }
                 prop_assert_eq!(next(&bucket, at), parts.value.end);
                 prop_assert_eq!(parts.value_of_len(&bucket).len(), first.1.len());
             }
             let absent = Key::new(b"not a key that text() can make: it is fifty bytes!", &seeds);
-            let is_absent = matches!(find(&bucket, 0, &absent), Found::No { end } if end == len);
+            let is_absent = matches!(find(&bucket, 0, &absent), KeyMatch::Absent { end } if end == len);
             prop_assert!(is_absent);
         }
     }
@@ -361,21 +365,27 @@ mod tests {
     #[test]
     fn a_small_decimal_record_costs_its_packed_bytes_and_one() {
         let mut out = Vec::new();
-        put_record(&mut out, &Key::new(b"00000042", &Seeds::new(1)), b"12345678", &Attributes::default());
+        put_record(&mut out, &Key::new(b"00000042", &HashSeeds::new(1)), b"12345678", &Attributes::default());
         assert_eq!(out.len(), 1 + 3 + 4 + usize::from(decimal::pack(b"00000042").unwrap() >= 1 << 24));
     }
 
     #[test]
     fn a_stub_comes_back() {
         let mut bucket = Vec::new();
-        put_stub(&mut bucket, 0xDEAD_BEEF, Elsewhere::Huge(7));
-        put_stub(&mut bucket, 3, Elsewhere::Block(9));
+        put_stub(&mut bucket, 0xDEAD_BEEF, RecordReference::Huge(7));
+        put_stub(&mut bucket, 3, RecordReference::Block(9));
         bucket.push(END);
         let first = entry(&bucket, 0).unwrap();
         assert_eq!(first.len, STUB_LEN);
-        assert!(matches!(first.body, Body::Stub { fingerprint: 0xDEAD_BEEF, elsewhere: Elsewhere::Huge(7) }));
+        assert!(matches!(
+            first.body,
+            EntryBody::Stub { fingerprint: 0xDEAD_BEEF, reference: RecordReference::Huge(7) }
+        ));
         let second = entry(&bucket, STUB_LEN).unwrap();
-        assert!(matches!(second.body, Body::Stub { fingerprint: 3, elsewhere: Elsewhere::Block(9) }));
+        assert!(matches!(
+            second.body,
+            EntryBody::Stub { fingerprint: 3, reference: RecordReference::Block(9) }
+        ));
         assert!(entry(&bucket, 2 * STUB_LEN).is_none());
     }
 }

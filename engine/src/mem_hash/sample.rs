@@ -1,65 +1,69 @@
-//! A sample of a shard's records, of which more is known than records tell: when each was last used, and whether it was
-//! ever read. For statistics alone.
+//! A sample of a shard's records with additional data for statistics: the time of the last use, and
+//! whether the record was ever read.
 //!
-//! A record is in the sample if some bits of its key's hash are zero: none at first, so that all records are in it, and one
-//! more each time that a shard has too many. So the sample is chosen evenly, needs no random numbers, costs a fixed few KiB
-//! a shard and not a bit a record, and a read whose key is not in it pays nothing (`Budget::attention`).
+//! A record is in the sample if certain bits of the hash of its key are zero. Initially there are
+//! no such bits, so all records are in the sample; one more bit is required each time a shard has
+//! too many. The sample is therefore evenly distributed and needs no random numbers. It costs a
+//! fixed few KiB per shard and nothing per record, and reading a key outside of it costs nothing
+//! (`Budget::attention`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The most records of one shard in the sample: what a hash map of 128 places holds.
+/// The maximum number of records of one shard in the sample: the capacity of a hash map with 128
+/// places.
 const SEEN_MAX: usize = 112;
-/// The bits of the hash that decide begin here, above those that tell buckets of all but large shards.
+/// The first of the deciding bits of the hash, above those that select a bucket in all but large
+/// shards.
 const FIRST_BIT: u32 = 12;
-/// With so many bits one of a million records is in the sample.
+/// With this number of bits, one record in a million is in the sample.
 const BITS_MAX: u32 = 20;
 
-/// The bits of a hash that are zero in a sample half as large as the one of this mask.
+/// Returns the mask of a sample half as large as that of this mask.
 pub(crate) fn thinner(mask: u32) -> u32 {
     let bits = (mask.count_ones() + 1).min(BITS_MAX);
     ((1 << bits) - 1) << FIRST_BIT
 }
 
-/// What is known of a record.
+/// The data of a sampled record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SampledUse {
     /// The low bits of the Unix seconds of its last use.
     pub(crate) used_at: u32,
     pub(crate) plain_size: u64,
     pub(crate) fetched: bool,
 }
 
-impl Seen {
+impl SampledUse {
     pub(crate) fn idle_s(self, now: u32) -> u64 {
         now.saturating_sub(self.used_at).into()
     }
 }
 
-/// The same, where readers side by side may note it.
-struct Kept {
+/// The data of a sampled record, changeable by concurrent readers.
+struct SampleEntry {
     used_at: AtomicU32,
     plain_size: u64,
     fetched: AtomicBool,
 }
 
-impl Kept {
-    fn seen(&self) -> Seen {
+impl SampleEntry {
+    fn seen(&self) -> SampledUse {
         let (used_at, fetched) = (self.used_at.load(Ordering::Relaxed), self.fetched.load(Ordering::Relaxed));
-        Seen { used_at, plain_size: self.plain_size, fetched }
+        SampledUse { used_at, plain_size: self.plain_size, fetched }
     }
 }
 
-/// The records of one shard that are in the sample, by the low bits of their keys' hashes.
+/// The sampled records of one shard, by the low bits of the hashes of their keys.
 #[derive(Default)]
-pub(crate) struct Sample {
-    seen: HashMap<u32, Kept, BuildHasherDefault<Spread>>,
+pub(crate) struct UseSample {
+    seen: HashMap<u32, SampleEntry, BuildHasherDefault<SpreadHasher>>,
     mask: u32,
 }
 
-impl Sample {
-    /// Whether it is the sample by this mask.
+impl UseSample {
+    /// Returns true if this is the sample of this mask.
     #[inline]
     pub(crate) fn is_by(&self, mask: u32) -> bool {
         self.mask == mask
@@ -74,14 +78,15 @@ impl Sample {
         hash & self.mask == 0
     }
 
-    /// A record has been stored, in place of another one or not. Returns whether there are now too many.
+    /// Notes that a record was stored. Returns true if the sample has become too large.
     pub(crate) fn stored(&mut self, hash: u32, plain_size: usize, now: u32) -> bool {
         let (used_at, fetched) = (AtomicU32::new(now), AtomicBool::new(false));
-        self.seen.insert(hash, Kept { used_at, plain_size: plain_size as u64, fetched });
+        self.seen.insert(hash, SampleEntry { used_at, plain_size: plain_size as u64, fetched });
         self.seen.len() >= SEEN_MAX
     }
 
-    /// A record has been read. Under a shared lock: the writes are hardly ever more than one a second.
+    /// Notes that a record was read. Called under a shared lock: it writes at most about once a
+    /// second.
     pub(crate) fn used(&self, hash: u32, now: u32) {
         if let Some(kept) = self.seen.get(&hash) {
             if kept.used_at.load(Ordering::Relaxed) != now {
@@ -93,51 +98,52 @@ impl Sample {
         }
     }
 
-    pub(crate) fn get(&self, hash: u32) -> Option<Seen> {
-        self.seen.get(&hash).map(Kept::seen)
+    pub(crate) fn get(&self, hash: u32) -> Option<SampledUse> {
+        self.seen.get(&hash).map(SampleEntry::seen)
     }
 
-    /// A record is gone.
-    pub(crate) fn gone(&mut self, hash: u32) {
+    /// Notes that a record was removed.
+    pub(crate) fn removed(&mut self, hash: u32) {
         if self.takes(hash) {
             self.seen.remove(&hash);
         }
     }
 
-    /// Leaves those that belong to this sample.
+    /// Keeps only the records that belong to the sample of this mask.
     pub(crate) fn thin(&mut self, mask: u32) {
         self.mask = mask;
         self.seen.retain(|hash, _| hash & mask == 0);
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Sample::default();
+        *self = UseSample::default();
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Seen)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, SampledUse)> {
         self.seen.iter().map(|(hash, seen)| (*hash, seen.seen()))
     }
 }
 
-/// How many of the records to which something happened had never been read.
+/// An estimate of how many of the counted records had never been read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Share {
-    /// Of those in the sample; the old ones count for less and less.
+pub(crate) struct UnreadEstimate {
+    /// Counts of the sampled records; older ones have less and less weight.
     unfetched: f32,
     known: f32,
-    /// What has been estimated and not told yet, less than one.
+    /// The fraction of a record that has been estimated but not returned yet.
     rest: f32,
 }
 
-impl Share {
-    /// As many of the sample count at most, so that what is estimated follows what happens.
+impl UnreadEstimate {
+    /// The maximum weight of past samples, so that the estimate follows changes.
     const KNOWN_MAX: f32 = 64.0;
 
-    /// One more, of which it is known whether it had been read, or not. Returns how many more had not been: one or none, so
-    /// that the sum is never above the number of all and never shrinks.
+    /// Counts a record. `fetched` says whether it had been read, if that is known. Returns 1 if it
+    /// counts as never read, else 0, so that the sum never exceeds the number of records and never
+    /// shrinks.
     pub(crate) fn one(&mut self, fetched: Option<bool>) -> u64 {
         let Some(fetched) = fetched else {
-            // Of none that are known, half.
+            // Without any samples, half of the records count as never read.
             self.rest += (self.unfetched + 0.5) / (self.known + 1.0);
             let whole = u64::from(self.rest >= 1.0);
             self.rest -= whole as f32;
@@ -152,11 +158,11 @@ impl Share {
     }
 }
 
-/// Spreads hashes, some bits of which are zero in all of a sample.
+/// A hasher that spreads hashes of which some bits are always zero.
 #[derive(Default)]
-pub(crate) struct Spread(u64);
+pub(crate) struct SpreadHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for SpreadHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -176,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_thinner_sample_is_part_of_the_thicker_one() {
-        let mut sample = Sample::default();
+        let mut sample = UseSample::default();
         assert!((0..SEEN_MAX as u32 - 1).all(|n| !sample.stored(n << FIRST_BIT, 3, 100)));
         assert!(sample.stored(0x8000_0001, 3, 100), "enough");
         sample.thin(thinner(0));
@@ -187,23 +193,23 @@ mod tests {
 
     #[test]
     fn a_read_makes_read_and_a_store_unread() {
-        let mut sample = Sample::default();
+        let mut sample = UseSample::default();
         sample.used(7, 99);
         assert_eq!(sample.get(7), None);
         sample.stored(7, 3, 99);
         sample.used(7, 100);
-        assert_eq!(sample.get(7), Some(Seen { used_at: 100, plain_size: 3, fetched: true }));
+        assert_eq!(sample.get(7), Some(SampledUse { used_at: 100, plain_size: 3, fetched: true }));
         assert_eq!(sample.get(7).unwrap().idle_s(160), 60);
         sample.stored(7, 3, 102);
-        assert_eq!(sample.get(7), Some(Seen { used_at: 102, plain_size: 3, fetched: false }));
-        sample.gone(7);
+        assert_eq!(sample.get(7), Some(SampledUse { used_at: 102, plain_size: 3, fetched: false }));
+        sample.removed(7);
         assert_eq!(sample.get(7), None);
     }
 
     #[test]
     fn what_is_not_known_is_taken_to_be_like_what_is() {
-        let mut share = Share::default();
-        // One in four of the sample had been read.
+        let mut share = UnreadEstimate::default();
+        // One in four of the sampled records had been read.
         let sampled: u64 = (0..400).map(|n| share.one(Some(n % 4 == 0))).sum();
         assert_eq!(sampled, 300);
         let others: u64 = (0..10_000).map(|_| share.one(None)).sum();

@@ -1,38 +1,41 @@
-//! Uses that reads have noted under the shared lock, and that wait for the next change to their shard.
+//! Uses of records that readers have noted under the shared lock, to be entered with the next
+//! change of the shard.
 //!
-//! Always true: while the lock is shared nothing in the shard moves, and whoever has it alone enters what has been noted
-//! before anything else. So a note may name a place inside a bucket, and entering it looks for no key.
+//! Invariant: nothing in the shard moves while the lock is shared, and writers enter the noted uses
+//! before anything else. A note may therefore refer to a position in a bucket, and entering it
+//! needs no search for the key.
 //!
-//! Tried before: to enter each use at once, under a second, exclusive lock; a get where memory is scarce took 1.4 times
-//! as long as one where it is not, with two threads 1.65 times.
+//! Tried before: entering each use at once under an exclusive lock. A get then took 1.4 times as
+//! long when memory was scarce, with two threads 1.65 times.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Notes that wait at most. A read that finds no place for its own sees to it that they are entered.
+/// The maximum number of notes. A read that finds no space for its note triggers their entry.
 const MOST: usize = 32;
 
 const END_BITS: u32 = 24;
 const INDEX_BITS: u32 = 8;
 
-/// A use of the record with the number `index` of a bucket whose records end at `end`.
+/// A use of the record with the number `index` in a bucket whose records end at `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct NotedUse {
     pub(super) bucket: usize,
     pub(super) end: usize,
     pub(super) index: usize,
 }
 
-impl Use {
-    /// Nothing if one of the three is too large, as the end and the index of no bucket with a tail are.
+impl NotedUse {
+    /// Returns the use in one number; `None` if a field is too large, which never happens for a
+    /// bucket with marks.
     fn packed(self) -> Option<u64> {
         let fits = self.bucket >> 32 == 0 && self.end >> END_BITS == 0 && self.index >> INDEX_BITS == 0;
         let place = (self.bucket as u64) << (END_BITS + INDEX_BITS) | (self.end as u64) << INDEX_BITS;
         fits.then_some(place | self.index as u64)
     }
 
-    fn unpacked(packed: u64) -> Use {
+    fn unpacked(packed: u64) -> NotedUse {
         let bits = |from: u32, count: u32| (packed >> from & ((1 << count) - 1)) as usize;
-        Use {
+        NotedUse {
             bucket: bits(END_BITS + INDEX_BITS, 32),
             end: bits(INDEX_BITS, END_BITS),
             index: bits(0, INDEX_BITS),
@@ -42,23 +45,24 @@ impl Use {
 
 /// The notes of one shard.
 #[derive(Debug)]
-pub(super) struct Uses {
+pub(super) struct UseNotes {
     len: AtomicUsize,
     notes: [AtomicU64; MOST],
 }
 
-impl Uses {
-    pub(super) fn new() -> Uses {
-        Uses { len: AtomicUsize::new(0), notes: [const { AtomicU64::new(0) }; MOST] }
+impl UseNotes {
+    pub(super) fn new() -> UseNotes {
+        UseNotes { len: AtomicUsize::new(0), notes: [const { AtomicU64::new(0) }; MOST] }
     }
 
-    /// Notes a use; false if it is time to enter what has been noted.
+    /// Notes a use. Returns false if the notes are full and must be entered.
     ///
-    /// Of two threads at it at once one may overwrite the note of the other: a use that goes unnoted does no harm, and
-    /// stores that wait for nobody cost next to nothing. Whatever the order, all below `len` has been noted since the
-    /// last `take`: a thread stores its note before the length that covers it.
+    /// Of two concurrent threads, one may overwrite the note of the other. Losing a use is
+    /// harmless, and unordered stores are almost free. In any order, every note below `len` was
+    /// written after the last `take`, because a thread stores its note before the length that
+    /// covers it.
     #[inline]
-    pub(super) fn note(&self, of: Use) -> bool {
+    pub(super) fn note(&self, of: NotedUse) -> bool {
         let len = self.len.load(Ordering::Relaxed);
         let Some(note) = self.notes.get(len) else { return false };
         if let Some(packed) = of.packed() {
@@ -73,12 +77,12 @@ impl Uses {
         *self.len.get_mut() == 0
     }
 
-    /// The last note, which is forgotten. The shared locks under which notes were made have been released, which orders
-    /// their stores before this.
-    pub(super) fn take(&mut self) -> Option<Use> {
+    /// Takes the last note. The notes were made under shared locks that have been released, which
+    /// orders their stores before this.
+    pub(super) fn take(&mut self) -> Option<NotedUse> {
         let len = self.len.get_mut();
         *len = len.checked_sub(1)?;
-        Some(Use::unpacked(*self.notes[*len].get_mut()))
+        Some(NotedUse::unpacked(*self.notes[*len].get_mut()))
     }
 }
 
@@ -88,23 +92,26 @@ mod tests {
 
     #[test]
     fn what_is_noted_is_taken_until_there_is_no_place_for_more() {
-        let mut uses = Uses::new();
+        let mut uses = UseNotes::new();
         assert!(uses.is_empty());
-        let of = |n: usize| Use { bucket: (1 << 32) - 1 - n, end: (1 << 24) - 1 - n, index: 255 - n };
+        let of = |n: usize| NotedUse { bucket: (1 << 32) - 1 - n, end: (1 << 24) - 1 - n, index: 255 - n };
         assert!((0..MOST).all(|n| uses.note(of(n))));
         assert!(!uses.note(of(MOST)));
         assert!(!uses.is_empty());
-        let taken: Vec<Use> = std::iter::from_fn(|| uses.take()).collect();
+        let taken: Vec<NotedUse> = std::iter::from_fn(|| uses.take()).collect();
         assert_eq!(taken, (0..MOST).rev().map(of).collect::<Vec<_>>());
         assert!(uses.is_empty());
     }
 
     #[test]
     fn what_cannot_be_noted_is_passed_over() {
-        let mut uses = Uses::new();
-        let zero = Use { bucket: 0, end: 0, index: 0 };
-        for of in [Use { bucket: 1 << 32, ..zero }, Use { end: 1 << 24, ..zero }, Use { index: 256, ..zero }]
-        {
+        let mut uses = UseNotes::new();
+        let zero = NotedUse { bucket: 0, end: 0, index: 0 };
+        for of in [
+            NotedUse { bucket: 1 << 32, ..zero },
+            NotedUse { end: 1 << 24, ..zero },
+            NotedUse { index: 256, ..zero },
+        ] {
             assert!(uses.note(of));
         }
         assert_eq!(uses.take(), None);

@@ -1,15 +1,17 @@
-//! Leaves that are compressed while nobody writes to them.
+//! Closed leaves, which are compressed because they are not being written to.
 //!
 //! ```text
 //! closed leaf = 0 | codec (u8) | len (u16) | key_len (u8) | key | leaf_len (u16) | payload
 //! ```
 //!
-//! `len` is that of the whole block; `key` is what the first key begins with, 255 bytes at most, by which the leaf is found
-//! when its block moves. Codec 1: the payload is a Zstandard frame without its header's size; 0: the leaf as it is, which could
-//! not be made smaller. A leaf in the open never begins with 0.
+//! `len` is the length of the complete block. `key` is the beginning of the first key, at most 255
+//! bytes, by which the leaf is found when its block moves. Codec 1: the payload is a Zstandard
+//! frame without magic number and content size; 0: the payload is the plain leaf, because
+//! compression did not make it smaller. An open leaf never begins with 0.
 //!
-//! A leaf with stubs stays open, as its references change when other blocks move. What is read of closed leaves is kept in
-//! [`Copies`], which forgets the oldest; what is written to is open until the hand of its partition comes by.
+//! A leaf with stubs stays open, because its references change when other blocks move. Copies of
+//! closed leaves that were read are kept in [`LeafCopies`], which discards the oldest. A leaf that
+//! is written to is opened and stays open until the clock hand of its partition reaches it.
 
 use super::leaf::Leaf;
 use crate::arena::Budget;
@@ -19,33 +21,34 @@ use zstd::zstd_safe::{DCtx, DParameter, FrameFormat};
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
-/// Before the key.
+/// The length of the header before the key.
 const HEADER: usize = 5;
-/// A leaf must come down to so many hundredths to be worth the work of opening it.
+/// The maximum size of a compressed leaf in percent of the plain one. A larger one is not worth
+/// decompressing.
 const WORTH_HUNDREDTHS: usize = 90;
-/// More gains little: 3 is 4 % smaller and takes half as long again [Nov 2026, 10 M decimal records].
+/// Level 3 is 4 % smaller and takes half as long again (Nov 2026, 10 million decimal records).
 const LEVEL: i32 = 1;
 
-struct Codec {
-    /// Made again where it has been given back.
+struct LeafCodec {
+    /// Created again after it has been freed.
     compressor: Option<zstd::bulk::Compressor<'static>>,
     decompressor: DCtx<'static>,
-    /// What the budget knows of it.
+    /// The memory counted in the budget.
     bytes: usize,
 }
 
-impl Codec {
-    /// `None` where there is no memory for it.
-    fn new() -> Option<Codec> {
+impl LeafCodec {
+    /// Creates a codec; `None` if memory is short.
+    fn new() -> Option<LeafCodec> {
         let mut decompressor = DCtx::try_create()?;
         decompressor.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
-        Some(Codec { compressor: None, decompressor, bytes: 0 })
+        Some(LeafCodec { compressor: None, decompressor, bytes: 0 })
     }
 
     fn compress(&mut self, image: &[u8]) -> Option<Vec<u8>> {
         if self.compressor.is_none() {
             let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
-            // The lengths are known without it, and nobody reads these but us.
+            // The lengths are stored anyway, and nothing else reads these frames.
             compressor.include_contentsize(false).ok()?;
             compressor.include_checksum(false).ok()?;
             compressor.include_magicbytes(false).ok()?;
@@ -54,37 +57,39 @@ impl Codec {
         self.compressor.as_mut()?.compress(image).ok()
     }
 
-    /// What they hold, which grows when they are first used.
+    /// Returns the memory used, which grows with first use.
     fn held(&mut self) -> usize {
         let compressor = self.compressor.as_mut().map_or(0, |compressor| compressor.context_mut().sizeof());
         compressor + self.decompressor.sizeof()
     }
 }
 
-/// The contexts of a database, some hundred KiB each: as many as there have been threads at work at once. Once there is one, there is
-/// always one that can decompress: what is compressed must not become unreadable where there is no memory for another.
-pub(super) struct Codecs {
-    all: Mutex<All>,
-    came_back: Condvar,
+/// The compression contexts of a database, some hundred KiB each: as many as threads have needed at
+/// once. Once there is one, there is always at least one that can decompress, because compressed
+/// leaves must stay readable when memory is short.
+pub(super) struct CodecPool {
+    all: Mutex<PooledCodecs>,
+    codec_returned: Condvar,
     budget: Arc<Budget>,
-    make: fn() -> Option<Codec>,
+    make: fn() -> Option<LeafCodec>,
 }
 
 #[derive(Default)]
-struct All {
-    idle: Vec<Codec>,
-    /// How many there are, those at work included.
+struct PooledCodecs {
+    idle: Vec<LeafCodec>,
+    /// The number of contexts, including those in use.
     count: usize,
 }
 
-impl Codecs {
-    pub(super) fn new(budget: Arc<Budget>) -> Codecs {
-        Codecs { all: Mutex::default(), came_back: Condvar::new(), budget, make: Codec::new }
+impl CodecPool {
+    pub(super) fn new(budget: Arc<Budget>) -> CodecPool {
+        CodecPool { all: Mutex::default(), codec_returned: Condvar::new(), budget, make: LeafCodec::new }
     }
 
-    /// Works with one of them. Where there is no memory for another one this waits for one that is at work; `None` if there is none, which
-    /// is so only until something has been compressed.
-    fn with<T>(&self, work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
+    /// Runs `work` with a context. If memory is too short for another context, waits for one in
+    /// use. Returns `None` if there is none at all, which is possible only before anything has been
+    /// compressed.
+    fn with<T>(&self, work: impl FnOnce(&mut LeafCodec) -> Option<T>) -> Option<T> {
         let mut codec = self.take()?;
         let outcome = work(&mut codec);
         let held = codec.held();
@@ -95,11 +100,11 @@ impl Codecs {
         }
         codec.bytes = held;
         self.all.lock().idle.push(codec);
-        self.came_back.notify_one();
+        self.codec_returned.notify_one();
         outcome
     }
 
-    fn take(&self) -> Option<Codec> {
+    fn take(&self) -> Option<LeafCodec> {
         if let Some(codec) = self.all.lock().idle.pop() {
             return Some(codec);
         }
@@ -113,13 +118,14 @@ impl Codecs {
             if let Some(codec) = all.idle.pop() {
                 return Some(codec);
             }
-            self.came_back.wait(&mut all);
+            self.codec_returned.wait(&mut all);
         }
         None
     }
 
-    /// Gives back the memory of all but one, and of that what compresses; those who need one make it again. The budget knows of the one
-    /// again when it is used: a tree that is empty holds nothing.
+    /// Frees all contexts except one, and the compressor of that one; they are created again when
+    /// needed. The remaining one leaves the budget until its next use, so that an empty tree holds
+    /// nothing.
     pub(super) fn forget(&self) {
         let mut all = self.all.lock();
         while all.count > 1 {
@@ -134,7 +140,7 @@ impl Codecs {
     }
 }
 
-impl Drop for Codecs {
+impl Drop for CodecPool {
     fn drop(&mut self) {
         for codec in self.all.get_mut().idle.drain(..) {
             self.budget.release(codec.bytes);
@@ -142,24 +148,24 @@ impl Drop for Codecs {
     }
 }
 
-/// True for the bytes of a closed leaf.
+/// Returns true if these are the bytes of a closed leaf.
 #[inline]
 pub(super) fn is_closed(bytes: &[u8]) -> bool {
     bytes[0] == 0
 }
 
-/// The length of a block that holds a closed leaf.
+/// Returns the length of a closed leaf.
 pub(super) fn len(bytes: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([bytes[2], bytes[3]]))
 }
 
-/// What the first key of a closed leaf begins with.
+/// Returns the beginning of the first key of a closed leaf.
 pub(super) fn key(bytes: &[u8]) -> &[u8] {
     &bytes[HEADER..HEADER + usize::from(bytes[4])]
 }
 
-/// A closed leaf of an open one.
-pub(super) fn close(leaf: Leaf<'_>, codecs: &Codecs) -> Vec<u8> {
+/// Compresses an open leaf.
+pub(super) fn close(leaf: Leaf<'_>, codecs: &CodecPool) -> Vec<u8> {
     let image = leaf.image();
     let first = leaf.entry(leaf.records_at());
     let mut key = [leaf.prefix(), &leaf.bytes()[first.key]].concat();
@@ -180,14 +186,14 @@ pub(super) fn close(leaf: Leaf<'_>, codecs: &Codecs) -> Vec<u8> {
     closed
 }
 
-/// The bytes of the leaf that was closed, and eight more.
-pub(super) fn open(bytes: &[u8], codecs: &Codecs) -> Vec<u8> {
+/// Decompresses a closed leaf. Returns its bytes and eight more.
+pub(super) fn open(bytes: &[u8], codecs: &CodecPool) -> Vec<u8> {
     let at = HEADER + usize::from(bytes[4]);
     let leaf_len = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let payload = &bytes[at + 2..len(bytes)];
     let mut leaf = Vec::with_capacity(leaf_len + 8);
     if bytes[1] == ZSTD {
-        // Memory of our own: there is nobody to report damage to, and no other record to go on with.
+        // Damage is impossible here: the bytes never left this process.
         codecs
             .with(|codec| codec.decompressor.decompress(&mut leaf, payload).ok())
             .expect("what was compressed here can be decompressed");
@@ -200,33 +206,34 @@ pub(super) fn open(bytes: &[u8], codecs: &Codecs) -> Vec<u8> {
 }
 
 /// Open copies of closed leaves, by the handles of their blocks.
-pub(super) struct Copies {
-    /// Those used more often are further to the front.
+pub(super) struct LeafCopies {
+    /// Frequently used copies are closer to the front.
     copies: Vec<(u32, Arc<[u8]>)>,
     bytes: usize,
     bytes_max: usize,
     budget: Arc<Budget>,
 }
 
-impl Copies {
-    pub(super) fn new(bytes_max: usize, budget: Arc<Budget>) -> Copies {
-        Copies { copies: Vec::new(), bytes: 0, bytes_max, budget }
+impl LeafCopies {
+    pub(super) fn new(bytes_max: usize, budget: Arc<Budget>) -> LeafCopies {
+        LeafCopies { copies: Vec::new(), bytes: 0, bytes_max, budget }
     }
 
     pub(super) fn get(&mut self, handle: u32) -> Option<Arc<[u8]>> {
         let index = self.copies.iter().position(|(of, _)| *of == handle)?;
-        // Halfway to the front: one that was read once does not push out those that are read all the time.
+        // Move it halfway to the front, so that a copy that is read once does not displace
+        // frequently used ones.
         self.copies[index / 2..=index].rotate_right(1);
         Some(Arc::clone(&self.copies[index / 2].1))
     }
 
     pub(super) fn put(&mut self, handle: u32, leaf: Arc<[u8]>) {
-        // Two readers may have opened the same leaf at once. A second copy would outlive what `remove` is for, and be taken for
-        // what another leaf holds in that block.
+        // Two readers may have opened the same leaf at once. A second copy would survive `remove`
+        // and could later be taken for another leaf in that block.
         self.remove(handle);
         while self.bytes + leaf.len() > self.bytes_max {
-            let Some((_, gone)) = self.copies.pop() else { break };
-            self.forget(gone.len());
+            let Some((_, removed)) = self.copies.pop() else { break };
+            self.forget(removed.len());
         }
         self.bytes += leaf.len();
         self.budget.commit_anyway(leaf.len());
@@ -234,15 +241,15 @@ impl Copies {
         self.copies.insert(middle, (handle, leaf));
     }
 
-    /// The block is no more, or holds something else.
+    /// Removes the copy of a block that was freed or changed.
     pub(super) fn remove(&mut self, handle: u32) {
         if let Some(index) = self.copies.iter().position(|(of, _)| *of == handle) {
-            let (_, gone) = self.copies.remove(index);
-            self.forget(gone.len());
+            let (_, removed) = self.copies.remove(index);
+            self.forget(removed.len());
         }
     }
 
-    /// Forgets all of them; true if there were any.
+    /// Removes all copies. Returns true if there were any.
     pub(super) fn clear(&mut self) -> bool {
         let any = !self.copies.is_empty();
         self.copies.clear();
@@ -256,7 +263,7 @@ impl Copies {
     }
 }
 
-impl Drop for Copies {
+impl Drop for LeafCopies {
     fn drop(&mut self) {
         self.budget.release(self.bytes);
     }
@@ -264,11 +271,11 @@ impl Drop for Copies {
 
 #[cfg(test)]
 mod tests {
-    use super::super::leaf::{Item, NewLeaf, entry, put_record};
+    use super::super::leaf::{LeafBuilder, LeafItem, entry, put_record};
     use super::*;
     use todana_core::{Attributes, MemoryLimit, WhenFull};
 
-    /// A leaf as it stands in the arena.
+    /// Returns a leaf as it is stored in the arena.
     fn image() -> Vec<u8> {
         let mut records = Vec::new();
         for n in 0..50 {
@@ -281,9 +288,9 @@ mod tests {
             );
             records.push(bytes);
         }
-        let items: Vec<Item<'_>> =
-            records.iter().map(|bytes| Item { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
-        let mut new = NewLeaf::default();
+        let items: Vec<LeafItem<'_>> =
+            records.iter().map(|bytes| LeafItem { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
+        let mut new = LeafBuilder::default();
         new.build(&items);
         new.image.resize(new.image.len() + 8, 0);
         new.image
@@ -292,7 +299,7 @@ mod tests {
     #[test]
     fn what_is_compressed_is_read_also_where_there_is_no_memory_for_another_context() {
         let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
-        let mut codecs = Codecs::new(Arc::clone(&budget));
+        let mut codecs = CodecPool::new(Arc::clone(&budget));
         let image = image();
         let closed = close(Leaf::new(&image), &codecs);
         assert_eq!(closed[1], ZSTD);
@@ -300,22 +307,22 @@ mod tests {
         codecs.forget();
         let open = || open(&closed, &codecs);
         assert!(open() == image);
-        // Who comes while the last one is at work waits for it.
-        let (told, tells) = std::sync::mpsc::channel();
+        // A second reader waits for the last context while it is in use.
+        let (sender, receiver) = std::sync::mpsc::channel();
         let both_are_there = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             let (both_are_there, open) = (&both_are_there, &open);
             scope.spawn(move || {
                 both_are_there.wait();
-                told.send(open()).unwrap();
+                sender.send(open()).unwrap();
             });
             codecs.with(|_| {
                 both_are_there.wait();
                 Some(())
             });
-            assert!(tells.recv().unwrap() == image);
+            assert!(receiver.recv().unwrap() == image);
         });
-        // Compressing needs more.
+        // Compression needs more memory.
         assert_eq!(close(Leaf::new(&image), &codecs)[1], ZSTD);
     }
 
@@ -323,7 +330,7 @@ mod tests {
     fn contexts_give_back_all_that_the_budget_knows_of() {
         let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let before = budget.committed();
-        let codecs = Codecs::new(Arc::clone(&budget));
+        let codecs = CodecPool::new(Arc::clone(&budget));
         let closed = close(Leaf::new(&image()), &codecs);
         let compressing = budget.committed();
         codecs.forget();
@@ -338,7 +345,7 @@ mod tests {
     #[test]
     fn a_leaf_that_two_readers_have_opened_at_once_is_forgotten_whole() {
         let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
-        let mut copies = Copies::new(1000, Arc::clone(&budget));
+        let mut copies = LeafCopies::new(1000, Arc::clone(&budget));
         copies.put(7, [1; 100].into());
         copies.put(8, [2; 100].into());
         copies.put(7, [1; 100].into());

@@ -2,33 +2,35 @@
 //!
 //! ```text
 //! leaf   = groups (u8) | prefix_len (u8) | len (u16) | head (u32) ... | start (u16) ... | prefix | record ...
-//! record = as in `crate::record`, its key without the prefix; forms 0 to 13 of a key are so many bytes
+//! record = as in `crate::record`, its key without the prefix; forms 0 to 13 of a key are its length
 //! stub   = 0xF8 | 0x40 or 0x80, plus 0x01 if cut | key_len (varint) | key | reference (u32)
 //! ```
 //!
-//! `len` is that of the whole leaf. The records stand in groups of some 160 bytes; of each the first four bytes of its first
-//! key are in `head` (big-endian, padded with zeros) and its place, counted from the first record, in `start`. So a search
-//! looks at one or two cache lines, chooses a group, and walks through that.
+//! `len` is the length of the complete leaf. The records are divided into groups of about 160
+//! bytes. For each group, `head` contains the first four bytes of its first key (big-endian, padded
+//! with zeros) and `start` its offset from the first record. A search reads one or two cache lines
+//! to choose a group, and then walks through that group.
 //!
-//! Always true: keys ascend strictly, and all begin with the prefix. Of a key above [`STORED_KEY_MAX`] bytes only so many are
-//! here, and the record lies elsewhere with the whole key ("cut"). The first byte is never 0xF0, which is what `arena` knows
-//! free blocks by. Behind a leaf at least eight bytes can be read (an arena's chunks are that much longer).
+//! Invariants: keys ascend strictly, and all begin with the prefix. Of a key longer than
+//! [`STORED_KEY_MAX`] only that many bytes are in the leaf ("cut"); its record is stored elsewhere
+//! with the complete key. The first byte is never 0xF0, by which `arena` recognises free blocks. At
+//! least eight bytes are readable after a leaf (the chunks of an arena are longer by that).
 
 use crate::record::{
-    Elsewhere, HAS_MORE, KEY_VARIABLE, MORE_BLOCK, MORE_HUGE, PREFIX, Parts, put_varint, u32_at, varint,
-    whole_lens,
+    HAS_MORE, KEY_VARIABLE, MORE_BLOCK, MORE_HUGE, PREFIX, RecordParts, RecordReference, fixed_lens,
+    put_varint, u32_at, varint,
 };
 use std::cmp::Ordering;
 use std::ops::Range;
 use todana_core::Attributes;
 
-/// What a leaf keeps of a longer key.
+/// The part of a longer key that a leaf contains.
 pub(super) const STORED_KEY_MAX: usize = 500;
-/// A leaf of fewer records is not split.
+/// A leaf with fewer records is not split.
 const LEAF_RECORDS: usize = 8;
 const PREFIX_MAX: usize = 255;
 const GROUP_BYTES: usize = 160;
-/// Groups are made anew when they are shorter than this on average.
+/// Groups are rebuilt when they are shorter than this on average.
 const GROUP_LEAST: usize = 48;
 const HEADER: usize = 4;
 /// Bytes of the header for each group.
@@ -36,9 +38,9 @@ const PER_GROUP: usize = 6;
 const MORE_CUT: u8 = 0x01;
 
 pub(super) const KEY_LENS: [u8; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0];
-const LENS: [u8; 256] = whole_lens(&KEY_LENS);
+const LENS: [u8; 256] = fixed_lens(&KEY_LENS);
 
-/// By how many of eight bytes count, the mask for them in big-endian order.
+/// The mask of the first n of eight bytes, in big-endian order.
 const MASKS: [u64; 9] = {
     let mut masks = [0; 9];
     let mut len = 1;
@@ -49,9 +51,9 @@ const MASKS: [u64; 9] = {
     masks
 };
 
-/// The first eight bytes, padded with zeros, as a number of the same order.
+/// Returns the first eight bytes, padded with zeros, as a number with the same order.
 #[inline]
-pub(super) fn head_of(bytes: &[u8]) -> u64 {
+pub(super) fn key_head(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(eight) => u64::from_be_bytes(*eight),
         None => {
@@ -62,12 +64,12 @@ pub(super) fn head_of(bytes: &[u8]) -> u64 {
     }
 }
 
-/// How many bytes two texts have in common at their beginning.
+/// Returns the length of the common prefix of two texts.
 pub(super) fn common_len(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// What a leaf keeps of a key.
+/// Returns the part of a key that a leaf contains.
 #[inline]
 pub(super) fn stored(key: &[u8]) -> &[u8] {
     &key[..key.len().min(STORED_KEY_MAX)]
@@ -75,39 +77,40 @@ pub(super) fn stored(key: &[u8]) -> &[u8] {
 
 /// A record in a leaf.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct LeafEntry {
     pub(super) at: usize,
     pub(super) len: usize,
-    /// Its key without the leaf's prefix.
+    /// Its key without the prefix of the leaf.
     pub(super) key: Range<usize>,
-    pub(super) body: Body,
+    pub(super) body: LeafEntryBody,
 }
 
-/// What an entry holds.
+/// The contents of an entry.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
-    /// All of it.
-    Whole(Parts),
-    /// A stub. `is_cut`: the key goes on there.
-    Stub { elsewhere: Elsewhere, is_cut: bool },
+pub(super) enum LeafEntryBody {
+    /// The complete record.
+    Inline(RecordParts),
+    /// A stub. `is_cut` states that the key continues elsewhere.
+    Stub { reference: RecordReference, is_cut: bool },
 }
 
-/// Where a key is in a leaf, or would be.
+/// The position of a key in a leaf, or the position at which it would be inserted.
 #[derive(Clone, Debug)]
-pub(super) struct Spot {
+pub(super) struct LeafPosition {
     group: usize,
     pub(super) at: usize,
-    pub(super) found: Option<Entry>,
-    /// The key begins with the leaf's prefix.
+    pub(super) found: Option<LeafEntry>,
+    /// The key begins with the prefix of the leaf.
     pub(super) shares_prefix: bool,
 }
 
-impl Spot {
-    /// In a leaf that is not there.
-    pub(super) const NOWHERE: Spot = Spot { group: 0, at: 0, found: None, shares_prefix: false };
+impl LeafPosition {
+    /// A position in a leaf that does not exist.
+    pub(super) const ABSENT: LeafPosition =
+        LeafPosition { group: 0, at: 0, found: None, shares_prefix: false };
 }
 
-/// The bytes of a leaf, and at least eight more.
+/// The bytes of a leaf, followed by at least eight more.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf<'a> {
     bytes: &'a [u8],
@@ -140,13 +143,13 @@ impl<'a> Leaf<'a> {
         &self.bytes[at..at + usize::from(self.bytes[1])]
     }
 
-    /// Where the first record begins.
+    /// Returns the offset of the first record.
     #[inline]
     pub(super) fn records_at(&self) -> usize {
         HEADER + self.groups() * PER_GROUP + usize::from(self.bytes[1])
     }
 
-    /// All its bytes and none behind them.
+    /// Returns the bytes of the leaf without those that follow.
     #[inline]
     pub(super) fn image(&self) -> &'a [u8] {
         &self.bytes[..self.len()]
@@ -167,19 +170,19 @@ impl<'a> Leaf<'a> {
         self.u16_at(HEADER + 4 * self.groups() + 2 * group)
     }
 
-    /// The record at `at`.
+    /// Decodes the record at `at`.
     #[inline]
-    pub(super) fn entry(&self, at: usize) -> Entry {
+    pub(super) fn entry(&self, at: usize) -> LeafEntry {
         entry(self.bytes, at)
     }
 
-    /// True for a record without attributes; some of those are not told so.
+    /// Returns true for most records without attributes and for no others.
     #[inline]
     pub(super) fn is_plain(&self, at: usize) -> bool {
         LENS[usize::from(self.bytes[at])] != 0
     }
 
-    /// Where the record behind the one at `at` begins.
+    /// Returns the offset of the record after the one at `at`.
     #[inline]
     fn next(&self, at: usize) -> usize {
         match usize::from(LENS[usize::from(self.bytes[at])]) {
@@ -188,7 +191,7 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// The places of its records, in order.
+    /// Returns the offsets of the records, in order.
     pub(super) fn places(self) -> impl Iterator<Item = usize> + use<'a> {
         let end = self.len();
         let mut at = self.records_at();
@@ -201,14 +204,14 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// The records, in order.
-    pub(super) fn entries(self) -> impl Iterator<Item = Entry> + use<'a> {
+    /// Returns the records, in order.
+    pub(super) fn entries(self) -> impl Iterator<Item = LeafEntry> + use<'a> {
         self.places().map(move |at| self.entry(at))
     }
 
-    /// How the key of the record at `at` compares to one that begins with this leaf's prefix. `suffix` is what is stored of
-    /// that behind the prefix and `head` its first eight bytes; `full` is the whole of it, and `text_of` the whole of a key
-    /// that is cut.
+    /// Compares the key of the record at `at` with a key that begins with the prefix of this leaf.
+    /// `suffix` is the stored part of that key after the prefix, `head` its first eight bytes, and
+    /// `full` the complete key. `text_of` returns the complete text of a cut key.
     #[inline]
     fn compare(
         &self,
@@ -216,7 +219,7 @@ impl<'a> Leaf<'a> {
         head: u64,
         suffix: &[u8],
         full: &[u8],
-        text_of: &impl Fn(Elsewhere) -> &'a [u8],
+        text_of: &impl Fn(RecordReference) -> &'a [u8],
     ) -> Ordering {
         let header = self.bytes[at];
         let (key_at, key_len, entry) = if LENS[usize::from(header)] != 0 {
@@ -234,25 +237,26 @@ impl<'a> Leaf<'a> {
             return key_len.cmp(&suffix.len());
         }
         let order = self.bytes[key_at + 8..key_at + key_len].cmp(&suffix[8..]);
-        let Some(Entry { body: Body::Stub { elsewhere, is_cut: true }, .. }) = entry else {
-            // One that is not cut, if it is stored as the other is, is the beginning of what the other may have more.
+        let Some(LeafEntry { body: LeafEntryBody::Stub { reference, is_cut: true }, .. }) = entry else {
+            // The keys are equal as far as they are stored, and this one is not cut, so the other
+            // one is at least as long.
             return order.then(STORED_KEY_MAX.cmp(&full.len().max(STORED_KEY_MAX)));
         };
-        order.then_with(|| text_of(elsewhere).cmp(full))
+        order.then_with(|| text_of(reference).cmp(full))
     }
 
-    /// Looks for a key; `text_of` gives the whole of a key that is cut.
+    /// Finds a key. `text_of` returns the complete text of a cut key.
     #[inline]
-    pub(super) fn seek(&self, key: &[u8], text_of: impl Fn(Elsewhere) -> &'a [u8]) -> Spot {
+    pub(super) fn find(&self, key: &[u8], text_of: impl Fn(RecordReference) -> &'a [u8]) -> LeafPosition {
         let (stored, prefix) = (stored(key), self.prefix());
         let Some(suffix) = stored.strip_prefix(prefix) else {
             let is_before = stored < prefix;
             let (group, at) =
                 if is_before { (0, self.records_at()) } else { (self.groups() - 1, self.len()) };
-            return Spot { group, at, found: None, shares_prefix: false };
+            return LeafPosition { group, at, found: None, shares_prefix: false };
         };
         let (groups, records_at) = (self.groups(), self.records_at());
-        let head = head_of(suffix);
+        let head = key_head(suffix);
         let group_head = (head >> 32) as u32;
         let compare = |at| self.compare(at, head, suffix, key, &text_of);
         let below = (0..groups).take_while(|&group| self.head(group) < group_head).count();
@@ -269,23 +273,33 @@ impl<'a> Leaf<'a> {
             match compare(at) {
                 Ordering::Less => at = self.next(at),
                 Ordering::Equal => {
-                    return Spot { group, at, found: Some(self.entry(at)), shares_prefix: true };
+                    return LeafPosition { group, at, found: Some(self.entry(at)), shares_prefix: true };
                 }
                 Ordering::Greater => break,
             }
         }
-        Spot { group, at, found: None, shares_prefix: true }
+        LeafPosition { group, at, found: None, shares_prefix: true }
     }
 
-    /// The header that this leaf has with `remove` bytes at the spot replaced by `insert`, if that changes no group but in its
-    /// size; true if so.
+    /// Writes to `header` the header of this leaf after `remove` bytes at the position are replaced
+    /// by `insert`, if the change affects only the size of one group. Returns true if it does.
     #[inline]
-    pub(super) fn adjust(&self, spot: &Spot, remove: usize, insert: &[u8], header: &mut Vec<u8>) -> bool {
+    pub(super) fn adjust(
+        &self,
+        position: &LeafPosition,
+        remove: usize,
+        insert: &[u8],
+        header: &mut Vec<u8>,
+    ) -> bool {
         let (groups, records_at) = (self.groups(), self.records_at());
-        let start = self.start(spot.group);
-        let end = if spot.group + 1 < groups { self.start(spot.group + 1) } else { self.len() - records_at };
+        let start = self.start(position.group);
+        let end = if position.group + 1 < groups {
+            self.start(position.group + 1)
+        } else {
+            self.len() - records_at
+        };
         let size = end - start + insert.len() - remove;
-        let is_first = spot.at == records_at + start;
+        let is_first = position.at == records_at + start;
         let is_first_removed = is_first && insert.is_empty();
         if (size > GROUP_BYTES && insert.len() > remove) || is_first_removed {
             return false;
@@ -296,32 +310,39 @@ impl<'a> Leaf<'a> {
         header[2..4].copy_from_slice(&(len as u16).to_le_bytes());
         if is_first {
             let key = entry(insert, 0).key;
-            let head = (head_of(&insert[key]) >> 32) as u32;
-            header[HEADER + 4 * spot.group..][..4].copy_from_slice(&head.to_le_bytes());
+            let head = (key_head(&insert[key]) >> 32) as u32;
+            header[HEADER + 4 * position.group..][..4].copy_from_slice(&head.to_le_bytes());
         }
-        for group in spot.group + 1..groups {
+        for group in position.group + 1..groups {
             let start = self.start(group) + insert.len() - remove;
             header[HEADER + 4 * groups + 2 * group..][..2].copy_from_slice(&(start as u16).to_le_bytes());
         }
         true
     }
 
-    /// Writes this leaf with `remove` bytes at the spot, which is that of a key with its prefix, replaced by `insert`: one
-    /// record more, one less, or another in the place of one. Some record must remain.
-    pub(super) fn splice(&self, spot: &Spot, remove: usize, insert: &[u8], new: &mut NewLeaf) {
+    /// Builds this leaf with `remove` bytes at the position replaced by `insert`: one record is
+    /// added, removed or replaced. The key must have the prefix of the leaf, and at least one
+    /// record must remain.
+    pub(super) fn splice(
+        &self,
+        position: &LeafPosition,
+        remove: usize,
+        insert: &[u8],
+        new: &mut LeafBuilder,
+    ) {
         let records_at = self.records_at();
-        let at = spot.at - records_at;
+        let at = position.at - records_at;
         new.clear();
-        new.records.extend_from_slice(&self.bytes[records_at..spot.at]);
+        new.records.extend_from_slice(&self.bytes[records_at..position.at]);
         new.records.extend_from_slice(insert);
-        new.records.extend_from_slice(&self.bytes[spot.at + remove..self.len()]);
+        new.records.extend_from_slice(&self.bytes[position.at + remove..self.len()]);
         let shift = |start: usize| start + insert.len() - remove;
         let groups = self.groups();
         for group in 0..groups {
             let start = self.start(group);
-            if group < spot.group {
+            if group < position.group {
                 new.groups.push((self.head(group), start));
-            } else if group > spot.group {
+            } else if group > position.group {
                 new.groups.push((self.head(group), shift(start)));
             } else {
                 let old_end =
@@ -333,7 +354,7 @@ impl<'a> Leaf<'a> {
                 let head = if start == at { new.head_at(start) } else { self.head(group) };
                 new.groups.push((head, start));
                 if end - start > GROUP_BYTES {
-                    // What comes in order fills one group after the other.
+                    // Keys in ascending order fill one group after another.
                     let is_appended = remove == 0 && at + insert.len() == end && end == new.records.len();
                     let boundary = if is_appended { Some(at) } else { new.middle(start..end) };
                     if let Some(boundary) = boundary.filter(|&boundary| boundary > start) {
@@ -342,7 +363,8 @@ impl<'a> Leaf<'a> {
                 }
             }
         }
-        // Groups that removals have left small cost more than they help, and there may be no more than a byte can count.
+        // Small groups left by removals cost more than they help. The number of groups must fit
+        // into a byte.
         if new.groups.len() * GROUP_LEAST > new.records.len() + 4 * GROUP_BYTES {
             new.regroup();
         }
@@ -350,9 +372,9 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// The record at `at`.
+/// Decodes the record at `at`.
 #[inline]
-pub(super) fn entry(bytes: &[u8], at: usize) -> Entry {
+pub(super) fn entry(bytes: &[u8], at: usize) -> LeafEntry {
     let mut next = at + 1;
     let mut header = bytes[at];
     let (mut prefix, mut more) = (0, 0);
@@ -365,20 +387,20 @@ pub(super) fn entry(bytes: &[u8], at: usize) -> Entry {
                 let key_len = varint(bytes, &mut next) as usize;
                 let key = next..next + key_len;
                 let reference = u32_at(bytes, key.end);
-                let elsewhere = if more & MORE_BLOCK != 0 {
-                    Elsewhere::Block(reference)
+                let reference = if more & MORE_BLOCK != 0 {
+                    RecordReference::Block(reference)
                 } else {
-                    Elsewhere::Huge(reference)
+                    RecordReference::Huge(reference)
                 };
-                let body = Body::Stub { elsewhere, is_cut: more & MORE_CUT != 0 };
-                return Entry { at, len: key.end + 4 - at, key, body };
+                let body = LeafEntryBody::Stub { reference, is_cut: more & MORE_CUT != 0 };
+                return LeafEntry { at, len: key.end + 4 - at, key, body };
             }
         }
         header = bytes[next];
         next += 1;
     }
-    let parts = Parts::read(bytes, prefix, more, header, next, &KEY_LENS);
-    Entry { at, len: parts.value.end - at, key: parts.key.clone(), body: Body::Whole(parts) }
+    let parts = RecordParts::read(bytes, prefix, more, header, next, &KEY_LENS);
+    LeafEntry { at, len: parts.value.end - at, key: parts.key.clone(), body: LeafEntryBody::Inline(parts) }
 }
 
 #[inline]
@@ -386,23 +408,23 @@ fn form_of(key_len: usize) -> u8 {
     if key_len < usize::from(KEY_VARIABLE) { key_len as u8 } else { KEY_VARIABLE }
 }
 
-/// Writes a whole record.
+/// Appends a complete record.
 #[inline]
 pub(super) fn put_record(out: &mut Vec<u8>, key: &[u8], value: &[u8], attributes: &Attributes) {
     let put_key = |out: &mut Vec<u8>| out.extend_from_slice(key);
     crate::record::put_record(out, form_of(key.len()), key.len(), put_key, value, attributes);
 }
 
-/// Writes the stub of a record with this key, of which the first `omitted` bytes are the leaf's prefix.
-pub(super) fn put_stub(out: &mut Vec<u8>, key: &[u8], omitted: usize, elsewhere: Elsewhere) {
+/// Appends the stub of a record. The first `omitted` bytes of its key are the prefix of the leaf.
+pub(super) fn put_stub(out: &mut Vec<u8>, key: &[u8], omitted: usize, reference: RecordReference) {
     let is_cut = key.len() > STORED_KEY_MAX;
-    put_stub_of(out, [&stored(key)[omitted..], &[]], is_cut, elsewhere);
+    put_stub_of(out, [&stored(key)[omitted..], &[]], is_cut, reference);
 }
 
-fn put_stub_of(out: &mut Vec<u8>, key: [&[u8]; 2], is_cut: bool, elsewhere: Elsewhere) {
-    let (more, reference) = match elsewhere {
-        Elsewhere::Block(handle) => (MORE_BLOCK, handle),
-        Elsewhere::Huge(index) => (MORE_HUGE, index),
+fn put_stub_of(out: &mut Vec<u8>, key: [&[u8]; 2], is_cut: bool, reference: RecordReference) {
+    let (more, reference) = match reference {
+        RecordReference::Block(handle) => (MORE_BLOCK, handle),
+        RecordReference::Huge(index) => (MORE_HUGE, index),
     };
     out.extend_from_slice(&[PREFIX | HAS_MORE, more | if is_cut { MORE_CUT } else { 0 }]);
     put_varint(out, (key[0].len() + key[1].len()) as u64);
@@ -411,22 +433,22 @@ fn put_stub_of(out: &mut Vec<u8>, key: [&[u8]; 2], is_cut: bool, elsewhere: Else
     out.extend_from_slice(&reference.to_le_bytes());
 }
 
-/// A record that is to be in a new leaf: from an old one, or written for this.
+/// A record for a new leaf, taken from an old leaf or new.
 #[derive(Clone)]
-pub(super) struct Item<'a> {
+pub(super) struct LeafItem<'a> {
     pub(super) bytes: &'a [u8],
-    pub(super) entry: Entry,
-    /// What its key begins with besides what `bytes` have of it.
+    pub(super) entry: LeafEntry,
+    /// The beginning of its key that `bytes` lacks.
     pub(super) prefix: &'a [u8],
 }
 
-impl Item<'_> {
-    /// What is stored of its key.
+impl LeafItem<'_> {
+    /// Returns the stored part of its key.
     pub(super) fn key(&self) -> Vec<u8> {
         [self.prefix, &self.bytes[self.entry.key.clone()]].concat()
     }
 
-    /// Writes it without the first `omitted` bytes of its key.
+    /// Appends the record without the first `omitted` bytes of its key.
     fn put(&self, out: &mut Vec<u8>, omitted: usize) {
         let own = &self.bytes[self.entry.key.clone()];
         let key = match omitted.checked_sub(self.prefix.len()) {
@@ -434,8 +456,8 @@ impl Item<'_> {
             None => [&self.prefix[omitted..], own],
         };
         match &self.entry.body {
-            Body::Stub { elsewhere, is_cut } => put_stub_of(out, key, *is_cut, *elsewhere),
-            Body::Whole(parts) => {
+            LeafEntryBody::Stub { reference, is_cut } => put_stub_of(out, key, *is_cut, *reference),
+            LeafEntryBody::Inline(parts) => {
                 if parts.prefix != 0 {
                     out.push(parts.prefix);
                     if parts.prefix & HAS_MORE != 0 {
@@ -458,18 +480,18 @@ impl Item<'_> {
     }
 }
 
-/// The bytes of a leaf that is being put together.
+/// Builds a leaf.
 #[derive(Default)]
-pub(super) struct NewLeaf {
-    /// The whole leaf, once it is finished.
+pub(super) struct LeafBuilder {
+    /// The complete leaf, once it is finished.
     pub(super) image: Vec<u8>,
-    /// What [`Leaf::adjust`] has written.
+    /// The header written by [`Leaf::adjust`].
     pub(super) header: Vec<u8>,
     records: Vec<u8>,
     groups: Vec<(u32, usize)>,
 }
 
-impl NewLeaf {
+impl LeafBuilder {
     fn clear(&mut self) {
         self.image.clear();
         self.records.clear();
@@ -478,10 +500,10 @@ impl NewLeaf {
 
     fn head_at(&self, at: usize) -> u32 {
         let key = entry(&self.records, at).key;
-        (head_of(&self.records[key]) >> 32) as u32
+        (key_head(&self.records[key]) >> 32) as u32
     }
 
-    /// The first record that begins in the second half of a range, if there is one.
+    /// Returns the first record that begins in the second half of a range.
     fn middle(&self, range: Range<usize>) -> Option<usize> {
         let mut at = range.start;
         while at < range.end {
@@ -521,8 +543,8 @@ impl NewLeaf {
         self.image.extend_from_slice(&self.records);
     }
 
-    /// A leaf of these records, of which there is at least one.
-    pub(super) fn build(&mut self, items: &[Item<'_>]) {
+    /// Builds a leaf of these records, at least one.
+    pub(super) fn build(&mut self, items: &[LeafItem<'_>]) {
         self.clear();
         let first = items[0].key();
         let shared = match items {
@@ -538,7 +560,7 @@ impl NewLeaf {
         self.finish(&first[..shared]);
     }
 
-    /// Whether a leaf of so many records may be so long.
+    /// Returns true if the leaf is not too long, or has too few records to be split.
     pub(super) fn fits(&self, records: usize, len_max: usize) -> bool {
         self.image.len() <= len_max || records < LEAF_RECORDS
     }
@@ -557,25 +579,25 @@ mod tests {
             put_record(&mut bytes, key.as_bytes(), b"value", &Attributes::default());
             records.push(bytes);
         }
-        let items: Vec<Item<'_>> =
-            records.iter().map(|bytes| Item { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
-        let mut new = NewLeaf::default();
+        let items: Vec<LeafItem<'_>> =
+            records.iter().map(|bytes| LeafItem { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
+        let mut new = LeafBuilder::default();
         new.build(&items);
-        let seek = |leaf: &Leaf<'_>, key: &str| leaf.seek(key.as_bytes(), |_| unreachable!("none is cut"));
+        let find = |leaf: &Leaf<'_>, key: &str| leaf.find(key.as_bytes(), |_| unreachable!("none is cut"));
         for key in keys.iter().enumerate().filter(|(n, _)| n % 8 != 0).map(|(_, key)| key) {
             let mut image = new.image.clone();
             image.resize(image.len() + 8, 0);
             let leaf = Leaf::new(&image);
-            let spot = seek(&leaf, key);
-            let len = spot.found.as_ref().expect("it is there").len;
-            leaf.splice(&spot, len, &[], &mut new);
+            let position = find(&leaf, key);
+            let len = position.found.as_ref().expect("it is there").len;
+            leaf.splice(&position, len, &[], &mut new);
         }
         let mut image = new.image.clone();
         image.resize(image.len() + 8, 0);
         let leaf = Leaf::new(&image);
         assert!(leaf.groups() <= 34, "{} groups of 75 records", leaf.groups());
         for (n, key) in keys.iter().enumerate() {
-            assert_eq!(seek(&leaf, key).found.is_some(), n % 8 == 0, "{key}");
+            assert_eq!(find(&leaf, key).found.is_some(), n % 8 == 0, "{key}");
         }
     }
 }

@@ -1,18 +1,21 @@
-//! The ordered engine in memory: records in the order of their keys, in little more than their own bytes.
+//! The ordered engine in memory: records in the order of their keys, in little more than their own
+//! bytes.
 //!
 //! ```text
-//! router    = which segment a key belongs to                 `router`
-//! partition = lock + segments + arena + huge records         `partition`
-//! segment   = some hundred neighbouring leaves               `segment`
-//! leaf      = records in order, in one block of about 1 KiB  `leaf`
+//! router    = finds the segment of a key                      `router`
+//! partition = lock + segments + arena + huge records          `partition`
+//! segment   = some hundred neighbouring leaves                `segment`
+//! leaf      = records in order, in one block of about 1 KiB   `leaf`
 //! ```
 //!
-//! Neighbouring segments may lie in different partitions, so that threads at work on neighbouring keys rarely wait for
-//! one another. A visit takes one look at the router and one lock. A leaf is as long as its records: what is gained by
-//! keeping pages full elsewhere is had here from blocks of many sizes.
+//! Neighbouring segments may lie in different partitions, so that threads that use neighbouring
+//! keys rarely wait for each other. A visit takes one lookup in the router and one lock. A leaf is
+//! as long as its records: blocks of many sizes save the space that other trees save by keeping
+//! pages full.
 //!
-//! Cost: a lookup is two searches in small sorted arrays and two or three cache misses in the leaf; a write moves a leaf of
-//! some 700 bytes, at times a second one (a split), and once in some ten thousand new records half a segment.
+//! Cost: a lookup is two searches in small sorted arrays and two or three cache misses in the leaf.
+//! A write moves a leaf of about 700 bytes, sometimes a second one (a split), and about once in ten
+//! thousand new records half a segment.
 
 mod closed;
 mod leaf;
@@ -27,47 +30,50 @@ mod sweep;
 mod uses;
 
 use crate::arena::{Budget, NoRoom};
-use crate::huge::{self, TRIES, full};
+use crate::huge::{self, TRIES, memory_full_error};
 use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::classes::ClassBounds;
-use closed::Codecs;
+use closed::CodecPool;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use partition::{Partition, Shape, Trouble};
-use router::{Location, Router};
-use segment::{LEAVES_MAX, Segment};
+use partition::{LeafLimits, Partition, VisitFailure};
+use router::{SegmentLocation, SegmentRouter};
+use segment::{LEAVES_MAX, LeafSegment};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use survey::Sampled;
+use survey::TreeSample;
 use todana_core::{
     BoundedEngine, Engine, EngineStatus, Error, ErrorKind, MemoryLimit, OrderedEngine, Record, RecordSample,
     Result, ScanPosition, SweepableEngine, UnixSeconds, ValueBuffer, Visitor, WhenFull,
 };
-use uses::Uses;
+use uses::UseCounters;
 
-/// How a [`MemTree`] is made.
+/// The options of a [`MemTree`].
 #[derive(Clone, Debug)]
 pub struct MemTreeOptions {
-    /// How many partitions, at most 4096; `None` takes 16. Each costs some 50 KiB of part-filled pages; more of them let more
-    /// threads write at once.
+    /// The number of partitions, at most 4096; `None` takes 16. Each costs about 50 KiB of partly
+    /// filled pages; more partitions let more threads write at once.
     pub partitions: Option<usize>,
     /// The memory limit.
     pub limit: MemoryLimit,
-    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending.
+    /// Upper bounds of the size classes by which `status` counts records, ascending. The size of a
+    /// record is key + value + 4 if it has flags.
     pub class_bounds: Vec<u32>,
-    /// Whether leaves are compressed, and how.
+    /// Compresses leaves.
     pub compression: Option<Compression>,
-    /// Who is told of records that are evicted. The tree does not tell reads from other uses: `is_read` is always false.
+    /// Notified of evicted records. The tree does not distinguish reads from other uses: `is_read`
+    /// is always false.
     pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
 /// How a [`MemTree`] is compressed.
 ///
-/// Its leaves are larger then, some 8 KiB. Those that are written to are open; a read of another one decompresses it, which
-/// takes some microseconds, and keeps a copy. Records above 2 KiB, and the leaves with records above 2 KiB, are not compressed.
+/// Leaves are then larger, about 8 KiB. Leaves that are written to are open. Reading another one
+/// decompresses it, which takes some microseconds, and keeps a copy. Records above 2 KiB are not
+/// compressed, and neither are leaves with such records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// How many bytes of leaves may be open, copies included; at least 64 KiB a partition.
+    /// The maximum size of open leaves and copies together; at least 64 KiB per partition.
     pub open_bytes: usize,
 }
 
@@ -89,15 +95,15 @@ impl Default for MemTreeOptions {
     }
 }
 
-/// Keeps the locks of neighbouring partitions off each other's cache lines.
+/// Keeps the locks of neighbouring partitions in separate cache lines.
 #[repr(align(128))]
-struct Padded(RwLock<Partition>);
+struct PaddedPartition(RwLock<Partition>);
 
 /// The ordered engine in memory.
 ///
 /// ```
 /// use std::ops::{Bound, ControlFlow};
-/// use todana_core::{Action, Attributes, Engine, Ordered, Record, Visitor};
+/// use todana_core::{Action, Attributes, Engine, OrderedEngine, Record, Visitor};
 /// use todana_engine::{MemTree, MemTreeOptions};
 ///
 /// struct Set<'a>(&'a [u8]);
@@ -123,29 +129,30 @@ struct Padded(RwLock<Partition>);
 /// # Ok::<(), todana_core::Error>(())
 /// ```
 pub struct MemTree {
-    partitions: Box<[Padded]>,
-    router: Router,
-    /// Whoever changes which segments there are holds this, and then the partitions' locks in their order.
+    partitions: Box<[PaddedPartition]>,
+    router: SegmentRouter,
+    /// Held by changes of the set of segments, before the locks of partitions, which are taken in
+    /// their order.
     structure: Mutex<()>,
     budget: Arc<Budget>,
-    /// The partition that housekeeping turns to next.
+    /// The next partition for maintenance.
     next_partition: AtomicUsize,
     /// A segment has become short.
-    may_unite: AtomicBool,
-    uses: Uses,
-    /// The key at which eviction goes on. Held before any partition's lock.
+    may_merge: AtomicBool,
+    uses: UseCounters,
+    /// The key at which eviction continues. Locked before any partition.
     hand: Mutex<Vec<u8>>,
-    codecs: Arc<Codecs>,
-    sampled: Arc<Sampled>,
+    codecs: Arc<CodecPool>,
+    sample: Arc<TreeSample>,
 }
 
-/// Eviction frees at least so much at a time, so that it is not for every write.
+/// The number of bytes that one eviction frees at least, so that not every write has to evict.
 const EVICTION_STEP: usize = 8 << 10;
-/// A segment with fewer leaves may be united with a neighbour.
+/// A segment with fewer leaves may be merged with a neighbour.
 const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 
 impl MemTree {
-    /// An empty tree. Fails with `Invalid` for too many partitions.
+    /// Creates an empty tree. Fails with `Invalid` for too many partitions.
     pub fn new(options: MemTreeOptions) -> Result<MemTree> {
         let has_classes = !options.class_bounds.is_empty();
         let bounds = Arc::new(ClassBounds::new(options.class_bounds));
@@ -154,67 +161,73 @@ impl MemTree {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
         }
         let budget = Arc::new(Budget::new(options.limit));
-        let sampled = Arc::new(Sampled::new(Arc::clone(&budget), has_classes, options.observer));
-        let shape = match options.compression {
-            None => Shape { leaf_max: 1 << 10, record_max: 512, open_max: None },
+        let sample = Arc::new(TreeSample::new(Arc::clone(&budget), has_classes, options.observer));
+        let limits = match options.compression {
+            None => LeafLimits { leaf_max: 1 << 10, record_max: 512, open_max: None },
             Some(Compression { open_bytes }) => {
                 let open_max = (open_bytes / count / 2).max(32 << 10);
-                Shape { leaf_max: 8 << 10, record_max: 2 << 10, open_max: Some(open_max) }
+                LeafLimits { leaf_max: 8 << 10, record_max: 2 << 10, open_max: Some(open_max) }
             }
         };
-        let codecs = Arc::new(Codecs::new(Arc::clone(&budget)));
+        let codecs = Arc::new(CodecPool::new(Arc::clone(&budget)));
         let partition = |_| {
             let (budget, bounds, codecs) = (Arc::clone(&budget), Arc::clone(&bounds), Arc::clone(&codecs));
-            Padded(RwLock::new(Partition::new(budget, bounds, shape, codecs, Arc::clone(&sampled))))
+            PaddedPartition(RwLock::new(Partition::new(budget, bounds, limits, codecs, Arc::clone(&sample))))
         };
-        let partitions: Box<[Padded]> = (0..count).map(partition).collect();
-        let slot = partitions[0].0.write().add_segment(Segment::empty(Arc::from(&[][..]), None));
+        let partitions: Box<[PaddedPartition]> = (0..count).map(partition).collect();
+        let slot = partitions[0].0.write().add_segment(LeafSegment::empty(Arc::from(&[][..]), None));
         Ok(MemTree {
             partitions,
-            router: Router::new(Location { partition: 0, slot }),
+            router: SegmentRouter::new(SegmentLocation { partition: 0, slot }),
             structure: Mutex::new(()),
             budget: Arc::clone(&budget),
             next_partition: AtomicUsize::new(0),
-            may_unite: AtomicBool::new(false),
-            uses: Uses::new(),
+            may_merge: AtomicBool::new(false),
+            uses: UseCounters::new(),
             hand: Mutex::new(Vec::new()),
             codecs,
-            sampled,
+            sample,
         })
     }
 
-    /// The partition that `find` leads to, and the segment in it.
+    /// Locks the partition that `find` returns for reading. Also returns the segment.
     #[inline]
-    fn read(&self, find: impl Fn(&Router) -> (Location, u64)) -> (RwLockReadGuard<'_, Partition>, u32) {
+    fn read(
+        &self,
+        find: impl Fn(&SegmentRouter) -> (SegmentLocation, u64),
+    ) -> (RwLockReadGuard<'_, Partition>, u32) {
         loop {
             let (location, epoch) = find(&self.router);
             let partition = self.partitions[location.partition as usize].0.read();
-            if partition.changed <= epoch {
+            if partition.changed_epoch <= epoch {
                 return (partition, location.slot);
             }
         }
     }
 
     #[inline]
-    fn write(&self, find: impl Fn(&Router) -> (Location, u64)) -> (RwLockWriteGuard<'_, Partition>, u32) {
+    fn write(
+        &self,
+        find: impl Fn(&SegmentRouter) -> (SegmentLocation, u64),
+    ) -> (RwLockWriteGuard<'_, Partition>, u32) {
         loop {
             let (location, epoch) = find(&self.router);
             let partition = self.partitions[location.partition as usize].0.write();
-            if partition.changed <= epoch {
+            if partition.changed_epoch <= epoch {
                 return (partition, location.slot);
             }
         }
     }
 
-    /// [`Engine::view`] without `dyn`, for whoever knows the engine.
+    /// Does what [`Engine::view`] does, without `dyn`.
     #[inline]
-    fn look<T>(&self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
+    fn view_record<T>(&self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let (partition, slot) = self.read(|router| router.find(key));
         partition.view(slot, key, see)
     }
 
-    /// Packs what all partitions hold until `bytes` more would fit. False if that cannot be.
-    fn close_ranks(&self, bytes: usize) -> bool {
+    /// Compacts all partitions until `bytes` more fit. Returns false if they do not.
+    fn pack_partitions(&self, bytes: usize) -> bool {
         for partition in &self.partitions {
             let mut partition = partition.0.write();
             while !self.budget.fits(bytes as u64) && partition.pack() {}
@@ -225,24 +238,25 @@ impl MemTree {
         self.budget.fits(bytes as u64)
     }
 
-    /// Changes the partition of a key under its lock, and drops the long values that this has removed behind it.
+    /// Changes the partition of a key under its lock. Drops the removed huge values after releasing
+    /// the lock.
     #[inline]
     fn change<T>(&self, key: &[u8], change: impl FnOnce(&mut Partition, u32) -> T) -> T {
         let (mut partition, slot) = self.write(|router| router.find(key));
         let outcome = change(&mut partition, slot);
-        let gone = partition.huge.take_gone();
+        let removed = partition.huge.take_removed();
         let leaves = partition.segment(slot).leaves.len();
         drop(partition);
-        drop(gone);
+        drop(removed);
         if leaves > LEAVES_MAX {
-            self.divide(key);
-        } else if leaves < LEAVES_SHORT && !self.may_unite.load(Ordering::Relaxed) {
-            self.may_unite.store(true, Ordering::Relaxed);
+            self.divide_segment(key);
+        } else if leaves < LEAVES_SHORT && !self.may_merge.load(Ordering::Relaxed) {
+            self.may_merge.store(true, Ordering::Relaxed);
         }
         outcome
     }
 
-    /// Notes a use where memory is scarce.
+    /// Notes a use if memory is scarce.
     #[inline]
     fn note(&self, key: &[u8]) {
         if self.budget.notes_uses() {
@@ -250,7 +264,8 @@ impl MemTree {
         }
     }
 
-    /// What eviction keeps free, as leaves shrink into new blocks before the old ones are given back.
+    /// Returns the memory that eviction keeps free, because leaves are copied into smaller blocks
+    /// before the old ones are freed.
     #[inline]
     fn reserve(&self) -> u64 {
         match self.budget.limit().bytes {
@@ -259,34 +274,36 @@ impl MemTree {
         }
     }
 
-    /// Evicts all but `spare` until `bytes` more would fit. False if that cannot be.
+    /// Evicts records other than `spare` until `bytes` more fit. Returns false if they do not.
     fn make_room(&self, bytes: usize, spare: &[u8]) -> bool {
         while !self.budget.fits(bytes as u64) {
             if self.evict(EVICTION_STEP, Some(spare)) == 0 {
-                return self.close_ranks(bytes);
+                return self.pack_partitions(bytes);
             }
         }
         true
     }
 
-    /// Evicts all but `spare` until the reserve is there again, within reason, and at least until the limit holds.
+    /// Evicts records other than `spare` until the reserve is free again, or after a number of
+    /// attempts until the limit holds.
     #[cold]
-    fn pay_back(&self, spare: &[u8]) {
+    fn restore_reserve(&self, spare: &[u8]) {
         for step in 0..256 {
             let wanted = if step < TRIES { self.reserve() } else { 0 };
             if self.budget.fits(wanted) || self.evict(EVICTION_STEP, Some(spare)) == 0 {
                 return;
             }
             if step >= TRIES {
-                self.close_ranks(0);
+                self.pack_partitions(0);
             }
         }
     }
 
-    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use; `spare` does not go.
-    fn makes_room(&self, bytes: usize, attempt: usize, spare: &[u8]) -> bool {
+    /// Makes room for a record that needs `bytes` more, if the limit permits eviction and eviction
+    /// can suffice. `spare` is not evicted.
+    fn try_make_room(&self, bytes: usize, attempt: usize, spare: &[u8]) -> bool {
         if self.budget.refuses() {
-            return self.close_ranks(bytes);
+            return self.pack_partitions(bytes);
         }
         bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP, spare)
     }
@@ -302,15 +319,15 @@ impl Engine for MemTree {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.note(key);
-        let seen = self.look(key, |record| {
-            self.sampled.read(key, record.attributes.expiry);
+        let seen = self.view_record(key, |record| {
+            self.sample.read(key, record.attributes.expiry);
             see(record);
         });
         Ok(seen.is_some())
     }
 
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        Ok(self.look(key, see).is_some())
+        Ok(self.view_record(key, see).is_some())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
@@ -319,21 +336,22 @@ impl Engine for MemTree {
             let outcome = self.change(key, |partition, slot| partition.visit(slot, key, visitor));
             match outcome {
                 Ok(()) => {
-                    // What keeps the index going, and what leaves shrink into, is taken whatever the limit.
+                    // Memory for the index and for shrinking leaves is taken regardless of the
+                    // limit.
                     if !self.budget.refuses() && !self.budget.fits(self.reserve()) {
-                        self.pay_back(key);
+                        self.restore_reserve(key);
                     }
                     return Ok(());
                 }
-                Err(Trouble::Error(error)) => return Err(error),
-                Err(Trouble::NoRoom(NoRoom { bytes })) => {
-                    if !self.makes_room(bytes, attempt, key) {
+                Err(VisitFailure::Error(error)) => return Err(error),
+                Err(VisitFailure::NoRoom(NoRoom { bytes })) => {
+                    if !self.try_make_room(bytes, attempt, key) {
                         break;
                     }
                 }
             }
         }
-        Err(full())
+        Err(memory_full_error())
     }
 
     fn wait_for_visits(&self) {
@@ -361,14 +379,14 @@ impl Engine for MemTree {
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
-        let gone = self.empty(cleared);
-        drop(gone);
+        let removed = self.empty(cleared);
+        drop(removed);
         self.codecs.forget();
         Ok(())
     }
 
     fn sample_records(&self) -> RecordSample {
-        self.sampled.survey()
+        self.sample.survey()
     }
 
     fn status(&self) -> EngineStatus {
@@ -382,24 +400,23 @@ impl Engine for MemTree {
     #[inline]
     fn prefetch(&self, key: &[u8]) {
         let (location, epoch) = self.router.find(key);
-        // Whoever writes there brings the lines in anyway.
+        // If the partition is locked for writing, the writer loads the cache lines anyway.
         if let Some(partition) = self.partitions[location.partition as usize].0.try_read()
-            && partition.changed <= epoch
+            && partition.changed_epoch <= epoch
         {
             partition.prefetch(location.slot, key);
         }
     }
 
     fn maintain(&self) -> bool {
-        if self.sampled.is_thinned()
-            && self.partitions.iter().all(|partition| partition.0.read().records == 0)
+        if self.sample.is_thinned() && self.partitions.iter().all(|partition| partition.0.read().records == 0)
         {
-            self.sampled.clear();
+            self.sample.clear();
         }
         if !self.budget.fits(0) && !self.budget.refuses() {
             return self.evict(EVICTION_STEP, None) > 0;
         }
-        if self.unite() {
+        if self.merge_segments() {
             return true;
         }
         for _ in 0..self.partitions.len() {
@@ -413,11 +430,11 @@ impl Engine for MemTree {
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
-        huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
+        huge::open(&self.budget, len, &|bytes| self.pack_partitions(bytes))
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
-        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt, &[]))
+        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.try_make_room(bytes, attempt, &[]))
     }
 
     fn bounded(&self) -> Option<&dyn BoundedEngine> {

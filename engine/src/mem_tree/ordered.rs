@@ -1,7 +1,7 @@
-//! Walks over neighbouring records: leaf by leaf, with no lock held in between.
+//! Ordered scans, one leaf at a time. No lock is held between leaves.
 
 use super::MemTree;
-use super::partition::Walked;
+use super::partition::WalkOutcome;
 use std::ops::{Bound, ControlFlow};
 use todana_core::{OrderedEngine, Record, Result};
 
@@ -18,9 +18,9 @@ impl OrderedEngine for MemTree {
             });
             partition.ascend(slot, from, see)
         };
-        // The next leaf begins at a key that divides them, wherever it may be by then.
+        // The next leaf begins at a separator, wherever that leaf may be by then.
         let mut walked = step(from, see);
-        while let Walked::On(key) = &walked {
+        while let WalkOutcome::ContinueAt(key) = &walked {
             walked = step(Bound::Included(key), see);
         }
         Ok(())
@@ -40,7 +40,7 @@ impl OrderedEngine for MemTree {
             partition.descend(slot, from, see)
         };
         let mut walked = step(from, see);
-        while let Walked::On(key) = &walked {
+        while let WalkOutcome::ContinueAt(key) = &walked {
             walked = step(Bound::Excluded(key), see);
         }
         Ok(())

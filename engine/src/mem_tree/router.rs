@@ -1,44 +1,45 @@
-//! Which segment a key belongs to.
+//! The router, which finds the segment of a key.
 //!
-//! Every visit asks this first, so it is read far more often than written. Each thread reads its own copy of one reference,
-//! behind a lock of its own cache line; a change makes a new table and puts it into all copies. A reader holds that lock for the
-//! look alone. Whoever has a partition's lock then sees from the partition's `changed` whether the answer still holds, and
-//! asks again if not.
+//! Every visit begins here, so the router is read far more often than it is changed. Each thread
+//! reads its own copy of one reference under a lock in a cache line of its own. A change creates a
+//! new table and installs it in all copies. A reader holds that lock only for the lookup. After
+//! locking the partition, it compares the partition's `changed_epoch` with the epoch of the table,
+//! and repeats the lookup if the table was too old.
 
-use super::separators::Separators;
+use super::separators::SeparatorList;
 use parking_lot::RwLock;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where a segment is.
+/// The location of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Location {
+pub(super) struct SegmentLocation {
     pub(super) partition: u32,
     pub(super) slot: u32,
 }
 
 /// All segments, in the order of their keys.
 #[derive(Clone)]
-pub(super) struct Table {
-    /// Counts changes.
+pub(super) struct RoutingTable {
+    /// The number of changes.
     pub(super) epoch: u64,
-    /// One less than there are segments.
-    pub(super) separators: Separators,
-    pub(super) locations: Vec<Location>,
+    /// The keys between neighbouring segments.
+    pub(super) separators: SeparatorList,
+    pub(super) locations: Vec<SegmentLocation>,
 }
 
-/// Copies of the reference to the table.
+/// The number of copies of the reference to the table.
 const COPIES: usize = 16;
 
 #[repr(align(128))]
-struct Padded(RwLock<Arc<Table>>);
+struct TableCopy(RwLock<Arc<RoutingTable>>);
 
-pub(super) struct Router {
-    copies: [Padded; COPIES],
+pub(super) struct SegmentRouter {
+    copies: [TableCopy; COPIES],
 }
 
-/// The copy that this thread reads.
+/// Returns the index of the copy that this thread reads.
 fn own_copy() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: Cell<usize> = const { Cell::new(usize::MAX) });
@@ -50,42 +51,43 @@ fn own_copy() -> usize {
     })
 }
 
-impl Router {
-    pub(super) fn new(location: Location) -> Router {
-        let table = Table { epoch: 0, separators: Separators::default(), locations: vec![location] };
+impl SegmentRouter {
+    pub(super) fn new(location: SegmentLocation) -> SegmentRouter {
+        let table =
+            RoutingTable { epoch: 0, separators: SeparatorList::default(), locations: vec![location] };
         let table = Arc::new(table);
-        Router { copies: std::array::from_fn(|_| Padded(RwLock::new(Arc::clone(&table)))) }
+        SegmentRouter { copies: std::array::from_fn(|_| TableCopy(RwLock::new(Arc::clone(&table)))) }
     }
 
-    /// The segment of a key, and as of which change.
+    /// Returns the segment of a key, and the epoch of the table.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> (Location, u64) {
+    pub(super) fn find(&self, key: &[u8]) -> (SegmentLocation, u64) {
         self.locate(|separators| separators.up_to(key))
     }
 
-    /// The segment of the keys just below this one.
-    pub(super) fn find_below(&self, key: &[u8]) -> (Location, u64) {
+    /// Returns the segment of the keys just below this one.
+    pub(super) fn find_below(&self, key: &[u8]) -> (SegmentLocation, u64) {
         self.locate(|separators| separators.below(key))
     }
 
-    /// The last segment.
-    pub(super) fn find_last(&self) -> (Location, u64) {
-        self.locate(Separators::len)
+    /// Returns the last segment.
+    pub(super) fn find_last(&self) -> (SegmentLocation, u64) {
+        self.locate(SeparatorList::len)
     }
 
     #[inline]
-    fn locate(&self, choose: impl FnOnce(&Separators) -> usize) -> (Location, u64) {
+    fn locate(&self, choose: impl FnOnce(&SeparatorList) -> usize) -> (SegmentLocation, u64) {
         let table = self.copies[own_copy()].0.read();
         (table.locations[choose(&table.separators)], table.epoch)
     }
 
-    /// The table as it is.
-    pub(super) fn table(&self) -> Arc<Table> {
+    /// Returns the current table.
+    pub(super) fn table(&self) -> Arc<RoutingTable> {
         Arc::clone(&self.copies[0].0.read())
     }
 
-    /// Puts another table in place. One thread at a time does.
-    pub(super) fn install(&self, table: Table) {
+    /// Installs a new table. Only one thread at a time may do this.
+    pub(super) fn install(&self, table: RoutingTable) {
         let table = Arc::new(table);
         for copy in &self.copies {
             *copy.0.write() = Arc::clone(&table);

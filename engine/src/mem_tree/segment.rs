@@ -1,29 +1,29 @@
-//! A segment: some hundred neighbouring leaves and the keys that divide them.
+//! A segment: some hundred neighbouring leaves and the keys that separate them.
 
-use super::separators::Separators;
+use super::separators::SeparatorList;
 use crate::arena::Handle;
 use std::sync::Arc;
 
-/// A segment with more leaves than this is divided.
+/// A segment with more leaves is divided.
 pub(super) const LEAVES_MAX: usize = 256;
 
-/// Always true: its keys are at least `low` and below `high`, and there is one leaf more than there are separators. A lone
-/// leaf may be [`Handle::NONE`], and no other.
-pub(super) struct Segment {
+/// Invariants: all keys are at least `low` and below `high`; there is one leaf more than there are
+/// separators. Only a single leaf may be [`Handle::NONE`].
+pub(super) struct LeafSegment {
     pub(super) low: Arc<[u8]>,
-    /// `None`: there is no end.
+    /// `None` for the last segment.
     pub(super) high: Option<Arc<[u8]>>,
-    pub(super) separators: Separators,
+    pub(super) separators: SeparatorList,
     pub(super) leaves: Vec<Handle>,
 }
 
-impl Segment {
-    /// One without records.
-    pub(super) fn empty(low: Arc<[u8]>, high: Option<Arc<[u8]>>) -> Segment {
-        Segment { low, high, separators: Separators::default(), leaves: vec![Handle::NONE] }
+impl LeafSegment {
+    /// Creates a segment without records.
+    pub(super) fn empty(low: Arc<[u8]>, high: Option<Arc<[u8]>>) -> LeafSegment {
+        LeafSegment { low, high, separators: SeparatorList::default(), leaves: vec![Handle::NONE] }
     }
 
-    /// Where the keys of the next leaf begin; `None` behind the last one of all.
+    /// Returns the lowest possible key of the next leaf; `None` after the last leaf of the tree.
     pub(super) fn end_of(&self, leaf: usize) -> Option<Vec<u8>> {
         if leaf < self.separators.len() {
             return Some(self.separators.get(leaf));
@@ -31,12 +31,12 @@ impl Segment {
         self.high.as_ref().map(|high| high.to_vec())
     }
 
-    /// Where the keys of a leaf begin.
+    /// Returns the lowest possible key of a leaf.
     pub(super) fn start_of(&self, leaf: usize) -> Vec<u8> {
         if leaf == 0 { self.low.to_vec() } else { self.separators.get(leaf - 1) }
     }
 
-    /// Puts other leaves in the place of one; `between` are the keys that divide them.
+    /// Replaces a leaf by others. `between` holds the keys that separate them.
     pub(super) fn replace(&mut self, leaf: usize, with: &[Handle], between: &[Vec<u8>]) {
         debug_assert_eq!(with.len(), between.len() + 1);
         self.leaves.splice(leaf..=leaf, with.iter().copied());
@@ -45,7 +45,7 @@ impl Segment {
         }
     }
 
-    /// Takes a leaf out that has no records; its neighbour has its range then.
+    /// Removes a leaf without records. Its neighbour takes over its range.
     pub(super) fn remove(&mut self, leaf: usize) {
         if self.leaves.len() == 1 {
             self.leaves[0] = Handle::NONE;
@@ -55,9 +55,9 @@ impl Segment {
         self.separators.remove(leaf.saturating_sub(1));
     }
 
-    /// Bytes of memory, the keys at its ends included.
+    /// Returns the memory used, including the keys at both ends.
     pub(super) fn bytes(&self) -> usize {
         let ends = self.low.len() + self.high.as_ref().map_or(0, |high| high.len());
-        size_of::<Segment>() + ends + self.leaves.capacity() * 4 + self.separators.bytes()
+        size_of::<LeafSegment>() + ends + self.leaves.capacity() * 4 + self.separators.bytes()
     }
 }

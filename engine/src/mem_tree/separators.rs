@@ -1,20 +1,21 @@
-//! Keys that divide a range into parts: the index above the leaves, and the one above the segments.
+//! Keys that divide a range: the index above the leaves, and the one above the segments.
 //!
-//! Always true: they ascend strictly, and all begin with `prefix`. Of what follows the first eight bytes are in `heads`,
-//! side by side, so that a search over some hundreds stays within a few cache lines and rarely looks at a whole key.
+//! Invariants: the keys ascend strictly, and all begin with `prefix`. The first eight bytes after
+//! the prefix are in `heads`, so that a search over some hundred keys stays within a few cache
+//! lines and rarely reads a complete key.
 
-use super::leaf::{common_len, head_of};
+use super::leaf::{common_len, key_head};
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Separators {
+pub(super) struct SeparatorList {
     prefix: Vec<u8>,
     heads: Vec<u64>,
-    /// Where the rest of each, without the prefix, ends in `text`.
+    /// The end of each key, without the prefix, in `text`.
     ends: Vec<u32>,
     text: Vec<u8>,
 }
 
-impl Separators {
+impl SeparatorList {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.heads.len()
@@ -30,13 +31,13 @@ impl Separators {
         [&self.prefix, self.rest(index)].concat()
     }
 
-    /// How many of them are at most `key`.
+    /// Returns the number of separators that are at most `key`.
     #[inline]
     pub(super) fn up_to(&self, key: &[u8]) -> usize {
         self.find(key, |rest, key| rest <= key)
     }
 
-    /// How many of them are below `key`.
+    /// Returns the number of separators below `key`.
     pub(super) fn below(&self, key: &[u8]) -> usize {
         self.find(key, |rest, key| rest < key)
     }
@@ -44,15 +45,16 @@ impl Separators {
     #[inline]
     fn find(&self, key: &[u8], counts: impl Fn(&[u8], &[u8]) -> bool) -> usize {
         let key = match &self.prefix[..] {
-            // To compare nothing costs 100 ns where the C library does so with masked loads (glibc's, AVX-512) and what is empty lies at no
-            // address, as an empty vector does: measured on an AMD EPYC, 2026-11-22.
+            // An empty comparison costs 100 ns where the C library uses masked loads (glibc,
+            // AVX-512) and the empty slice has a dangling address, as in an empty vector (AMD EPYC,
+            // 2026-11-22).
             [] => key,
             prefix => match key.strip_prefix(prefix) {
                 Some(key) => key,
                 None => return if key < prefix { 0 } else { self.len() },
             },
         };
-        let head = head_of(key);
+        let head = key_head(key);
         let low = self.heads.partition_point(|&other| other < head);
         if self.heads.get(low).is_none_or(|&other| other != head) {
             return low;
@@ -69,7 +71,7 @@ impl Separators {
         low
     }
 
-    /// Puts `key` before the one at `index`.
+    /// Inserts `key` before the separator at `index`.
     pub(super) fn insert(&mut self, index: usize, key: &[u8]) {
         if self.heads.is_empty() {
             self.prefix = key.to_vec();
@@ -79,12 +81,12 @@ impl Separators {
         let rest = &key[self.prefix.len()..];
         let at = if index == 0 { 0 } else { self.ends[index - 1] as usize };
         self.text.splice(at..at, rest.iter().copied());
-        self.heads.insert(index, head_of(rest));
+        self.heads.insert(index, key_head(rest));
         self.ends.insert(index, at as u32);
         self.ends[index..].iter_mut().for_each(|end| *end += rest.len() as u32);
     }
 
-    /// Leaves only `len` bytes of the prefix.
+    /// Shortens the prefix to `len` bytes.
     fn shorten(&mut self, len: usize) {
         let all: Vec<Vec<u8>> = (0..self.len()).map(|index| self.get(index)).collect();
         self.prefix.truncate(len);
@@ -92,7 +94,7 @@ impl Separators {
         for (index, key) in all.iter().enumerate() {
             let rest = &key[len..];
             self.text.extend_from_slice(rest);
-            self.heads[index] = head_of(rest);
+            self.heads[index] = key_head(rest);
             self.ends[index] = self.text.len() as u32;
         }
     }
@@ -106,10 +108,10 @@ impl Separators {
         self.ends[index..].iter_mut().for_each(|end| *end -= len as u32);
     }
 
-    /// Those from `index` on, which leave.
-    pub(super) fn split_off(&mut self, index: usize) -> Separators {
-        let mut off = Separators::default();
-        // The longest prefix there is: what all of them share is what the outermost two share.
+    /// Removes and returns the separators from `index` on.
+    pub(super) fn split_off(&mut self, index: usize) -> SeparatorList {
+        let mut off = SeparatorList::default();
+        // The longest possible prefix is the common prefix of the first and the last key.
         if index < self.len() {
             let (first, last) = (self.get(index), self.get(self.len() - 1));
             let shared = if index + 1 == self.len() { first.len() } else { common_len(&first, &last) };
@@ -134,33 +136,33 @@ impl Separators {
         off
     }
 
-    /// Makes the prefix `len` bytes long, which all of them share.
+    /// Lengthens the prefix to `len` bytes, which all keys share.
     fn lengthen(&mut self, len: usize) {
         let all: Vec<Vec<u8>> = (0..self.len()).map(|index| self.get(index)).collect();
         self.prefix = all[0][..len].to_vec();
         self.text.clear();
         for (index, key) in all.iter().enumerate() {
             self.text.extend_from_slice(&key[len..]);
-            self.heads[index] = head_of(&key[len..]);
+            self.heads[index] = key_head(&key[len..]);
             self.ends[index] = self.text.len() as u32;
         }
     }
 
-    /// Adds `middle` and all of another one, which come behind these.
-    pub(super) fn append(&mut self, middle: &[u8], other: &Separators) {
+    /// Appends `middle` and all separators of `other`, which must follow.
+    pub(super) fn append(&mut self, middle: &[u8], other: &SeparatorList) {
         self.insert(self.len(), middle);
         for index in 0..other.len() {
             self.insert(self.len(), &other.get(index));
         }
     }
 
-    /// Bytes of memory.
+    /// Returns the memory used.
     pub(super) fn bytes(&self) -> usize {
         self.prefix.capacity() + self.heads.capacity() * 8 + self.ends.capacity() * 4 + self.text.capacity()
     }
 }
 
-/// The shortest key that is above `left` and at most `right`.
+/// Returns the shortest key that is above `left` and at most `right`.
 pub(super) fn between<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
     debug_assert!(left < right);
     &right[..common_len(left, right) + 1]
@@ -172,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn check(separators: &Separators, model: &[Vec<u8>], probes: &[Vec<u8>]) {
+    fn check(separators: &SeparatorList, model: &[Vec<u8>], probes: &[Vec<u8>]) {
         let all: Vec<Vec<u8>> = (0..separators.len()).map(|index| separators.get(index)).collect();
         assert_eq!(all, model);
         for probe in probes.iter().chain(model) {
@@ -197,7 +199,7 @@ mod tests {
             at in 0usize..60,
         ) {
             let mut model = BTreeSet::new();
-            let mut separators = Separators::default();
+            let mut separators = SeparatorList::default();
             for (key, stays) in &keys {
                 if model.insert(key.clone()) {
                     separators.insert(separators.below(key), key);

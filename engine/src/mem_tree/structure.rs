@@ -1,100 +1,103 @@
-//! Changes to which segments there are, and in which partition: one at a time.
+//! Changes of the set of segments and of their partitions, one at a time.
 //!
-//! Such a change holds `MemTree::structure`, then the locks of the partitions concerned, notes the change's number in those,
-//! and installs the router's new table before it lets go of them. So whoever comes into a partition by an old table sees it.
+//! Such a change locks `MemTree::structure` and then the partitions concerned. It sets their
+//! `changed_epoch` and installs the new table of the router before it releases them. A thread that
+//! arrives by an old table therefore notices the change.
 
 use super::MemTree;
 use super::partition::Partition;
-use super::router::{Location, Table};
-use super::segment::{LEAVES_MAX, Segment};
-use super::separators::Separators;
+use super::router::{RoutingTable, SegmentLocation};
+use super::segment::{LEAVES_MAX, LeafSegment};
+use super::separators::SeparatorList;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Segments united by one step of housekeeping.
-const UNITED_AT_ONCE: usize = 8;
+/// The number of segments that one step of maintenance merges.
+const MERGED_AT_ONCE: usize = 8;
 
 impl MemTree {
     /// Divides the segment of this key if it has become too long.
-    pub(super) fn divide(&self, key: &[u8]) {
+    pub(super) fn divide_segment(&self, key: &[u8]) {
         let _structure = self.structure.lock();
         let table = self.router.table();
         let index = table.separators.up_to(key);
         let from = table.locations[index];
-        // To move it takes the memory twice for a moment.
+        // Moving a segment briefly needs its memory twice.
         let is_scarce = self.budget.is_tight();
         let into = if is_scarce { from.partition } else { self.least_loaded(from.partition) };
-        self.with_two(from.partition, into, |from_partition, into_partition| {
+        self.with_two_locks(from.partition, into, |from_partition, into_partition| {
             let segment = from_partition.segment_mut(from.slot);
             if segment.leaves.len() <= LEAVES_MAX {
                 return;
             }
             let before = segment.bytes();
             let leaf = segment.separators.up_to(key);
-            // What comes in order goes on in a new segment; nothing is moved for that but the last leaf.
+            // Keys in ascending order continue in a new segment, to which only the last leaf is
+            // moved.
             let half = if leaf + 1 == segment.leaves.len() { leaf } else { segment.leaves.len() / 2 };
             let middle: Arc<[u8]> = segment.separators.get(half - 1).into();
             let separators = segment.separators.split_off(half);
             segment.separators.remove(half - 1);
             let leaves = segment.leaves.split_off(half);
             let high = segment.high.replace(Arc::clone(&middle));
-            let mut upper = Segment { low: Arc::clone(&middle), high, separators, leaves };
+            let mut upper = LeafSegment { low: Arc::clone(&middle), high, separators, leaves };
             let now = segment.bytes();
             let epoch = table.epoch + 1;
-            from_partition.weigh_index(before, now);
-            from_partition.changed = epoch;
-            // Without memory for its leaves there it stays here.
+            from_partition.update_index_bytes(before, now);
+            from_partition.changed_epoch = epoch;
+            // Without memory for its leaves, the segment stays in this partition.
             let mut other = into_partition;
-            if other.as_mut().is_some_and(|other| !from_partition.hand_over(&mut upper, other)) {
+            if other.as_mut().is_some_and(|other| !from_partition.move_segment(&mut upper, other)) {
                 other = None;
             }
             let (home, home_number) = match other {
                 Some(other) => (other, into),
                 None => (from_partition, from.partition),
             };
-            home.changed = epoch;
-            home.weigh_index(0, upper.bytes());
+            home.changed_epoch = epoch;
+            home.update_index_bytes(0, upper.bytes());
             let slot = home.add_segment(upper);
-            let mut table = Table::clone(&table);
+            let mut table = RoutingTable::clone(&table);
             table.epoch = epoch;
             table.separators.insert(index, &middle);
-            table.locations.insert(index + 1, Location { partition: home_number, slot });
+            table.locations.insert(index + 1, SegmentLocation { partition: home_number, slot });
             self.router.install(table);
         });
     }
 
-    /// Makes one segment of neighbours that have become short; looks at so many of them at most. True if any were.
-    pub(super) fn unite(&self) -> bool {
-        // Short segments come of removals, which say so.
-        if !self.may_unite.swap(false, Ordering::Relaxed) {
+    /// Merges neighbouring short segments, a limited number per call. Returns true if any were
+    /// merged.
+    pub(super) fn merge_segments(&self) -> bool {
+        // Only removals make segments short, and they set this flag.
+        if !self.may_merge.swap(false, Ordering::Relaxed) {
             return false;
         }
-        let (mut index, mut united) = (0, 0);
+        let (mut index, mut merged) = (0, 0);
         loop {
             let table = self.router.table();
-            if index + 1 >= table.locations.len() || united == UNITED_AT_ONCE {
+            if index + 1 >= table.locations.len() || merged == MERGED_AT_ONCE {
                 break;
             }
-            if self.unite_two(index) {
-                united += 1;
+            if self.merge_two(index) {
+                merged += 1;
             } else {
                 index += 1;
             }
         }
-        if united > 0 {
-            self.may_unite.store(true, Ordering::Relaxed);
+        if merged > 0 {
+            self.may_merge.store(true, Ordering::Relaxed);
         }
-        united > 0
+        merged > 0
     }
 
-    /// Makes one segment of this one and the next, if both are short.
-    fn unite_two(&self, index: usize) -> bool {
+    /// Merges a segment with the next one if both are short.
+    fn merge_two(&self, index: usize) -> bool {
         let _structure = self.structure.lock();
         let table = self.router.table();
         let (Some(&into), Some(&from)) = (table.locations.get(index), table.locations.get(index + 1)) else {
             return false;
         };
-        let length = |location: Location| {
+        let length = |location: SegmentLocation| {
             let partition = self.partitions[location.partition as usize].0.read();
             partition.segment(location.slot).leaves.len()
         };
@@ -103,21 +106,21 @@ impl MemTree {
             return false;
         }
         let mut done = false;
-        self.with_two(into.partition, from.partition, |partition, other| {
+        self.with_two_locks(into.partition, from.partition, |partition, other| {
             let epoch = table.epoch + 1;
             let mut upper = match other {
                 None => partition.take_segment(from.slot),
                 Some(other) => {
                     let mut upper = other.take_segment(from.slot);
                     let size = upper.bytes();
-                    if !other.hand_over(&mut upper, partition) {
+                    if !other.move_segment(&mut upper, partition) {
                         let slot = other.add_segment(upper);
                         debug_assert_eq!(slot, from.slot, "the number that was given back last");
                         return;
                     }
-                    other.weigh_index(size, 0);
-                    other.changed = epoch;
-                    partition.weigh_index(0, size);
+                    other.update_index_bytes(size, 0);
+                    other.changed_epoch = epoch;
+                    partition.update_index_bytes(0, size);
                     upper
                 }
             };
@@ -134,9 +137,9 @@ impl MemTree {
                 }
             }
             let now = segment.bytes();
-            partition.weigh_index(before, now);
-            partition.changed = epoch;
-            let mut table = Table::clone(&table);
+            partition.update_index_bytes(before, now);
+            partition.changed_epoch = epoch;
+            let mut table = RoutingTable::clone(&table);
             table.epoch = epoch;
             table.separators.remove(index);
             table.locations.remove(index + 1);
@@ -146,7 +149,7 @@ impl MemTree {
         done
     }
 
-    /// The partition with the least in it, unless this one has hardly more.
+    /// Returns the partition with the least data, unless `this` holds hardly more.
     fn least_loaded(&self, this: u32) -> u32 {
         let load = |number: u32| {
             let partition = self.partitions[number as usize].0.read();
@@ -159,13 +162,18 @@ impl MemTree {
         }
     }
 
-    /// Runs `change` with the locks of one partition or two.
-    fn with_two(&self, one: u32, two: u32, change: impl FnOnce(&mut Partition, Option<&mut Partition>)) {
+    /// Runs `change` with one or two partitions locked.
+    fn with_two_locks(
+        &self,
+        one: u32,
+        two: u32,
+        change: impl FnOnce(&mut Partition, Option<&mut Partition>),
+    ) {
         let lock = |number: u32| self.partitions[number as usize].0.write();
-        let gone = if one == two {
+        let removed = if one == two {
             let mut one = lock(one);
             change(&mut one, None);
-            vec![one.huge.take_gone()]
+            vec![one.huge.take_removed()]
         } else {
             let mut first = lock(one.min(two));
             let mut second = lock(one.max(two));
@@ -174,22 +182,27 @@ impl MemTree {
             } else {
                 change(&mut second, Some(&mut first));
             }
-            vec![first.huge.take_gone(), second.huge.take_gone()]
+            vec![first.huge.take_removed(), second.huge.take_removed()]
         };
-        drop(gone);
+        drop(removed);
     }
 
-    /// Makes the tree one empty segment; returns what it held, to be dropped behind the locks.
+    /// Replaces all segments by an empty one. Returns the old contents, to be dropped after the
+    /// locks are released.
     pub(super) fn empty(&self, cleared: &mut dyn FnMut()) -> Vec<Partition> {
         let _structure = self.structure.lock();
         let mut partitions: Vec<_> = self.partitions.iter().map(|partition| partition.0.write()).collect();
         let epoch = self.router.table().epoch + 1;
-        let gone = partitions.iter_mut().map(|partition| partition.empty(epoch)).collect();
-        let slot = partitions[0].add_segment(Segment::empty(Arc::from(&[][..]), None));
-        let location = Location { partition: 0, slot };
-        self.router.install(Table { epoch, separators: Separators::default(), locations: vec![location] });
-        self.sampled.clear();
+        let removed = partitions.iter_mut().map(|partition| partition.empty(epoch)).collect();
+        let slot = partitions[0].add_segment(LeafSegment::empty(Arc::from(&[][..]), None));
+        let location = SegmentLocation { partition: 0, slot };
+        self.router.install(RoutingTable {
+            epoch,
+            separators: SeparatorList::default(),
+            locations: vec![location],
+        });
+        self.sample.clear();
         cleared();
-        gone
+        removed
     }
 }

@@ -1,52 +1,53 @@
-//! A sample of the records, of which more is known than leaves tell: as `mem_hash` has it, by the hashes of keys. It is the whole tree's,
-//! as records go from one partition to another. For statistics alone: a tree without size classes has none, and pays nothing.
+//! A sample of the records with additional data for statistics, by the hashes of keys, as in
+//! `mem_hash`. There is one sample for the complete tree because records move between partitions. A
+//! tree without size classes has no sample and pays nothing.
 
 use crate::arena::Budget;
 use crate::mem_hash::EvictionObserver;
-use crate::mem_hash::sample::{Sample, Seen};
+use crate::mem_hash::sample::{SampledUse, UseSample};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use rapidhash::v3::RapidSecrets;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use todana_core::{Expiry, RecordSample, SampledRecord};
 
-/// So that those who write side by side rarely meet.
+/// Several locks, so that concurrent writers rarely wait for each other.
 const SHARDS: usize = 8;
 
-/// What has happened to a record.
+/// The effect of a visit.
 #[derive(Clone, Copy)]
-pub(super) enum Happening {
+pub(super) enum VisitEffect {
     Nothing,
-    /// It was looked at, and stays.
+    /// A record was read and stays.
     Used,
-    /// It was put in, with this plain size.
+    /// A record of this plain size was stored.
     Stored {
         plain: usize,
     },
     Removed,
 }
 
-pub(super) struct Sampled {
-    /// By the highest bits of the hash. Held within a partition's lock.
-    shards: [RwLock<Sample>; SHARDS],
+pub(super) struct TreeSample {
+    /// By the highest bits of the hash. Locked within the lock of a partition.
+    shards: [RwLock<UseSample>; SHARDS],
     secrets: RapidSecrets,
     budget: Arc<Budget>,
     is_wanted: bool,
     pub(super) observer: Option<Arc<dyn EvictionObserver>>,
 }
 
-impl Sampled {
+impl TreeSample {
     pub(super) fn new(
         budget: Arc<Budget>,
         is_wanted: bool,
         observer: Option<Arc<dyn EvictionObserver>>,
-    ) -> Sampled {
+    ) -> TreeSample {
         let seed = RandomState::new().hash_one(std::process::id());
         let shards = std::array::from_fn(|_| RwLock::default());
-        Sampled { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted, observer }
+        TreeSample { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted, observer }
     }
 
-    /// What a key is sampled by; `None` if nothing is.
+    /// Returns the hash by which a key is sampled; `None` without a sample.
     #[inline]
     pub(super) fn hash(&self, key: &[u8]) -> Option<u64> {
         self.is_wanted.then(|| rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets))
@@ -57,12 +58,12 @@ impl Sampled {
         hash as u32 & self.budget.sample_mask() == 0
     }
 
-    fn shard(&self, hash: u64) -> &RwLock<Sample> {
+    fn shard(&self, hash: u64) -> &RwLock<UseSample> {
         &self.shards[(hash >> 61) as usize]
     }
 
-    /// A shard, after it has followed the others.
-    fn to_change(&self, hash: u64) -> RwLockWriteGuard<'_, Sample> {
+    /// Locks a shard for writing, after it has adopted the mask of the others.
+    fn to_change(&self, hash: u64) -> RwLockWriteGuard<'_, UseSample> {
         let mut shard = self.shard(hash).write();
         let mask = self.budget.sample_mask();
         if !shard.is_by(mask) {
@@ -71,12 +72,12 @@ impl Sampled {
         shard
     }
 
-    // Only differences count.
+    // Only differences are used, so the low bits suffice.
     pub(super) fn now(&self) -> u32 {
         self.budget.now().0 as u32
     }
 
-    /// Notes a read. What has expired is not read, though it is looked at.
+    /// Notes a read. A view of an expired record does not count as a read.
     #[inline]
     pub(super) fn read(&self, key: &[u8], expiry: Expiry) {
         if let Some(hash) = self.hash(key)
@@ -87,24 +88,24 @@ impl Sampled {
         }
     }
 
-    /// What is known of the record of this hash.
-    pub(super) fn seen(&self, hash: u64) -> Option<Seen> {
+    /// Returns the data of the record with this hash.
+    pub(super) fn seen(&self, hash: u64) -> Option<SampledUse> {
         if self.takes(hash) { self.shard(hash).read().get(hash as u32) } else { None }
     }
 
-    /// Notes what has happened to the record of this hash.
+    /// Notes the effect of a visit on the record with this hash.
     #[inline]
-    pub(super) fn note(&self, hash: u64, happening: Happening) {
+    pub(super) fn note(&self, hash: u64, effect: VisitEffect) {
         if !self.takes(hash) {
             return;
         }
-        match happening {
-            Happening::Nothing => {}
-            Happening::Used => self.shard(hash).read().used(hash as u32, self.now()),
-            Happening::Removed => self.to_change(hash).gone(hash as u32),
-            Happening::Stored { plain } => {
+        match effect {
+            VisitEffect::Nothing => {}
+            VisitEffect::Used => self.shard(hash).read().used(hash as u32, self.now()),
+            VisitEffect::Removed => self.to_change(hash).removed(hash as u32),
+            VisitEffect::Stored { plain } => {
                 let mut shard = self.to_change(hash);
-                // The mask may have changed since it was asked.
+                // The mask may have changed since it was read.
                 if shard.takes(hash as u32) && shard.stored(hash as u32, plain, self.now()) {
                     let mask = self.budget.thin_sample(shard.mask());
                     shard.thin(mask);
@@ -113,18 +114,18 @@ impl Sampled {
         }
     }
 
-    /// There are no records: all that come are in the sample again.
+    /// Empties the sample. It includes all new records again.
     pub(super) fn clear(&self) {
         self.shards.iter().for_each(|shard| shard.write().clear());
         self.budget.widen_sample();
     }
 
-    /// Whether some records are left out.
+    /// Returns true if the sample omits some records.
     pub(super) fn is_thinned(&self) -> bool {
         self.is_wanted && self.budget.sample_mask() != 0
     }
 
-    /// Returns the records of the sample. Queues are not kept.
+    /// Returns the sampled records. The tree has no queues.
     pub(super) fn survey(&self) -> RecordSample {
         let (now, mask) = (self.now(), self.budget.sample_mask());
         let mut survey = RecordSample::default();

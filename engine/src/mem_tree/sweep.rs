@@ -1,6 +1,7 @@
-//! A pass over all leaves for the sake of records with an expiry, and the hand that makes room.
+//! Sweeps over all leaves for expired records, and the clock hand of eviction.
 //!
-//! Both go from leaf to leaf by the key that divides them, so what is divided or joined meanwhile disturbs neither.
+//! Both proceed from leaf to leaf by the separating key, so divided or merged leaves do not disturb
+//! them.
 
 use super::MemTree;
 use crate::arena::Effort;
@@ -21,16 +22,16 @@ impl SweepableEngine for MemTree {
         };
         let mut swept = SweepProgress::default();
         while (swept.seen as usize) < records_max {
-            let looked = {
+            let scanned = {
                 let (partition, slot) = self.read(|router| router.find(&key));
-                partition.look_at_expiries(slot, &key, is_over)
+                partition.scan_expiries(slot, &key, is_over)
             };
-            swept.seen += looked.seen;
-            if looked.any_over {
+            swept.seen += scanned.seen;
+            if scanned.any_over {
                 swept.removed +=
                     self.change(&key, |partition, slot| partition.clean(slot, &key, aim, is_over));
             }
-            match looked.next {
+            match scanned.next {
                 Some(next) => key = next,
                 None => {
                     return Ok(swept);
@@ -43,16 +44,17 @@ impl SweepableEngine for MemTree {
 }
 
 impl MemTree {
-    /// Lets records go, leaf by leaf from where the hand is, until they come to so many bytes; returns how many those are,
-    /// 0 if there is nothing left. They go for the record of `spare`, which stays; for nobody's, in housekeeping.
+    /// Evicts records, leaf by leaf from the clock hand on, until at least `bytes` are freed.
+    /// Returns the number of bytes freed; 0 if nothing is left. `spare` is the key of the write
+    /// that needs room, and is not evicted; it is `None` for maintenance.
     pub(super) fn evict(&self, bytes: usize, spare: Option<&[u8]>) -> usize {
         let mut hand = self.hand.lock();
         let (mut freed, mut rounds) = (0, 0);
-        let observer = self.sampled.observer.as_deref().filter(|observer| observer.is_listening());
+        let observer = self.sample.observer.as_deref().filter(|observer| observer.is_listening());
         while freed < bytes && rounds < 2 {
             let (more, next) = self.change(&hand, |partition, slot| {
                 let evicted = partition.evict(slot, &hand, &self.uses, spare, observer);
-                // Slack costs records.
+                // Unused memory in sparse pages would cost further records.
                 if !self.budget.fits(self.reserve()) {
                     partition.compact(Effort::Thorough);
                 }

@@ -1,35 +1,35 @@
-//! What is counted of a shard, for statistics: what its records come to, by class, and a sample of when they were used.
+//! Statistics of a shard: counts of its records by class, and a sample of their uses.
 
-use super::write::Plan;
-use super::{Shard, Spot, low_hash};
+use super::write::WritePlan;
+use super::{HashShard, RecordLocation, low_hash};
 use crate::arena::{Handle, Need};
-use crate::mem_hash::departures::Cause;
-use crate::mem_hash::evict::Leaving;
+use crate::mem_hash::departures::DepartureCause;
+use crate::mem_hash::eviction::DepartingRecord;
 use crate::mem_hash::key::Key;
-use crate::mem_hash::queue::Tail;
-use crate::mem_hash::record::{self, Body};
+use crate::mem_hash::queue::BucketTail;
+use crate::mem_hash::record::{self, EntryBody};
 use todana_core::{EngineStatus, Expiry, RecordSample, SampledRecord};
 
-/// What a visit comes to.
+/// The effect of a visit.
 #[derive(Clone, Copy)]
-pub(super) enum Happening {
+pub(super) enum VisitEffect {
     Nothing,
-    /// A record was looked at, and stays.
+    /// A record was read and stays.
     Used,
-    /// A record of this plain size has been put in.
+    /// A record of this plain size was stored.
     Stored {
         plain: usize,
     },
     Removed,
 }
 
-impl Shard {
+impl HashShard {
     fn now(&self) -> u32 {
-        // Only differences count.
+        // Only differences are used, so the low bits suffice.
         self.budget.now().0 as u32
     }
 
-    /// Whether the sample has records of this hash, after it has followed those of the other shards.
+    /// Returns true if the sample includes this hash, after adopting the mask of the other shards.
     #[inline]
     fn is_sampled(&mut self, hash: u32) -> bool {
         let mask = self.budget.sample_mask();
@@ -39,7 +39,7 @@ impl Shard {
         self.sample.takes(hash)
     }
 
-    /// Notes a read in the sample. What has expired is not read, though it is looked at.
+    /// Notes a read in the sample. A view of an expired record does not count as a read.
     #[inline]
     pub(super) fn sample_read(&self, hash: u32, expiry: Expiry) {
         if self.sample.takes(hash) && expiry.is_live(self.budget.now()) {
@@ -47,61 +47,64 @@ impl Shard {
         }
     }
 
-    /// What a plan will have come to, and the plain size of the record that it ends if that has expired.
+    /// Returns the effect that a plan will have, and the plain size of the record that it replaces
+    /// or removes if that has expired.
     #[inline]
-    pub(super) fn foresee(
+    pub(super) fn predict_effect(
         &self,
         key: &Key<'_>,
         handle: Handle,
-        spot: &Spot,
-        plan: &Plan,
-    ) -> (Happening, Option<usize>) {
-        let is_there = !matches!(spot, Spot::Nowhere { .. });
-        let happening = match plan {
-            Plan::Nothing if !is_there => Happening::Nothing,
-            Plan::Nothing | Plan::RetagHuge(..) | Plan::Put { need: Need::Upkeep, .. } => Happening::Used,
-            Plan::Put { plain, .. } => Happening::Stored { plain: *plain },
-            Plan::PutHuge(record) => Happening::Stored { plain: record.plain_size() },
-            Plan::Remove => Happening::Removed,
+        location: &RecordLocation,
+        plan: &WritePlan,
+    ) -> (VisitEffect, Option<usize>) {
+        let is_there = !matches!(location, RecordLocation::Absent { .. });
+        let effect = match plan {
+            WritePlan::Nothing if !is_there => VisitEffect::Nothing,
+            WritePlan::Nothing | WritePlan::RetagHuge(..) | WritePlan::Put { need: Need::Upkeep, .. } => {
+                VisitEffect::Used
+            }
+            WritePlan::Put { plain, .. } => VisitEffect::Stored { plain: *plain },
+            WritePlan::PutHuge(record) => VisitEffect::Stored { plain: record.plain_size() },
+            WritePlan::Remove => VisitEffect::Removed,
         };
-        let ends = matches!(happening, Happening::Stored { .. } | Happening::Removed);
-        let expiry = match spot {
-            Spot::Nowhere { .. } => Expiry::Never,
+        let ends = matches!(effect, VisitEffect::Stored { .. } | VisitEffect::Removed);
+        let expiry = match location {
+            RecordLocation::Absent { .. } => Expiry::Never,
             _ if !ends => Expiry::Never,
-            Spot::Here { at } => {
+            RecordLocation::Inline { at } => {
                 let bytes = self.arena.bytes(handle);
                 if record::has_attributes(bytes[*at]) {
-                    record::whole(bytes, *at).expiry(bytes)
+                    record::inline_record(bytes, *at).expiry(bytes)
                 } else {
                     Expiry::Never
                 }
             }
-            Spot::Elsewhere { elsewhere, .. } => {
-                self.record_elsewhere(*elsewhere, &mut [0; 20]).attributes.expiry
+            RecordLocation::Indirect { reference, .. } => {
+                self.referenced_record(*reference, &mut [0; 20]).attributes.expiry
             }
         };
         let has_expired = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
-        (happening, has_expired.then(|| self.plain_size(handle, spot, key)).flatten())
+        (effect, has_expired.then(|| self.plain_size(handle, location, key)).flatten())
     }
 
-    /// Counts what `foresee` has foreseen.
-    pub(super) fn count_visit(&mut self, key: &Key<'_>, (happening, expired): (Happening, Option<usize>)) {
+    /// Counts the effect that `predict_effect` returned.
+    pub(super) fn count_visit(&mut self, key: &Key<'_>, (effect, expired): (VisitEffect, Option<usize>)) {
         let hash = key.hash as u32;
         let is_sampled = self.is_sampled(hash);
         if let Some(plain) = expired {
             let seen = if is_sampled { self.sample.get(hash) } else { None };
             let now = self.now();
-            self.departures.count(self.observer.as_deref(), (plain, Cause::Ended, true), seen, now);
+            self.departures.count(self.observer.as_deref(), (plain, DepartureCause::Ended, true), seen, now);
         }
         if !is_sampled {
             return;
         }
         let now = self.now();
-        match happening {
-            Happening::Nothing => {}
-            Happening::Used => self.sample.used(hash, now),
-            Happening::Removed => self.sample.gone(hash),
-            Happening::Stored { plain } => {
+        match effect {
+            VisitEffect::Nothing => {}
+            VisitEffect::Used => self.sample.used(hash, now),
+            VisitEffect::Removed => self.sample.removed(hash),
+            VisitEffect::Stored { plain } => {
                 if self.sample.stored(hash, plain, now) {
                     let mask = self.budget.thin_sample(self.sample.mask());
                     self.sample.thin(mask);
@@ -111,18 +114,22 @@ impl Shard {
     }
 
     /// Counts a record that has left its bucket.
-    pub(in crate::mem_hash) fn count_leaving(&mut self, leaving: &Leaving, cause: Cause) {
-        let seen = if self.is_sampled(leaving.hash) { self.sample.get(leaving.hash) } else { None };
-        self.sample.gone(leaving.hash);
-        let (now, left) = (self.now(), (leaving.plain, cause, leaving.expires));
+    pub(in crate::mem_hash) fn count_departure(
+        &mut self,
+        departing: &DepartingRecord,
+        cause: DepartureCause,
+    ) {
+        let seen = if self.is_sampled(departing.hash) { self.sample.get(departing.hash) } else { None };
+        self.sample.removed(departing.hash);
+        let (now, left) = (self.now(), (departing.plain, cause, departing.expires));
         self.departures.count(self.observer.as_deref(), left, seen, now);
     }
 
-    /// As `evict`, for nobody's write.
+    /// Evicts for maintenance, not for a write.
     pub(in crate::mem_hash) fn evict_in_background(&mut self, bytes: usize) -> usize {
-        self.evictor.is_housekeeping = true;
+        self.eviction.is_background = true;
         let freed = self.evict(bytes);
-        self.evictor.is_housekeeping = false;
+        self.eviction.is_background = false;
         freed
     }
 
@@ -138,7 +145,7 @@ impl Shard {
         self.classes.add_to(&mut status.classes);
     }
 
-    /// Adds what the sample tells.
+    /// Adds the sampled records.
     pub(in crate::mem_hash) fn survey(&self, survey: &mut RecordSample) {
         let now = self.now();
         let mask = self.budget.sample_mask();
@@ -151,15 +158,15 @@ impl Shard {
         }
     }
 
-    /// Whether the record of this hash is in the main queue of its bucket.
+    /// Returns true if the record of this hash is in the main queue of its bucket.
     fn is_kept(&self, hash: u32) -> bool {
         let handle = self.directory.get(self.directory.bucket_of(hash.into()));
         if handle.is_none() {
             return false;
         }
         let bytes = self.arena.bytes(handle);
-        let tail = Tail::read(bytes, record::end(bytes, 0));
-        if matches!(tail, Tail::Plain) {
+        let tail = BucketTail::read(bytes, record::end(bytes, 0));
+        if matches!(tail, BucketTail::Plain) {
             return false;
         }
         let (mut at, mut index) = (0, 0);
@@ -173,11 +180,11 @@ impl Shard {
         false
     }
 
-    /// The hash of an entry's key, by which it is sampled.
-    pub(in crate::mem_hash) fn sampled_by(&self, bytes: &[u8], entry: &record::Entry) -> u32 {
+    /// Returns the hash by which an entry is sampled.
+    pub(in crate::mem_hash) fn sampled_by(&self, bytes: &[u8], entry: &record::BucketEntry) -> u32 {
         match &entry.body {
-            Body::Stub { fingerprint, .. } => *fingerprint,
-            Body::Whole(_) => low_hash(&self.seeds, bytes, entry) as u32,
+            EntryBody::Stub { fingerprint, .. } => *fingerprint,
+            EntryBody::Inline(_) => low_hash(&self.seeds, bytes, entry) as u32,
         }
     }
 }

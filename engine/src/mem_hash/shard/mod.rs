@@ -1,99 +1,102 @@
-//! One shard: a directory of buckets, the arena that their blocks lie in, and the huge records.
+//! One shard: a directory of buckets, the arena that contains their blocks, and the huge records.
 //!
-//! All that happens to a shard happens under its lock, so this is plain sequential code. Always true: a bucket's
-//! block is named by its directory slot alone, a block of one record by its stub alone; each is found again from the
-//! first key in the block, so any block may move at any time.
+//! Everything happens under the lock of the shard, so this is sequential code. Invariants: the
+//! block of a bucket is referenced only by its slot of the directory, a block of one record only by
+//! its stub. Each reference can be found from the first key in the block, so any block may move at
+//! any time.
 
 mod accounts;
 mod shape;
 mod sweep;
 mod write;
 
-use super::classes::{ClassBounds, Classes};
-use super::departures::{Departures, EvictionObserver};
-use super::directory::Directory;
-use super::evict::Evictor;
-use super::key::{Key, Seeds};
-use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN, whole};
-use super::sample::Sample;
-use super::uses::Uses;
+use super::classes::{ClassBounds, ClassCounters};
+use super::departures::{DepartureCounters, EvictionObserver};
+use super::directory::BucketDirectory;
+use super::eviction::EvictionState;
+use super::key::{HashSeeds, Key};
+use super::record::{self, BucketEntry, EntryBody, KeyMatch, RecordReference, STUB_LEN, inline_record};
+use super::sample::UseSample;
+use super::uses::UseNotes;
 use crate::arena::{Arena, Budget, Handle, NoRoom};
 use crate::huge::HugeTable;
 use std::sync::Arc;
 use todana_core::{Error, Expiry, Record};
 
-/// Why a visit did not come to its end.
+/// The reason why a visit failed.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum VisitFailure {
     NoRoom(NoRoom),
     Error(Error),
 }
 
-impl From<NoRoom> for Trouble {
+impl From<NoRoom> for VisitFailure {
     fn from(no_room: NoRoom) -> Self {
-        Trouble::NoRoom(no_room)
+        VisitFailure::NoRoom(no_room)
     }
 }
 
-/// Where a key's record is, within its bucket. Few words, as each is handed on several times in a visit: what a record consists of is read from it
-/// where that is wanted.
+/// The location of the record of a key in its bucket. It is kept small because it is passed around
+/// several times during a visit; the parts of the record are decoded where they are needed.
 #[derive(Clone, Copy)]
-pub(super) enum Spot {
-    /// Whole, in the bucket.
-    Here { at: usize },
-    /// Its stub.
-    Elsewhere { at: usize, elsewhere: Elsewhere },
-    /// Nowhere; the bucket ends here.
-    Nowhere { end: usize },
+pub(super) enum RecordLocation {
+    /// The complete record is in the bucket.
+    Inline { at: usize },
+    /// A stub is in the bucket.
+    Indirect { at: usize, reference: RecordReference },
+    /// There is no record; the bucket ends here.
+    Absent { end: usize },
 }
 
-pub(super) struct Shard {
-    pub(super) directory: Directory,
+pub(super) struct HashShard {
+    pub(super) directory: BucketDirectory,
     pub(super) arena: Arena,
     pub(super) huge: HugeTable,
-    pub(super) classes: Classes,
-    pub(super) seeds: Seeds,
+    pub(super) classes: ClassCounters,
+    pub(super) seeds: HashSeeds,
     pub(super) budget: Arc<Budget>,
-    /// Buckets that are not merged, however few records there are: more are expected. At least 1.
+    /// The minimum number of buckets while more records are expected. At least 1.
     pub(super) buckets_min: usize,
     pub(super) records: u64,
-    /// No more than so many (`MemHashOptions::capacity_records`).
+    /// The maximum number of records (`MemHashOptions::capacity_records`).
     pub(super) records_max: u64,
-    /// Bytes in buckets, without their end marks.
+    /// Bytes in buckets, without their tails.
     pub(super) bucket_bytes: usize,
     /// Bytes in blocks of one record.
     block_bytes: usize,
-    pub(super) departures: Departures,
-    pub(super) evictor: Evictor,
-    pub(super) uses: Uses,
+    pub(super) departures: DepartureCounters,
+    pub(super) eviction: EvictionState,
+    pub(super) uses: UseNotes,
     pub(super) observer: Option<Arc<dyn EvictionObserver>>,
-    sample: Sample,
-    /// When the directory last grew, Unix seconds.
+    sample: UseSample,
+    /// The Unix second in which the directory last grew.
     grew_at: u64,
-    /// Blocks that compaction has moved, and steps of it that have emptied something.
+    /// The number of blocks that compaction has moved, and of its steps that have emptied
+    /// something.
     blocks_moved: u64,
     pages_emptied: u64,
-    /// What the arena had moved when housekeeping was last done: more now means that somebody writes.
+    /// The value of `Arena::moved` at the last maintenance. A larger value now means that writes
+    /// occur.
     moved_when_last_maintained: u64,
-    /// The most bytes that one visit has moved.
+    /// The largest number of bytes that one visit has moved.
     worst_moved: u64,
     scratch: Vec<u8>,
     scratch_two: Vec<u8>,
 }
 
-impl Shard {
+impl HashShard {
     pub(super) fn new(
-        seeds: Seeds,
+        seeds: HashSeeds,
         budget: Arc<Budget>,
         bounds: Arc<ClassBounds>,
         records_max: u64,
         observer: Option<Arc<dyn EvictionObserver>>,
-    ) -> Shard {
-        Shard {
-            directory: Directory::new(Arc::clone(&budget)),
+    ) -> HashShard {
+        HashShard {
+            directory: BucketDirectory::new(Arc::clone(&budget)),
             arena: Arena::new(Arc::clone(&budget)),
             huge: HugeTable::new(Arc::clone(&budget)),
-            classes: Classes::new(bounds),
+            classes: ClassCounters::new(bounds),
             seeds,
             budget,
             buckets_min: 1,
@@ -101,11 +104,11 @@ impl Shard {
             records_max,
             bucket_bytes: 0,
             block_bytes: 0,
-            departures: Departures::default(),
-            evictor: Evictor::new(),
-            uses: Uses::new(),
+            departures: DepartureCounters::default(),
+            eviction: EvictionState::new(),
+            uses: UseNotes::new(),
             observer,
-            sample: Sample::default(),
+            sample: UseSample::default(),
             grew_at: 0,
             blocks_moved: 0,
             pages_emptied: 0,
@@ -116,10 +119,11 @@ impl Shard {
         }
     }
 
-    /// Makes an empty shard ready for records that come bucket by bucket: none is split on the way, and what a bucket takes
-    /// is in the cache from one record to the next.
+    /// Prepares an empty shard for records that arrive in the order of buckets: no bucket is split
+    /// meanwhile, and a bucket stays in the cache from one record to the next.
     ///
-    /// Whatever the memory limit: four bytes each for a while. Without them all records would be in one bucket at first.
+    /// The slots, four bytes each, are allocated even beyond the memory limit. Without them, all
+    /// records would be in one bucket at first.
     pub(super) fn expect(&mut self, buckets: usize) {
         if self.records == 0 {
             while self.directory.len() < buckets && self.directory.grow() {}
@@ -127,15 +131,16 @@ impl Shard {
         }
     }
 
-    /// Removes all records; returns what they took, to be dropped behind the lock.
-    pub(super) fn clear(&mut self) -> (Directory, Arena, HugeTable) {
-        let directory = std::mem::replace(&mut self.directory, Directory::new(Arc::clone(&self.budget)));
+    /// Removes all records. Returns their memory, to be dropped after the lock is released.
+    pub(super) fn clear(&mut self) -> (BucketDirectory, Arena, HugeTable) {
+        let directory =
+            std::mem::replace(&mut self.directory, BucketDirectory::new(Arc::clone(&self.budget)));
         let arena = std::mem::replace(&mut self.arena, Arena::new(Arc::clone(&self.budget)));
         self.buckets_min = 1;
         self.departures.count_cleared(self.observer.as_deref(), &self.classes.clear());
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
-        self.evictor = Evictor::new();
-        self.uses = Uses::new();
+        self.eviction = EvictionState::new();
+        self.uses = UseNotes::new();
         self.sample.clear();
         (directory, arena, self.huge.take())
     }
@@ -148,24 +153,24 @@ impl Shard {
         self.worst_moved
     }
 
-    // Looking.
+    // Reading.
 
     #[inline]
-    pub(super) fn find(&self, handle: Handle, key: &Key<'_>) -> Spot {
+    pub(super) fn find(&self, handle: Handle, key: &Key<'_>) -> RecordLocation {
         if handle.is_none() {
-            return Spot::Nowhere { end: 0 };
+            return RecordLocation::Absent { end: 0 };
         }
-        // The walk below goes from record to record; ask for all its cache lines at once.
+        // The search goes from record to record; prefetch all of its cache lines at once.
         self.arena.prefetch(handle);
         let bytes = self.arena.bytes(handle);
         let mut at = 0;
         loop {
             match record::find(bytes, at, key) {
-                Found::Here { at } => return Spot::Here { at },
-                Found::No { end } => return Spot::Nowhere { end },
-                Found::Perhaps { at: stub, elsewhere } => {
-                    if self.is_key_of(elsewhere, key) {
-                        return Spot::Elsewhere { at: stub, elsewhere };
+                KeyMatch::Found { at } => return RecordLocation::Inline { at },
+                KeyMatch::Absent { end } => return RecordLocation::Absent { end },
+                KeyMatch::Candidate { at: stub, reference } => {
+                    if self.is_key_of(reference, key) {
+                        return RecordLocation::Indirect { at: stub, reference };
                     }
                     at = stub + STUB_LEN;
                 }
@@ -173,82 +178,89 @@ impl Shard {
         }
     }
 
-    fn is_key_of(&self, elsewhere: Elsewhere, key: &Key<'_>) -> bool {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
+    fn is_key_of(&self, reference: RecordReference, key: &Key<'_>) -> bool {
+        match reference {
+            RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(Handle(handle));
-                let parts = whole(bytes, 0);
+                let parts = inline_record(bytes, 0);
                 parts.key_form == key.form
                     && parts.key.len() == key.stored_len
                     && key.is_at(bytes, parts.key.start)
             }
-            Elsewhere::Huge(index) => *self.huge.get(index).key == *key.text,
+            RecordReference::Huge(index) => *self.huge.get(index).key == *key.text,
         }
     }
 
     #[inline]
-    fn record<'a>(&'a self, handle: Handle, spot: &Spot, digits: &'a mut [u8; 20]) -> Option<Record<'a>> {
-        match spot {
-            Spot::Nowhere { .. } => None,
-            Spot::Here { at } => {
+    fn record<'a>(
+        &'a self,
+        handle: Handle,
+        location: &RecordLocation,
+        digits: &'a mut [u8; 20],
+    ) -> Option<Record<'a>> {
+        match location {
+            RecordLocation::Absent { .. } => None,
+            RecordLocation::Inline { at } => {
                 let bytes = self.arena.bytes(handle);
-                let parts = whole(bytes, *at);
+                let parts = inline_record(bytes, *at);
                 Some(Record::new(parts.value_text(bytes, digits), parts.attributes(bytes)))
             }
-            Spot::Elsewhere { elsewhere, .. } => Some(self.record_elsewhere(*elsewhere, digits)),
+            RecordLocation::Indirect { reference, .. } => Some(self.referenced_record(*reference, digits)),
         }
     }
 
-    /// The same for who asks only how long the value is: nothing is unpacked.
+    /// Returns the record for a visitor that needs only the length of the value. Nothing is
+    /// unpacked.
     #[inline]
     fn record_of_len<'a>(
         &'a self,
         handle: Handle,
-        spot: &Spot,
+        location: &RecordLocation,
         digits: &'a mut [u8; 20],
     ) -> Option<Record<'a>> {
-        let Spot::Here { at } = spot else { return self.record(handle, spot, digits) };
+        let RecordLocation::Inline { at } = location else { return self.record(handle, location, digits) };
         let bytes = self.arena.bytes(handle);
-        let parts = whole(bytes, *at);
+        let parts = inline_record(bytes, *at);
         Some(Record::new(parts.value_of_len(bytes), parts.attributes(bytes)))
     }
 
-    fn record_elsewhere<'a>(&'a self, elsewhere: Elsewhere, digits: &'a mut [u8; 20]) -> Record<'a> {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
+    fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
+        match reference {
+            RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(Handle(handle));
-                let parts = whole(bytes, 0);
+                let parts = inline_record(bytes, 0);
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
-            Elsewhere::Huge(index) => self.huge.get(index).record(),
+            RecordReference::Huge(index) => self.huge.get(index).record(),
         }
     }
 
     #[inline]
     pub(super) fn view<T>(&self, key: &Key<'_>, see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let handle = self.directory.get(self.directory.bucket_of(key.hash));
-        let spot = self.find(handle, key);
+        let location = self.find(handle, key);
         let mut digits = [0; 20];
-        self.record(handle, &spot, &mut digits).map(see)
+        self.record(handle, &location, &mut digits).map(see)
     }
 
-    /// As `view`, and notes the use; tells too whether it is time to `settle`.
+    /// Does what `view` does and notes the use. Also returns true if the noted uses must be
+    /// entered.
     #[inline]
-    pub(super) fn view_noting<T>(
+    pub(super) fn view_and_note_use<T>(
         &self,
         key: &Key<'_>,
         see: impl FnOnce(Record<'_>) -> T,
     ) -> (Option<T>, bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let handle = self.directory.get(bucket);
-        let spot = self.find(handle, key);
+        let location = self.find(handle, key);
         let mut digits = [0; 20];
-        let record = self.record(handle, &spot, &mut digits);
+        let record = self.record(handle, &location, &mut digits);
         if let Some(record) = &record {
             self.sample_read(key.hash as u32, record.attributes.expiry);
         }
         let seen = record.map(see);
-        let of = if self.notes_uses() { self.use_at(bucket, &spot) } else { None };
+        let of = if self.notes_uses() { self.use_at(bucket, &location) } else { None };
         let is_full = of.is_some_and(|of| !self.uses.note(of));
         (seen, is_full)
     }
@@ -266,8 +278,8 @@ impl Shard {
         }
     }
 
-    /// Lists the records of the bucket that this hash leads to, each as its hash and its offset; returns the bucket's
-    /// block and how many low bits of the hash all of them share.
+    /// Lists the records of the bucket of this hash, each by its hash and its offset. Returns the
+    /// block of the bucket and the number of low bits of the hash that all of them share.
     pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (Handle, u32) {
         let bucket = self.directory.bucket_of(hash);
         let handle = self.directory.get(bucket);
@@ -276,11 +288,15 @@ impl Shard {
             let mut at = 0;
             while let Some(entry) = record::entry(bytes, at) {
                 let hash = match &entry.body {
-                    Body::Whole(parts) => self.seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
-                    Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).hash,
-                    Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+                    EntryBody::Inline(parts) => {
+                        self.seeds.of_stored(parts.key_form, &bytes[parts.key.clone()])
+                    }
+                    EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
+                        self.huge.get(*index).hash
+                    }
+                    EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
                         let bytes = self.arena.bytes(Handle(*block));
-                        let parts = whole(bytes, 0);
+                        let parts = inline_record(bytes, 0);
                         self.seeds.of_stored(parts.key_form, &bytes[parts.key])
                     }
                 };
@@ -291,7 +307,7 @@ impl Shard {
         (handle, self.directory.bits_of(bucket))
     }
 
-    /// Shows the record at an offset that `list_bucket` gave, the lock held throughout.
+    /// Calls `see` with the record at an offset from `list_bucket`, under the same lock.
     pub(super) fn view_at<T>(
         &self,
         handle: Handle,
@@ -302,12 +318,12 @@ impl Shard {
         let bucket = self.arena.bytes(handle);
         let entry = record::entry(bucket, at).expect("listed under the same lock");
         let (bytes, parts) = match entry.body {
-            Body::Whole(parts) => (bucket, parts),
-            Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+            EntryBody::Inline(parts) => (bucket, parts),
+            EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
                 let bytes = self.arena.bytes(Handle(block));
-                (bytes, whole(bytes, 0))
+                (bytes, inline_record(bytes, 0))
             }
-            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => {
+            EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
                 let huge = self.huge.get(index);
                 return see(&huge.key, huge.record());
             }
@@ -316,47 +332,47 @@ impl Shard {
         see(parts.key_text(bytes, &mut key_digits), record)
     }
 
-    /// key + value + 4 if there are flags, of what is at the spot, where this key leads to.
+    /// Returns the plain size of the record at this location: key + value + 4 if there are flags.
     #[inline]
-    fn plain_size(&self, handle: Handle, spot: &Spot, key: &Key<'_>) -> Option<usize> {
-        match spot {
-            Spot::Nowhere { .. } => None,
-            Spot::Here { at } => {
+    fn plain_size(&self, handle: Handle, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
+        match location {
+            RecordLocation::Absent { .. } => None,
+            RecordLocation::Inline { at } => {
                 let bytes = self.arena.bytes(handle);
-                let parts = whole(bytes, *at);
+                let parts = inline_record(bytes, *at);
                 Some(key.text.len() + parts.value_text_len(bytes) + parts.flags_size())
             }
-            Spot::Elsewhere { elsewhere, .. } => Some(self.plain_size_elsewhere(*elsewhere)),
+            RecordLocation::Indirect { reference, .. } => Some(self.referenced_plain_size(*reference)),
         }
     }
 
-    fn plain_size_elsewhere(&self, elsewhere: Elsewhere) -> usize {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
+    fn referenced_plain_size(&self, reference: RecordReference) -> usize {
+        match reference {
+            RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(Handle(handle));
-                whole(bytes, 0).plain_size(bytes)
+                inline_record(bytes, 0).plain_size(bytes)
             }
-            Elsewhere::Huge(index) => self.huge.get(index).plain_size(),
+            RecordReference::Huge(index) => self.huge.get(index).plain_size(),
         }
     }
 
-    /// The plain size of a record, and whether it has an expiry.
-    pub(super) fn nature_of(&self, handle: Handle, entry: &Entry) -> (usize, bool) {
+    /// Returns the plain size of a record, and true if it has an expiry.
+    pub(super) fn size_and_expiry(&self, handle: Handle, entry: &BucketEntry) -> (usize, bool) {
         match &entry.body {
-            Body::Whole(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
-            Body::Stub { elsewhere, .. } => {
-                let expiry = self.record_elsewhere(*elsewhere, &mut [0; 20]).attributes.expiry;
-                (self.plain_size_elsewhere(*elsewhere), expiry != Expiry::Never)
+            EntryBody::Inline(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
+            EntryBody::Stub { reference, .. } => {
+                let expiry = self.referenced_record(*reference, &mut [0; 20]).attributes.expiry;
+                (self.referenced_plain_size(*reference), expiry != Expiry::Never)
             }
         }
     }
 }
 
-/// The low 32 bits, at least, of the hash of an entry's key.
+/// Returns at least the low 32 bits of the hash of an entry's key.
 #[inline]
-pub(super) fn low_hash(seeds: &Seeds, bytes: &[u8], entry: &Entry) -> u64 {
+pub(super) fn low_hash(seeds: &HashSeeds, bytes: &[u8], entry: &BucketEntry) -> u64 {
     match &entry.body {
-        Body::Whole(parts) => seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
-        Body::Stub { fingerprint, .. } => u64::from(*fingerprint),
+        EntryBody::Inline(parts) => seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
+        EntryBody::Stub { fingerprint, .. } => u64::from(*fingerprint),
     }
 }

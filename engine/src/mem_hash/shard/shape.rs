@@ -1,25 +1,28 @@
-//! Keeping a shard in shape: buckets split and merge as records come and go, sparse memory is emptied and given back.
+//! Resizing of a shard: buckets are split and merged as records come and go, and sparse memory is
+//! compacted and returned.
 
-use super::{Shard, low_hash};
+use super::{HashShard, low_hash};
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
-use crate::mem_hash::evict::records_in;
-use crate::mem_hash::queue::{Mark, Tail, put_tail};
-use crate::mem_hash::record::{self, Body, Elsewhere, STUB_LEN};
+use crate::mem_hash::eviction::records_in;
+use crate::mem_hash::queue::{BucketTail, UseMark, put_tail};
+use crate::mem_hash::record::{self, EntryBody, RecordReference, STUB_LEN};
 
-/// A bucket is split when buckets hold more than this on average [measured: DESIGN, "Bucket size"] ...
+/// A bucket is split when buckets hold more than this on average, and more records than
+/// `BUCKET_RECORDS`. Both were measured (docs/engines.md).
 const BUCKET_BYTES: usize = 168;
-/// ... and more than this many records, so that long records share a bucket too.
+/// The second condition makes long records share buckets too.
 const BUCKET_RECORDS: usize = 4;
-/// Buckets that one step of housekeeping merges.
+/// The number of buckets that one step of maintenance merges.
 const MERGES_AT_ONCE: usize = 64;
 
-impl Shard {
-    /// At most one step of growth or shrinkage and one of compaction: no operation pays for many others.
-    pub(super) fn keep_in_shape(&mut self) {
+impl HashShard {
+    /// Does at most one step of growth or shrinkage and one of compaction, so that no operation
+    /// pays for many others.
+    pub(super) fn rebalance(&mut self) {
         let buckets = self.directory.len();
         let (bytes, records) = (self.bucket_bytes, self.records as usize);
         if bytes > buckets * BUCKET_BYTES && records > buckets * BUCKET_RECORDS {
-            // Without room for two smaller blocks the bucket stays as it is.
+            // Without memory for two smaller blocks the bucket stays as it is.
             let _ = self.split();
         } else if buckets > self.buckets_min
             && (bytes < buckets * BUCKET_BYTES / 5 * 2 || records < buckets * BUCKET_RECORDS / 5 * 2)
@@ -41,12 +44,12 @@ impl Shard {
         if !handle.is_none() {
             let bytes = self.arena.bytes(handle);
             let end = record::end(bytes, 0);
-            let tail = Tail::read(bytes, end);
-            old_len = end + Tail::len_at(bytes, end);
+            let tail = BucketTail::read(bytes, end);
+            old_len = end + BucketTail::len_at(bytes, end);
             let (mut low_marks, mut high_marks) = (Vec::new(), Vec::new());
             let (mut at, mut index) = (0, 0);
             while at < end {
-                let (len, hash) = match record::at_a_glance(bytes, at) {
+                let (len, hash) = match record::simple_layout(bytes, at) {
                     Some((len, key_form, key)) => (len, self.seeds.of_stored(key_form, &bytes[key])),
                     None => {
                         let entry = record::entry(bytes, at).expect("the records end behind it");
@@ -56,7 +59,7 @@ impl Shard {
                 let (half, marks) =
                     if hash & bit == 0 { (&mut low, &mut low_marks) } else { (&mut high, &mut high_marks) };
                 half.extend_from_slice(&bytes[at..at + len]);
-                if !matches!(tail, Tail::Plain) {
+                if !matches!(tail, BucketTail::Plain) {
                     marks.push(tail.mark(index));
                 }
                 at += len;
@@ -65,9 +68,9 @@ impl Shard {
             for (half, marks) in [(&mut low, low_marks), (&mut high, high_marks)] {
                 match tail {
                     _ if half.is_empty() => {}
-                    Tail::Plain => half.push(record::END),
+                    BucketTail::Plain => half.push(record::END),
                     // The ghosts may return to either half.
-                    Tail::Queue { ghosts, .. } => put_tail(half, ghosts, marks.into_iter()),
+                    BucketTail::Queue { ghosts, .. } => put_tail(half, ghosts, marks.into_iter()),
                 }
             }
         }
@@ -115,7 +118,7 @@ impl Shard {
             self.grew_at = self.budget.now().0;
             self.directory.set(from, low_handle);
             self.directory.set(to, high_handle);
-            // The next bucket to be split is known long before.
+            // The next bucket to be split is known in advance.
             self.prefetch_bucket(self.directory.next_split().0);
         }
         Ok(())
@@ -129,18 +132,18 @@ impl Shard {
         } else if !moving.is_none() {
             let (bytes, staying_bytes) = (self.arena.bytes(moving), self.arena.bytes(staying));
             let (end, at) = (record::end(bytes, 0), record::end(staying_bytes, 0));
-            let (tail, staying_tail) = (Tail::read(bytes, end), Tail::read(staying_bytes, at));
-            let len = end + Tail::len_at(bytes, end);
-            let staying_len = at + Tail::len_at(staying_bytes, at);
+            let (tail, staying_tail) = (BucketTail::read(bytes, end), BucketTail::read(staying_bytes, at));
+            let len = end + BucketTail::len_at(bytes, end);
+            let staying_len = at + BucketTail::len_at(staying_bytes, at);
             let mut content = std::mem::take(&mut self.scratch_two);
             content.clear();
-            let outcome = if matches!((tail, staying_tail), (Tail::Plain, Tail::Plain)) {
+            let outcome = if matches!((tail, staying_tail), (BucketTail::Plain, BucketTail::Plain)) {
                 content.extend_from_slice(&bytes[..end]);
                 self.arena.splice(staying, staying_len, at..at, &content, Kind::Bucket, Need::Upkeep)
             } else {
                 content.extend_from_slice(&staying_bytes[..at]);
                 content.extend_from_slice(&bytes[..end]);
-                let marks_of = |bytes, tail: Tail<'_>| -> Vec<Mark> {
+                let marks_of = |bytes, tail: BucketTail<'_>| -> Vec<UseMark> {
                     (0..records_in(bytes)).map(|index| tail.mark(index)).collect()
                 };
                 let mut marks = marks_of(staying_bytes, staying_tail);
@@ -157,10 +160,11 @@ impl Shard {
         Ok(())
     }
 
-    /// One step of compaction; true if something was won.
+    /// Does one step of compaction. Returns true if it has freed anything.
     pub(in crate::mem_hash) fn compact(&mut self, effort: Effort) -> bool {
-        let Shard { arena, directory, seeds, .. } = self;
-        // Stubs lie in the arena themselves, so they are mended after the step. Until then nobody looks.
+        let HashShard { arena, directory, seeds, .. } = self;
+        // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
+        // them until then.
         let mut moved_records = Vec::new();
         let mut blocks_moved = 0;
         let done = arena.compact(effort, &mut |bytes, kind, from, to| {
@@ -181,7 +185,7 @@ impl Shard {
             let bytes = arena.bytes(handle);
             let mut at = 0;
             while let Some(entry) = record::entry(bytes, at) {
-                if matches!(entry.body, Body::Stub { elsewhere: Elsewhere::Block(block), .. } if block == from.0)
+                if matches!(entry.body, EntryBody::Stub { reference: RecordReference::Block(block), .. } if block == from.0)
                 {
                     arena.write(handle, at + STUB_LEN - 4, &to.0.to_le_bytes());
                     break;
@@ -194,15 +198,16 @@ impl Shard {
         done
     }
 
-    /// Background housekeeping: one thorough step; true if there may be more to do.
+    /// Does one thorough step of maintenance. Returns true if there may be more to do.
     pub(in crate::mem_hash) fn maintain(&mut self) -> bool {
         let buckets = self.directory.len();
         if buckets > self.buckets_min && self.records == 0 {
-            // Nothing to merge one by one.
+            // Without records, merging bucket by bucket is unnecessary.
             drop(self.clear());
             return true;
         }
-        // Writes merge only when it is urgent, so that a size that swings costs nothing; what has settled is merged here.
+        // Writes merge buckets only when they are much too sparse, so that a fluctuating size costs
+        // nothing. Maintenance merges the rest.
         let mut merged = false;
         for _ in 0..MERGES_AT_ONCE {
             let buckets = self.directory.len();
@@ -213,7 +218,7 @@ impl Shard {
             }
             merged = true;
         }
-        // What is written to is best left with some slack; what rests is packed to the last page.
+        // Memory that is being written to keeps some slack; idle memory is compacted completely.
         let writes = self.arena.moved();
         let effort =
             if writes == self.moved_when_last_maintained { Effort::Leisurely } else { Effort::Thorough };

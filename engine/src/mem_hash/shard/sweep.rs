@@ -1,46 +1,48 @@
-//! A pass over all buckets for the sake of records with an expiry.
+//! Sweeps over all buckets for records with an expiry.
 //!
-//! A shard's buckets are looked at from the last one down, some tens under one shared lock; those that hold something to
-//! remove are then cleaned under the exclusive lock, a few at a time, each rewritten once for all that leaves it. Downwards,
-//! because removals merge the last bucket into a lower one: what has not been met yet stays ahead. A split moves records
-//! behind the pass; the next one meets them.
+//! The buckets of a shard are read from the last one down, some tens of them under one shared lock.
+//! Buckets with expired records are then rewritten under the exclusive lock, a few at a time. The
+//! sweep goes downwards because removals merge the last bucket into a lower one, which the sweep
+//! has not reached yet. A split moves records to a bucket that the sweep has passed; the next sweep
+//! finds them.
 //!
-//! Cost [Nov 2026, 2 busy cores]: see benches/record; a record without an expiry costs its first byte and its bucket's
-//! cache misses, which are asked for some buckets ahead.
+//! Cost: see benches/record (Nov 2026, 2 busy cores). A record without an expiry costs reading its
+//! first byte and the cache misses of its bucket, which are prefetched some buckets ahead.
 
 use super::super::MemHash;
-use super::{Shard, whole};
+use super::{HashShard, inline_record};
 use crate::arena::Handle;
-use crate::mem_hash::departures::Cause;
-use crate::mem_hash::evict::Leaving;
-use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
+use crate::mem_hash::departures::DepartureCause;
+use crate::mem_hash::eviction::DepartingRecord;
+use crate::mem_hash::record::{self, BucketEntry, EntryBody, RecordReference};
 use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine};
 
-/// Buckets looked at under one lock: some 500 records, a few microseconds.
-const BUCKETS_LOOKED_AT: usize = 64;
-/// Buckets cleaned under one lock.
+/// The number of buckets that are read under one lock: about 500 records, a few microseconds.
+const BUCKETS_SCANNED: usize = 64;
+/// The number of buckets that are rewritten under one lock.
 const BUCKETS_CLEANED: usize = 8;
-/// So many buckets ahead their blocks are asked for: by then they have come from memory.
+/// The number of buckets by which prefetches run ahead, so that they have arrived when they are
+/// needed.
 const AHEAD: usize = 8;
-/// The bits of a place that hold a bucket; the others hold the shard.
+/// The number of bits of a place that contain a bucket; the others contain the shard.
 const BUCKET_BITS: u32 = 40;
 
-/// What a look at some buckets has found.
-struct Looked {
-    /// The lowest bucket looked at.
+/// The result of reading some buckets.
+struct BucketScan {
+    /// The lowest bucket that was read.
     down_to: usize,
     seen: u64,
-    /// Bit i: bucket `down_to + i` holds something to remove.
+    /// Bit i: bucket `down_to + i` contains records to remove.
     to_clean: u64,
 }
 
-impl Shard {
-    /// Looks at the last buckets of those below `below`.
-    fn look_at_expiries(&self, below: usize, is_over: &mut dyn FnMut(Expiry) -> bool) -> Looked {
+impl HashShard {
+    /// Reads the last buckets below `below`.
+    fn scan_expiries(&self, below: usize, is_over: &mut dyn FnMut(Expiry) -> bool) -> BucketScan {
         let below = below.min(self.directory.len());
-        let down_to = below.saturating_sub(BUCKETS_LOOKED_AT);
+        let down_to = below.saturating_sub(BUCKETS_SCANNED);
         (below.saturating_sub(AHEAD).max(down_to)..below).for_each(|bucket| self.prefetch_bucket(bucket));
-        let mut looked = Looked { down_to, seen: 0, to_clean: 0 };
+        let mut scanned = BucketScan { down_to, seen: 0, to_clean: 0 };
         for bucket in (down_to..below).rev() {
             if bucket >= down_to + AHEAD {
                 self.prefetch_bucket(bucket - AHEAD);
@@ -61,59 +63,61 @@ impl Shard {
                     found |= expiry != Expiry::Never && is_over(expiry);
                     at += entry.len;
                 }
-                looked.seen += 1;
+                scanned.seen += 1;
             }
-            looked.to_clean |= u64::from(found) << (bucket - down_to);
+            scanned.to_clean |= u64::from(found) << (bucket - down_to);
         }
-        looked
+        scanned
     }
 
-    pub(in crate::mem_hash) fn expiry_of(&self, bytes: &[u8], entry: &Entry) -> Expiry {
+    pub(in crate::mem_hash) fn expiry_of(&self, bytes: &[u8], entry: &BucketEntry) -> Expiry {
         match &entry.body {
-            Body::Whole(parts) => parts.expiry(bytes),
-            Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+            EntryBody::Inline(parts) => parts.expiry(bytes),
+            EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
                 let bytes = self.arena.bytes(Handle(*block));
-                whole(bytes, 0).expiry(bytes)
+                inline_record(bytes, 0).expiry(bytes)
             }
-            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).attributes.expiry,
+            EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
+                self.huge.get(*index).attributes.expiry
+            }
         }
     }
 
-    /// Removes what is over from one bucket, all at once; returns how many records that were.
+    /// Removes the expired records of one bucket. Returns their number.
     fn clean(
         &mut self,
         bucket: usize,
-        cause: Cause,
+        cause: DepartureCause,
         is_over: &mut dyn FnMut(Expiry) -> bool,
-        leaving: &mut Vec<Leaving>,
+        departing: &mut Vec<DepartingRecord>,
     ) -> u64 {
-        // Looked at under an earlier lock: there may be no such bucket any more.
+        // The bucket was read under an earlier lock and may not exist any more.
         let handle = if bucket < self.directory.len() { self.directory.get(bucket) } else { Handle::NONE };
         if handle.is_none() {
             return 0;
         }
-        let ghosts = self.gather(handle);
-        let mut slots = std::mem::take(&mut self.evictor.slots);
-        leaving.clear();
+        let ghosts = self.collect_candidates(handle);
+        let mut slots = std::mem::take(&mut self.eviction.candidates);
+        departing.clear();
         slots.retain(|slot| {
             let expiry = self.expiry_at(handle, *slot);
             let goes = expiry != Expiry::Never && is_over(expiry);
             if goes {
-                leaving.push(self.leaving(handle, *slot));
+                departing.push(self.departing_record(handle, *slot));
             }
             !goes
         });
-        self.evictor.slots = slots;
-        // The system may refuse even a smaller block; then all stays until the next round.
-        if leaving.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
+        self.eviction.candidates = slots;
+        // The system may refuse even a smaller block; then everything stays until the next sweep.
+        if departing.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
             return 0;
         }
-        for leaving in leaving.iter() {
-            self.count_leaving(leaving, cause);
-            self.forget(leaving);
+        for departing in departing.iter() {
+            self.count_departure(departing, cause);
+            self.discard(departing);
         }
-        self.keep_in_shape();
-        leaving.len() as u64
+        self.rebalance();
+        departing.len() as u64
     }
 }
 
@@ -129,34 +133,34 @@ impl SweepableEngine for MemHash {
         let (mut shard, mut below) =
             ((from >> BUCKET_BITS) as usize, (from & ((1 << BUCKET_BITS) - 1)) as usize);
         let cause = match aim {
-            SweepAim::Tidiness => Cause::Swept,
-            SweepAim::Room => Cause::Displaced,
+            SweepAim::Tidiness => DepartureCause::Swept,
+            SweepAim::Room => DepartureCause::Displaced,
         };
         let mut swept = SweepProgress::default();
-        let mut leaving = Vec::new();
+        let mut departing = Vec::new();
         let mut buckets = 0;
-        // Empty buckets count too, or a step over an emptied directory would know no end.
+        // Empty buckets count too, so that a step over an emptied directory is bounded.
         while swept.seen as usize + buckets < records_max {
             let Some(padded) = self.shards.get(shard) else { return Ok(swept) };
-            let looked = padded.0.read().look_at_expiries(below, is_over);
-            swept.seen += looked.seen;
-            buckets += BUCKETS_LOOKED_AT;
-            let mut to_clean = looked.to_clean;
+            let scanned = padded.0.read().scan_expiries(below, is_over);
+            swept.seen += scanned.seen;
+            buckets += BUCKETS_SCANNED;
+            let mut to_clean = scanned.to_clean;
             while to_clean != 0 {
                 MemHash::change(&padded.0, |shard| {
                     for _ in 0..BUCKETS_CLEANED {
                         if to_clean == 0 {
                             break;
                         }
-                        // From the top down, like the pass as a whole.
+                        // From the highest bucket down, like the complete sweep.
                         let bit = 63 - to_clean.leading_zeros();
                         to_clean &= !(1 << bit);
-                        let bucket = looked.down_to + bit as usize;
-                        swept.removed += shard.clean(bucket, cause, is_over, &mut leaving);
+                        let bucket = scanned.down_to + bit as usize;
+                        swept.removed += shard.clean(bucket, cause, is_over, &mut departing);
                     }
                 });
             }
-            below = looked.down_to;
+            below = scanned.down_to;
             if below == 0 {
                 (shard, below) = (shard + 1, (1 << BUCKET_BITS) - 1);
             }

@@ -1,21 +1,21 @@
-//! A visit, from what the visitor decides to the bytes in the bucket.
+//! Writes: from the decision of a visitor to the bytes in the bucket.
 
-use super::accounts::Happening;
-use super::{Shard, Spot, Trouble};
+use super::accounts::VisitEffect;
+use super::{HashShard, RecordLocation, VisitFailure};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::key::Key;
-use crate::mem_hash::queue::Tail;
-use crate::mem_hash::record::{self, Elsewhere, STUB_LEN, whole};
+use crate::mem_hash::queue::BucketTail;
+use crate::mem_hash::record::{self, RecordReference, STUB_LEN, inline_record};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
 
-/// Longer records get a block of their own.
+/// Longer records have a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
 
-/// What a visitor's action comes to.
-pub(super) enum Plan {
+/// What a visitor's action requires.
+pub(super) enum WritePlan {
     Nothing,
     Remove,
     /// The record is in the scratch buffer.
@@ -23,20 +23,21 @@ pub(super) enum Plan {
         plain: usize,
         need: Need,
     },
-    /// A new huge record. It is rare, and all others are handed on without its many words.
+    /// A new huge record. Boxed because it is large and rare.
     PutHuge(Box<HugeRecord>),
-    /// The huge record keeps its value.
+    /// A huge record that keeps its value.
     RetagHuge(u32, Box<Attributes>),
 }
 
-/// The text of a short value on its way into its bucket, so that it need not be unpacked again for who asks what has become of it.
+/// The text of a short value that is being stored, kept so that it need not be unpacked again for
+/// `Visitor::applied`.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct StoredValueText {
     short: [u8; decimal::DIGITS_MAX],
     len: usize,
 }
 
-impl Shown {
+impl StoredValueText {
     #[inline]
     fn note(&mut self, value: &[u8]) {
         self.len = value.len();
@@ -45,57 +46,63 @@ impl Shown {
         }
     }
 
-    /// The value, of which `stored` ends with the bytes if it is not short.
+    /// Returns the value. A long one is at the end of `stored`.
     #[inline]
     fn value<'a>(&'a self, stored: &'a [u8]) -> &'a [u8] {
         self.short.get(..self.len).unwrap_or_else(|| &stored[stored.len() - self.len..])
     }
 }
 
-impl Shard {
-    /// Runs a visitor. `room_was_made`: other records have gone for this one already, so none goes now.
+impl HashShard {
+    /// Runs a visitor. `room_was_made` states that other records have already been evicted for this
+    /// write.
     pub(in crate::mem_hash) fn visit(
         &mut self,
         key: &Key<'_>,
         visitor: &mut dyn Visitor,
         room_was_made: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), VisitFailure> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
         let handle = self.directory.get(bucket);
-        let spot = self.find(handle, key);
+        let location = self.find(handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let (mut is_use, mut stores) = (false, false);
-        let mut comes_to = (Happening::Nothing, None);
-        let mut shown = Shown::default();
-        let outcome = match self.plan(key, handle, &spot, visitor, &mut scratch, &mut shown) {
-            Err(trouble) => Err(trouble),
+        let mut effect = (VisitEffect::Nothing, None);
+        let mut shown = StoredValueText::default();
+        let outcome = match self.plan(key, handle, &location, visitor, &mut scratch, &mut shown) {
+            Err(failure) => Err(failure),
             Ok(plan) => {
-                let mut spot = spot;
-                comes_to = self.foresee(key, handle, &spot, &plan);
+                let mut location = location;
+                effect = self.predict_effect(key, handle, &location, &plan);
                 if self.notes_uses() {
-                    is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
-                    stores = matches!(plan, Plan::Put { need: Need::Growth, .. } | Plan::PutHuge(_));
-                    let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
-                    if is_newcomer && !room_was_made && self.make_way() {
-                        spot = self.find(self.directory.get(bucket), key);
+                    is_use = !matches!(
+                        (&location, &plan),
+                        (RecordLocation::Absent { .. }, _) | (_, WritePlan::Remove)
+                    );
+                    stores =
+                        matches!(plan, WritePlan::Put { need: Need::Growth, .. } | WritePlan::PutHuge(_));
+                    let is_newcomer =
+                        !is_use && matches!(plan, WritePlan::Put { .. } | WritePlan::PutHuge(_));
+                    if is_newcomer && !room_was_made && self.evict_for_newcomer() {
+                        location = self.find(self.directory.get(bucket), key);
                     }
                 }
-                self.carry_out(plan, key, bucket, &spot, visitor, &mut scratch, &shown)
+                self.apply_plan(plan, key, bucket, &location, visitor, &mut scratch, &shown)
             }
         };
         if is_use && outcome.is_ok() {
             self.enter_use(key, stores);
         }
-        // One long record must not leave a long buffer behind.
+        // One long record must not leave a long buffer allocated.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
             scratch = Vec::new();
         }
         self.scratch = scratch;
         if outcome.is_ok() {
-            self.count_visit(key, comes_to);
-            self.keep_in_shape();
+            self.count_visit(key, effect);
+            self.rebalance();
         }
         self.worst_moved = self.worst_moved.max(self.arena.moved() - moved_before);
         outcome
@@ -106,31 +113,32 @@ impl Shard {
         &self,
         key: &Key<'_>,
         handle: Handle,
-        spot: &Spot,
+        location: &RecordLocation,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
-        shown: &mut Shown,
-    ) -> Result<Plan, Trouble> {
+        shown: &mut StoredValueText,
+    ) -> Result<WritePlan, VisitFailure> {
         let (mut digits, mut digits_again) = ([0; 20], [0; 20]);
         let old = if visitor.ignores_value() {
-            self.record_of_len(handle, spot, &mut digits)
+            self.record_of_len(handle, location, &mut digits)
         } else {
-            self.record(handle, spot, &mut digits)
+            self.record(handle, location, &mut digits)
         };
         let (record, need) = match visitor.visit(old) {
-            Action::Keep => return Ok(Plan::Nothing),
-            Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
+            Action::Keep => return Ok(WritePlan::Nothing),
+            Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, Need::Growth),
-            // The value is the one that is there, whatever the visitor was shown.
-            Action::Retag(attributes) => match self.record(handle, spot, &mut digits_again) {
-                None => return Ok(Plan::Nothing),
-                // Some bytes at most, for a record that is there: no limit may turn a read into a failure.
+            // Read the stored value, because the visitor may have seen a placeholder.
+            Action::Retag(attributes) => match self.record(handle, location, &mut digits_again) {
+                None => return Ok(WritePlan::Nothing),
+                // An existing record grows by a few bytes at most, and no limit may turn a read
+                // into a failure.
                 Some(old) => (Record { attributes, ..old }, Need::Upkeep),
             },
         };
         if key.text.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
             let what = if key.text.len() > KEY_LEN_MAX { "key" } else { "value" };
-            return Err(Trouble::Error(Error::new(
+            return Err(VisitFailure::Error(Error::new(
                 ErrorKind::Invalid,
                 format!("{what} of {} bytes is too long", key.text.len().max(record.value.len())),
             )));
@@ -139,10 +147,10 @@ impl Shard {
         if plain <= BLOCK_RECORD_MAX {
             record::put_record(scratch, key, record.value, &record.attributes);
             shown.note(record.value);
-            return Ok(Plan::Put { plain, need });
+            return Ok(WritePlan::Put { plain, need });
         }
-        let old_value = match spot {
-            Spot::Elsewhere { elsewhere: Elsewhere::Huge(index), .. } => {
+        let old_value = match location {
+            RecordLocation::Indirect { reference: RecordReference::Huge(index), .. } => {
                 Some((*index, &self.huge.get(*index).value))
             }
             _ => None,
@@ -150,7 +158,7 @@ impl Shard {
         if let (Some(shared), Some((index, old))) = (record.shared, old_value)
             && Arc::ptr_eq(shared, old)
         {
-            return Ok(Plan::RetagHuge(index, Box::new(record.attributes)));
+            return Ok(WritePlan::RetagHuge(index, Box::new(record.attributes)));
         }
         let value: SharedBytes = match record.shared {
             Some(shared) => Arc::clone(shared),
@@ -158,55 +166,56 @@ impl Shard {
         };
         let key_text = key.text.into();
         let record = HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes };
-        Ok(Plan::PutHuge(Box::new(record)))
+        Ok(WritePlan::PutHuge(Box::new(record)))
     }
 
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "what a visit has found out, none of which outlives it")]
-    fn carry_out(
+    fn apply_plan(
         &mut self,
-        plan: Plan,
+        plan: WritePlan,
         key: &Key<'_>,
         bucket: usize,
-        spot: &Spot,
+        location: &RecordLocation,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
-        shown: &Shown,
-    ) -> Result<(), Trouble> {
+        shown: &StoredValueText,
+    ) -> Result<(), VisitFailure> {
         match plan {
-            Plan::Nothing => return Ok(()),
-            Plan::Remove => {
-                self.remove(key, bucket, spot)?;
+            WritePlan::Nothing => return Ok(()),
+            WritePlan::Remove => {
+                self.remove(key, bucket, location)?;
                 visitor.applied(None);
                 return Ok(());
             }
-            Plan::RetagHuge(index, attributes) => {
+            WritePlan::RetagHuge(index, attributes) => {
                 self.classes.remove(self.huge.get(index).plain_size());
                 self.huge.get_mut(index).attributes = *attributes;
                 self.classes.add(self.huge.get(index).plain_size());
                 visitor.applied(Some(self.huge.get(index).record()));
                 return Ok(());
             }
-            Plan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
-                self.put_in_bucket(bucket, spot, key, scratch, plain, need)?;
-                // The scratch buffer holds what the bucket now holds.
+            WritePlan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
+                self.put_in_bucket(bucket, location, key, scratch, plain, need)?;
+                // The scratch buffer contains the record as stored.
                 let attributes = if record::has_attributes(scratch[0]) {
-                    record::whole(scratch, 0).attributes(scratch)
+                    record::inline_record(scratch, 0).attributes(scratch)
                 } else {
                     Attributes::default()
                 };
                 visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
-            Plan::Put { plain, need } => {
-                let block = self.put_in_block(bucket, spot, key, scratch, plain, need)?;
-                visitor.applied(Some(self.record_elsewhere(Elsewhere::Block(block.0), &mut [0; 20])));
+            WritePlan::Put { plain, need } => {
+                let block = self.put_in_block(bucket, location, key, scratch, plain, need)?;
+                visitor.applied(Some(self.referenced_record(RecordReference::Block(block.0), &mut [0; 20])));
             }
-            Plan::PutHuge(record) => {
+            WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
                 let index = self.huge.insert(*record);
                 scratch.clear();
-                record::put_stub(scratch, key.fingerprint(), Elsewhere::Huge(index));
-                if let Err(no_room) = self.put_in_bucket(bucket, spot, key, scratch, plain, Need::Growth) {
+                record::put_stub(scratch, key.fingerprint(), RecordReference::Huge(index));
+                if let Err(no_room) = self.put_in_bucket(bucket, location, key, scratch, plain, Need::Growth)
+                {
                     self.huge.remove(index);
                     return Err(no_room.into());
                 }
@@ -216,30 +225,30 @@ impl Shard {
         Ok(())
     }
 
-    /// Puts these bytes (a whole record or a stub) into the bucket in place of what is at the spot.
+    /// Stores the bytes of a complete record or a stub in the bucket, in place of the old record.
     fn put_in_bucket(
         &mut self,
         bucket: usize,
-        spot: &Spot,
+        location: &RecordLocation,
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
         need: Need,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let old_plain = self.plain_size(handle, spot, key);
-        let (at, old_len) = match spot {
-            Spot::Here { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
-            Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
-            Spot::Nowhere { end } => (*end, 0),
+        let old_plain = self.plain_size(handle, location, key);
+        let (at, old_len) = match location {
+            RecordLocation::Inline { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
+            RecordLocation::Indirect { at, .. } => (*at, STUB_LEN),
+            RecordLocation::Absent { end } => (*end, 0),
         };
-        if old_len == 0 && (self.notes_uses() || self.remembers(handle, at)) {
+        if old_len == 0 && (self.notes_uses() || self.has_marks(handle, at)) {
             self.put_newcomer(bucket, key, bytes)?;
         } else {
             self.splice(bucket, at, old_len, bytes, need)?;
         }
-        if let Spot::Elsewhere { elsewhere, .. } = spot {
-            self.free_elsewhere(*elsewhere);
+        if let RecordLocation::Indirect { reference, .. } = location {
+            self.free_referenced(*reference);
         }
         match old_plain {
             Some(old) => self.classes.remove(old),
@@ -249,19 +258,19 @@ impl Shard {
         Ok(())
     }
 
-    /// Puts the record into a block of its own, and its stub into the bucket; returns the block.
+    /// Stores a record in a block of its own and a stub in the bucket. Returns the block.
     fn put_in_block(
         &mut self,
         bucket: usize,
-        spot: &Spot,
+        location: &RecordLocation,
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
         need: Need,
     ) -> Result<Handle, NoRoom> {
-        if let Spot::Elsewhere { elsewhere: Elsewhere::Block(old), .. } = *spot {
+        if let RecordLocation::Indirect { reference: RecordReference::Block(old), .. } = *location {
             let old_bytes = self.arena.bytes(Handle(old));
-            let old_parts = whole(old_bytes, 0);
+            let old_parts = inline_record(old_bytes, 0);
             let (old_len, old_plain) = (old_parts.value.end, old_parts.plain_size(old_bytes));
             if Arena::block_size(old_len, Kind::Record) == Arena::block_size(bytes.len(), Kind::Record) {
                 self.arena.write(Handle(old), 0, bytes);
@@ -276,33 +285,33 @@ impl Shard {
         self.arena.write(block, 0, bytes);
         self.block_bytes += len;
         bytes.clear();
-        record::put_stub(bytes, key.fingerprint(), Elsewhere::Block(block.0));
-        let outcome = self.put_in_bucket(bucket, spot, key, bytes, plain, need);
+        record::put_stub(bytes, key.fingerprint(), RecordReference::Block(block.0));
+        let outcome = self.put_in_bucket(bucket, location, key, bytes, plain, need);
         if outcome.is_err() {
-            self.free_elsewhere(Elsewhere::Block(block.0));
+            self.free_referenced(RecordReference::Block(block.0));
         }
         outcome.map(|()| block)
     }
 
-    pub(in crate::mem_hash) fn free_elsewhere(&mut self, elsewhere: Elsewhere) {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
-                let len = whole(self.arena.bytes(Handle(handle)), 0).value.end;
+    pub(in crate::mem_hash) fn free_referenced(&mut self, reference: RecordReference) {
+        match reference {
+            RecordReference::Block(handle) => {
+                let len = inline_record(self.arena.bytes(Handle(handle)), 0).value.end;
                 self.block_bytes -= len;
                 self.arena.free(Handle(handle), len, Kind::Record);
             }
-            Elsewhere::Huge(index) => self.huge.remove(index),
+            RecordReference::Huge(index) => self.huge.remove(index),
         }
     }
 
-    /// Whether a bucket whose records end at `end` remembers how they were used.
+    /// Returns true if a bucket whose records end at `end` has marks.
     #[inline]
-    fn remembers(&self, handle: Handle, end: usize) -> bool {
+    fn has_marks(&self, handle: Handle, end: usize) -> bool {
         !handle.is_none() && self.arena.bytes(handle)[end] != record::END
     }
 
-    /// Replaces `remove` bytes at `at` of the bucket by `insert`. Where the bucket remembers uses, the number of its
-    /// records stays.
+    /// Replaces `remove` bytes at `at` of the bucket by `insert`. If the bucket has marks, the
+    /// number of its records must not change.
     fn splice(
         &mut self,
         bucket: usize,
@@ -322,10 +331,10 @@ impl Shard {
             self.arena.write(handle, at, insert);
             handle
         } else {
-            // The tail goes along; a bucket of nothing else goes with it.
+            // The tail moves along. A bucket without records is freed with its tail.
             let bytes = self.arena.bytes(handle);
             let end = record::end(bytes, at + remove);
-            let len = end + Tail::len_at(bytes, end);
+            let len = end + BucketTail::len_at(bytes, end);
             let range = if end - remove + inserted == 0 { 0..len } else { at..at + remove };
             self.arena.splice(handle, len, range, insert, Kind::Bucket, need)?
         };
@@ -336,22 +345,22 @@ impl Shard {
         Ok(())
     }
 
-    fn remove(&mut self, key: &Key<'_>, bucket: usize, spot: &Spot) -> Result<(), NoRoom> {
+    fn remove(&mut self, key: &Key<'_>, bucket: usize, location: &RecordLocation) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let plain = self.plain_size(handle, spot, key).expect("only what is there is removed");
-        let (at, len) = match spot {
-            Spot::Here { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
-            Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
-            Spot::Nowhere { .. } => unreachable!("only what is there is removed"),
+        let plain = self.plain_size(handle, location, key).expect("only what is there is removed");
+        let (at, len) = match location {
+            RecordLocation::Inline { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
+            RecordLocation::Indirect { at, .. } => (*at, STUB_LEN),
+            RecordLocation::Absent { .. } => unreachable!("only what is there is removed"),
         };
         let end = record::end(self.arena.bytes(handle), at);
-        if self.remembers(handle, end) {
+        if self.has_marks(handle, end) {
             self.remove_marked(bucket, at)?;
         } else {
             self.splice(bucket, at, len, &mut Vec::new(), Need::Upkeep)?;
         }
-        if let Spot::Elsewhere { elsewhere, .. } = spot {
-            self.free_elsewhere(*elsewhere);
+        if let RecordLocation::Indirect { reference, .. } = location {
+            self.free_referenced(*reference);
         }
         self.classes.remove(plain);
         self.records -= 1;

@@ -1,34 +1,34 @@
-//! Closing leaves that nobody writes to, and opening them again.
+//! Closing of leaves that are not being written to, and opening them again.
 
-use super::super::closed::{self, Copies};
-use super::super::leaf::{Body, Leaf};
-use super::{At, Partition};
+use super::super::closed::{self, LeafCopies};
+use super::super::leaf::{Leaf, LeafEntryBody};
+use super::{LeafLocation, Partition};
 use crate::arena::{Handle, Kind, Need, NoRoom};
 use parking_lot::Mutex;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Leaves that the hand looks at in one go.
+/// The number of leaves that one call visits.
 const LOOKS_MAX: usize = 512;
 
-/// What a partition of a compressed database has besides.
-pub(super) struct Closing {
-    /// Open leaves may come to so many bytes.
+/// The state of a partition with compressed leaves.
+pub(super) struct ClosedLeaves {
+    /// The maximum size of open leaves.
     open_max: usize,
-    /// Bytes in closed leaves, as compressed.
+    /// The compressed size of closed leaves.
     closed_bytes: usize,
-    /// The key at which the hand is.
+    /// The key at the clock hand.
     hand: Vec<u8>,
-    /// What was open after a whole round that has not come below `open_max`; else 0. Until there is more, another would be
-    /// for nothing.
+    /// The size of open leaves after a complete round that did not reach its target; else 0.
+    /// Another round is useless until the size has grown.
     stuck_at: usize,
-    /// Never held while anything is decompressed.
-    copies: Mutex<Copies>,
+    /// Not locked during decompression.
+    copies: Mutex<LeafCopies>,
 }
 
-impl Closing {
-    pub(super) fn new(open_max: usize, copies: Copies) -> Closing {
-        Closing { open_max, closed_bytes: 0, hand: Vec::new(), stuck_at: 0, copies: Mutex::new(copies) }
+impl ClosedLeaves {
+    pub(super) fn new(open_max: usize, copies: LeafCopies) -> ClosedLeaves {
+        ClosedLeaves { open_max, closed_bytes: 0, hand: Vec::new(), stuck_at: 0, copies: Mutex::new(copies) }
     }
 }
 
@@ -38,19 +38,19 @@ impl Partition {
         self.closing.is_some() && closed::is_closed(self.arena.bytes(handle))
     }
 
-    /// Runs `look` on a leaf, open or not.
+    /// Calls `view` with a leaf, open or closed.
     #[inline]
-    pub(super) fn with_leaf<T>(&self, handle: Handle, look: impl FnOnce(Leaf<'_>) -> T) -> T {
+    pub(super) fn with_leaf<T>(&self, handle: Handle, view: impl FnOnce(Leaf<'_>) -> T) -> T {
         match &self.closing {
             Some(closing) if closed::is_closed(self.arena.bytes(handle)) => {
-                look(Leaf::new(&self.copy_of(handle, closing)))
+                view(Leaf::new(&self.copy_of(handle, closing)))
             }
-            _ => look(self.leaf(handle)),
+            _ => view(self.leaf(handle)),
         }
     }
 
-    /// An open copy of a closed leaf.
-    fn copy_of(&self, handle: Handle, closing: &Closing) -> Arc<[u8]> {
+    /// Returns an open copy of a closed leaf.
+    fn copy_of(&self, handle: Handle, closing: &ClosedLeaves) -> Arc<[u8]> {
         if let Some(copy) = closing.copies.lock().get(handle.0) {
             return copy;
         }
@@ -59,13 +59,13 @@ impl Partition {
         copy
     }
 
-    /// The length of a leaf's block.
+    /// Returns the length of a leaf's block.
     pub(super) fn block_len(&self, handle: Handle) -> usize {
         if self.is_closed(handle) { closed::len(self.arena.bytes(handle)) } else { self.leaf(handle).len() }
     }
 
-    /// A closed leaf leaves this partition or its block.
-    pub(super) fn forget_closed(&mut self, handle: Handle) {
+    /// Notes that a closed leaf leaves this partition or is replaced.
+    pub(super) fn uncount_closed(&mut self, handle: Handle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
             let closing = self.closing.as_mut().expect("it has closed leaves");
@@ -74,24 +74,24 @@ impl Partition {
         }
     }
 
-    /// A closed leaf has come to this partition.
-    pub(super) fn learn_closed(&mut self, handle: Handle) {
+    /// Notes that a closed leaf has been added to this partition.
+    pub(super) fn count_closed(&mut self, handle: Handle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
             self.closing.as_mut().expect("it has closed leaves").closed_bytes += len;
         }
     }
 
-    /// A closed leaf's block has moved.
-    pub(super) fn closed_has_moved(&mut self, from: Handle) {
+    /// Removes the copy of a closed leaf whose block has moved.
+    pub(super) fn forget_moved_copy(&mut self, from: Handle) {
         if let Some(closing) = &mut self.closing {
             closing.copies.get_mut().remove(from.0);
         }
     }
 
-    /// The leaf of a key, open.
+    /// Returns the leaf of a key, and opens it first if necessary.
     #[inline]
-    pub(super) fn open_at(&mut self, slot: u32, key: &[u8]) -> Result<At, NoRoom> {
+    pub(super) fn open_at(&mut self, slot: u32, key: &[u8]) -> Result<LeafLocation, NoRoom> {
         let at = self.at(slot, key);
         if at.handle.is_none() || !self.is_closed(at.handle) {
             return Ok(at);
@@ -101,53 +101,54 @@ impl Partition {
         let image = Leaf::new(&bytes).image();
         let handle = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep)?;
         self.arena.write(handle, 0, image);
-        self.put_in_place(at, handle, image.len());
-        Ok(At { handle, ..at })
+        self.replace_block(at, handle, image.len());
+        Ok(LeafLocation { handle, ..at })
     }
 
-    /// Gives a leaf another block, of `len` bytes, and the old one back.
-    fn put_in_place(&mut self, at: At, handle: Handle, len: usize) {
+    /// Replaces the block of a leaf by one of `len` bytes and frees the old block.
+    fn replace_block(&mut self, at: LeafLocation, handle: Handle, len: usize) {
         let old_len = self.block_len(at.handle);
-        self.forget_closed(at.handle);
+        self.uncount_closed(at.handle);
         self.arena.free(at.handle, old_len, Kind::Bucket);
         self.leaf_bytes = self.leaf_bytes + len - old_len;
         self.segment_mut(at.slot).leaves[at.leaf] = handle;
     }
 
-    /// Bytes in open leaves.
+    /// Returns the size of open leaves.
     fn open_bytes(&self) -> usize {
         self.leaf_bytes - self.closing.as_ref().map_or(0, |closing| closing.closed_bytes)
     }
 
-    /// Closes leaves while too much is open, but not that of `key`.
+    /// Closes leaves other than that of `key` while too many are open.
     #[inline]
-    pub(super) fn close_some(&mut self, key: &[u8]) {
+    pub(super) fn close_excess(&mut self, key: &[u8]) {
         let Some(closing) = &self.closing else { return };
         if self.open_bytes() <= closing.open_max.max(closing.stuck_at + closing.open_max / 4) {
             return;
         }
-        // Well below, so that this is not for every write.
+        // Go well below the maximum, so that not every write has to close leaves.
         let target = closing.open_max / 8 * 7;
         let spared = self.at(self.slot_of(key), key).handle;
-        let is_round = self.go_round(spared, target);
+        let is_round = self.close_leaves(spared, target);
         let stuck_at = if is_round { self.open_bytes() } else { 0 };
         if let Some(closing) = &mut self.closing {
             closing.stuck_at = stuck_at;
         }
     }
 
-    /// Closes all leaves that can be, and forgets the copies; true if that has won anything.
-    pub(super) fn close_all(&mut self) -> bool {
+    /// Closes all leaves that can be closed and removes the copies. Returns true if this has freed
+    /// anything.
+    pub(super) fn close_all_leaves(&mut self) -> bool {
         let before = self.leaf_bytes;
         let Some(closing) = &mut self.closing else { return false };
         let had_copies = closing.copies.get_mut().clear();
-        self.go_round(Handle::NONE, 0);
+        self.close_leaves(Handle::NONE, 0);
         had_copies || self.leaf_bytes < before
     }
 
-    /// Goes from leaf to leaf and closes them until no more than `target` bytes are open; true if it has been at all of them
-    /// before that.
-    fn go_round(&mut self, spared: Handle, target: usize) -> bool {
+    /// Closes one leaf after another until at most `target` bytes are open. Returns true if it has
+    /// visited all leaves without reaching the target.
+    fn close_leaves(&mut self, spared: Handle, target: usize) -> bool {
         let all: usize = self.segments.iter().flatten().map(|segment| segment.leaves.len() + 2).sum();
         let looks_max = if target == 0 { all } else { all.min(LOOKS_MAX) };
         let mut hand = match &mut self.closing {
@@ -157,7 +158,7 @@ impl Partition {
         let mut looks = 0;
         while looks < looks_max && self.open_bytes() > target {
             looks += 1;
-            // The segment of the hand, or the next one that is here.
+            // Find the segment of the hand, or the next one in this partition.
             let range = (Bound::Unbounded, Bound::Included(&hand[..]));
             let before = self.by_low.range::<[u8], _>(range).next_back();
             let here = before
@@ -177,7 +178,7 @@ impl Partition {
                 looks += 1;
                 let handle = self.segment(slot).leaves[leaf];
                 if !handle.is_none() && handle != spared && !self.is_closed(handle) {
-                    self.close(At { slot, leaf, handle });
+                    self.close(LeafLocation { slot, leaf, handle });
                 }
                 if looks >= looks_max || self.open_bytes() <= target {
                     hand = self.segment(slot).end_of(leaf).unwrap_or_default();
@@ -194,16 +195,16 @@ impl Partition {
         looks >= all && self.open_bytes() > target
     }
 
-    fn close(&mut self, at: At) {
+    fn close(&mut self, at: LeafLocation) {
         let leaf = self.leaf(at.handle);
-        if leaf.entries().any(|entry| matches!(entry.body, Body::Stub { .. })) {
+        if leaf.entries().any(|entry| matches!(entry.body, LeafEntryBody::Stub { .. })) {
             return;
         }
         let image = closed::close(leaf, &self.codecs);
-        // Without a block for it, it stays open.
+        // Without memory for its block, the leaf stays open.
         let Ok(handle) = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep) else { return };
         self.arena.write(handle, 0, &image);
-        self.put_in_place(at, handle, image.len());
-        self.learn_closed(handle);
+        self.replace_block(at, handle, image.len());
+        self.count_closed(handle);
     }
 }

@@ -1,8 +1,9 @@
-//! One partition: segments from anywhere in the order of the keys, the arena that their leaves lie in, long records.
+//! One partition: segments from anywhere in the order of the keys, the arena that contains their
+//! leaves, and the huge records.
 //!
-//! All that happens to it happens under its lock, so this is plain sequential code. Always true: a leaf's block is named by
-//! its segment alone, a block of one record by its stub alone; each is found again from the first key in the block, so any
-//! block may move at any time.
+//! Everything happens under the lock of the partition, so this is sequential code. Invariants: the
+//! block of a leaf is referenced only by its segment, a block of one record only by its stub. Each
+//! reference can be found from the first key in the block, so any block may move at any time.
 
 mod closing;
 mod moving;
@@ -10,74 +11,76 @@ mod purge;
 mod walk;
 mod write;
 
-pub(super) use walk::Walked;
-pub(super) use write::Trouble;
+pub(super) use walk::WalkOutcome;
+pub(super) use write::VisitFailure;
 
-use super::closed::{self, Codecs, Copies};
-use super::leaf::{self, Body, Entry, Leaf, NewLeaf, Spot};
-use super::segment::Segment;
-use super::survey::Sampled;
+use super::closed::{self, CodecPool, LeafCopies};
+use super::leaf::{self, Leaf, LeafBuilder, LeafEntry, LeafEntryBody, LeafPosition};
+use super::segment::LeafSegment;
+use super::survey::TreeSample;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind};
 use crate::huge::HugeTable;
-use crate::mem_hash::classes::{ClassBounds, Classes};
-use crate::mem_hash::departures::Departures;
-use crate::record::{Elsewhere, Parts};
-use closing::Closing;
+use crate::mem_hash::classes::{ClassBounds, ClassCounters};
+use crate::mem_hash::departures::DepartureCounters;
+use crate::record::{RecordParts, RecordReference};
+use closing::ClosedLeaves;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use todana_core::{EngineStatus, Record};
 
-/// How large leaves are.
+/// The sizes of leaves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct LeafLimits {
     /// A longer leaf is split, unless it has few records.
     pub(super) leaf_max: usize,
-    /// A longer record gets a block of its own.
+    /// A longer record has a block of its own.
     pub(super) record_max: usize,
-    /// Leaves are compressed, and open ones may come to so many bytes, copies to as many again.
+    /// The maximum size of open leaves, and of copies, if leaves are compressed.
     pub(super) open_max: Option<usize>,
 }
 
 pub(super) struct Partition {
-    pub(super) shape: Shape,
-    closing: Option<Closing>,
-    segments: Vec<Option<Segment>>,
-    /// Numbers of segments that are not in use.
+    pub(super) limits: LeafLimits,
+    closing: Option<ClosedLeaves>,
+    segments: Vec<Option<LeafSegment>>,
+    /// Slots of `segments` that are not in use.
     free: Vec<u32>,
-    /// The segments by their lowest keys. As those of other partitions lie between them, it leads to the right one only for
-    /// keys that are here.
+    /// The segments by their lowest keys. Segments of other partitions lie between them, so this
+    /// finds the right segment only for keys that belong to this partition.
     by_low: BTreeMap<Arc<[u8]>, u32>,
     pub(super) arena: Arena,
     pub(super) huge: HugeTable,
-    pub(super) classes: Classes,
+    pub(super) classes: ClassCounters,
     pub(super) budget: Arc<Budget>,
-    /// The last change to which keys are here: who was led here before that must ask again.
-    pub(super) changed: u64,
+    /// The epoch of the last change of the key ranges of this partition. A caller with an older
+    /// table must repeat its lookup.
+    pub(super) changed_epoch: u64,
     pub(super) records: u64,
     /// Bytes in leaves.
     pub(super) leaf_bytes: usize,
     /// Bytes in blocks of one record.
     pub(super) block_bytes: usize,
-    /// What the index takes of the budget.
+    /// The size of the index, as counted in the budget.
     index_bytes: usize,
-    departures: Departures,
+    departures: DepartureCounters,
     blocks_moved: u64,
     pages_emptied: u64,
     moved_when_last_maintained: u64,
     scratch: Vec<u8>,
-    new: NewLeaf,
-    codecs: Arc<Codecs>,
-    sampled: Arc<Sampled>,
+    new: LeafBuilder,
+    codecs: Arc<CodecPool>,
+    sample: Arc<TreeSample>,
 }
 
-/// Cache lines of a leaf that are asked for at once: all of most leaves. One after the other, as a search comes to them, each would be waited
-/// for (100,000 records of 16 + 100 bytes, AMD EPYC, 2026-11-22: a get takes 0.65 us rather than 0.91, 0.75 with four lines).
+/// The number of cache lines of a leaf that are prefetched, which is all of most leaves. Otherwise
+/// a search would wait for each of them in turn (100,000 records of 16 + 100 bytes, AMD EPYC,
+/// 2026-11-22: a get takes 0.65 us instead of 0.91; 0.75 with four lines).
 const LEAF_LINES: usize = 16;
 
-/// Where a key's leaf is.
+/// The location of a key's leaf.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
+pub(super) struct LeafLocation {
     pub(super) slot: u32,
     pub(super) leaf: usize,
     pub(super) handle: Handle,
@@ -87,68 +90,68 @@ impl Partition {
     pub(super) fn new(
         budget: Arc<Budget>,
         bounds: Arc<ClassBounds>,
-        shape: Shape,
-        codecs: Arc<Codecs>,
-        sampled: Arc<Sampled>,
+        limits: LeafLimits,
+        codecs: Arc<CodecPool>,
+        sample: Arc<TreeSample>,
     ) -> Partition {
-        let closing = |open_max| Closing::new(open_max, Copies::new(open_max, Arc::clone(&budget)));
+        let closing = |open_max| ClosedLeaves::new(open_max, LeafCopies::new(open_max, Arc::clone(&budget)));
         Partition {
-            shape,
-            closing: shape.open_max.map(closing),
+            limits,
+            closing: limits.open_max.map(closing),
             segments: Vec::new(),
             free: Vec::new(),
             by_low: BTreeMap::new(),
             arena: Arena::new(Arc::clone(&budget)),
             huge: HugeTable::new(Arc::clone(&budget)),
-            classes: Classes::new(bounds),
+            classes: ClassCounters::new(bounds),
             budget,
-            changed: 0,
+            changed_epoch: 0,
             records: 0,
             leaf_bytes: 0,
             block_bytes: 0,
             index_bytes: 0,
-            departures: Departures::default(),
+            departures: DepartureCounters::default(),
             blocks_moved: 0,
             pages_emptied: 0,
             moved_when_last_maintained: 0,
             scratch: Vec::new(),
-            new: NewLeaf::default(),
+            new: LeafBuilder::default(),
             codecs,
-            sampled,
+            sample,
         }
     }
 
-    /// Leaves an empty one, without any segment, in its place.
-    pub(super) fn empty(&mut self, changed: u64) -> Partition {
+    /// Replaces this partition by an empty one without segments. Returns the old one.
+    pub(super) fn empty(&mut self, changed_epoch: u64) -> Partition {
         let mut empty = Partition::new(
             Arc::clone(&self.budget),
             self.classes.bounds(),
-            self.shape,
+            self.limits,
             Arc::clone(&self.codecs),
-            Arc::clone(&self.sampled),
+            Arc::clone(&self.sample),
         );
-        empty.changed = changed;
-        // What has gone stays counted.
+        empty.changed_epoch = changed_epoch;
+        // Counts of removed records are kept.
         std::mem::swap(&mut empty.classes, &mut self.classes);
         empty.departures = self.departures;
-        empty.departures.count_cleared(self.sampled.observer.as_deref(), &empty.classes.clear());
+        empty.departures.count_cleared(self.sample.observer.as_deref(), &empty.classes.clear());
         std::mem::replace(self, empty)
     }
 
     // Segments.
 
     #[inline]
-    pub(super) fn segment(&self, slot: u32) -> &Segment {
-        self.segments[slot as usize].as_ref().expect("whoever was led here has checked `changed`")
+    pub(super) fn segment(&self, slot: u32) -> &LeafSegment {
+        self.segments[slot as usize].as_ref().expect("callers check `changed_epoch`")
     }
 
     #[inline]
-    pub(super) fn segment_mut(&mut self, slot: u32) -> &mut Segment {
-        self.segments[slot as usize].as_mut().expect("whoever was led here has checked `changed`")
+    pub(super) fn segment_mut(&mut self, slot: u32) -> &mut LeafSegment {
+        self.segments[slot as usize].as_mut().expect("callers check `changed_epoch`")
     }
 
-    /// Adds a segment, whose leaves lie in this arena already; returns its number.
-    pub(super) fn add_segment(&mut self, segment: Segment) -> u32 {
+    /// Adds a segment whose leaves are already in this arena. Returns its slot.
+    pub(super) fn add_segment(&mut self, segment: LeafSegment) -> u32 {
         let slot = self.free.pop().unwrap_or(self.segments.len() as u32);
         if slot as usize == self.segments.len() {
             self.segments.push(None);
@@ -158,16 +161,16 @@ impl Partition {
         slot
     }
 
-    /// Takes a segment out; its leaves stay in the arena.
-    pub(super) fn take_segment(&mut self, slot: u32) -> Segment {
+    /// Removes a segment. Its leaves stay in the arena.
+    pub(super) fn take_segment(&mut self, slot: u32) -> LeafSegment {
         let segment = self.segments[slot as usize].take().expect("only what is there is taken");
         self.by_low.remove(&segment.low);
         self.free.push(slot);
         segment
     }
 
-    /// Has the budget know how large the index is.
-    pub(super) fn weigh_index(&mut self, before: usize, now: usize) {
+    /// Adjusts the size of the index in the budget.
+    pub(super) fn update_index_bytes(&mut self, before: usize, now: usize) {
         if now > before {
             self.budget.commit_anyway(now - before);
         } else {
@@ -176,16 +179,16 @@ impl Partition {
         self.index_bytes = self.index_bytes + now - before;
     }
 
-    // Looking.
+    // Reading.
 
     #[inline]
-    pub(super) fn at(&self, slot: u32, key: &[u8]) -> At {
+    pub(super) fn at(&self, slot: u32, key: &[u8]) -> LeafLocation {
         let segment = self.segment(slot);
         let leaf = segment.separators.up_to(key);
-        At { slot, leaf, handle: segment.leaves[leaf] }
+        LeafLocation { slot, leaf, handle: segment.leaves[leaf] }
     }
 
-    /// An open leaf.
+    /// Returns an open leaf.
     #[inline]
     pub(super) fn leaf(&self, handle: Handle) -> Leaf<'_> {
         debug_assert!(!self.is_closed(handle));
@@ -193,16 +196,16 @@ impl Partition {
     }
 
     #[inline]
-    pub(super) fn seek(&self, handle: Handle, key: &[u8]) -> Spot {
+    pub(super) fn find(&self, handle: Handle, key: &[u8]) -> LeafPosition {
         if handle.is_none() {
-            return Spot::NOWHERE;
+            return LeafPosition::ABSENT;
         }
-        self.seek_in(self.leaf(handle), key)
+        self.find_in(self.leaf(handle), key)
     }
 
     #[inline]
-    pub(super) fn seek_in<'a>(&'a self, leaf: Leaf<'a>, key: &[u8]) -> Spot {
-        leaf.seek(key, |elsewhere| self.key_elsewhere(elsewhere))
+    pub(super) fn find_in<'a>(&'a self, leaf: Leaf<'a>, key: &[u8]) -> LeafPosition {
+        leaf.find(key, |reference| self.referenced_key(reference))
     }
 
     #[inline]
@@ -213,12 +216,12 @@ impl Partition {
         }
         self.prefetch_leaf(at.handle);
         self.with_leaf(at.handle, |leaf| {
-            let entry = self.seek_in(leaf, key).found?;
+            let entry = self.find_in(leaf, key).found?;
             Some(see(self.record(leaf, &entry, &mut [0; 20])))
         })
     }
 
-    /// Brings a leaf that is about to be searched closer.
+    /// Prefetches a leaf that is about to be searched.
     #[inline]
     fn prefetch_leaf(&self, handle: Handle) {
         self.arena.prefetch_lines(handle, LEAF_LINES);
@@ -236,45 +239,47 @@ impl Partition {
     pub(super) fn record<'a>(
         &'a self,
         leaf: Leaf<'a>,
-        entry: &Entry,
+        entry: &LeafEntry,
         digits: &'a mut [u8; 20],
     ) -> Record<'a> {
         match &entry.body {
-            Body::Whole(parts) => {
+            LeafEntryBody::Inline(parts) => {
                 let bytes = leaf.bytes();
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
-            Body::Stub { elsewhere, .. } => self.record_elsewhere(*elsewhere, digits),
+            LeafEntryBody::Stub { reference, .. } => self.referenced_record(*reference, digits),
         }
     }
 
-    fn record_elsewhere<'a>(&'a self, elsewhere: Elsewhere, digits: &'a mut [u8; 20]) -> Record<'a> {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
+    fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
+        match reference {
+            RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(Handle(handle));
-                let parts = whole(bytes);
+                let parts = inline_record(bytes);
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
-            Elsewhere::Huge(index) => self.huge.get(index).record(),
+            RecordReference::Huge(index) => self.huge.get(index).record(),
         }
     }
 
-    /// The whole key of a record outside its leaf.
-    fn key_elsewhere(&self, elsewhere: Elsewhere) -> &[u8] {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
+    /// Returns the complete key of a record outside of its leaf.
+    fn referenced_key(&self, reference: RecordReference) -> &[u8] {
+        match reference {
+            RecordReference::Block(handle) => {
                 let bytes = self.arena.bytes(Handle(handle));
-                &bytes[whole(bytes).key]
+                &bytes[inline_record(bytes).key]
             }
-            Elsewhere::Huge(index) => &self.huge.get(index).key,
+            RecordReference::Huge(index) => &self.huge.get(index).key,
         }
     }
 
-    /// Writes the whole key of a record to `key`.
-    pub(super) fn key_of(&self, leaf: Leaf<'_>, entry: &Entry, key: &mut Vec<u8>) {
+    /// Writes the complete key of a record to `key`.
+    pub(super) fn key_of(&self, leaf: Leaf<'_>, entry: &LeafEntry, key: &mut Vec<u8>) {
         key.clear();
         match &entry.body {
-            Body::Stub { elsewhere, is_cut: true } => key.extend_from_slice(self.key_elsewhere(*elsewhere)),
+            LeafEntryBody::Stub { reference, is_cut: true } => {
+                key.extend_from_slice(self.referenced_key(*reference))
+            }
             _ => {
                 key.extend_from_slice(leaf.prefix());
                 key.extend_from_slice(&leaf.bytes()[entry.key.clone()]);
@@ -282,31 +287,35 @@ impl Partition {
         }
     }
 
-    /// key + value + 4 if there are flags.
-    pub(super) fn plain_size(&self, leaf: Leaf<'_>, entry: &Entry) -> usize {
+    /// Returns key + value + 4 if there are flags.
+    pub(super) fn plain_size(&self, leaf: Leaf<'_>, entry: &LeafEntry) -> usize {
         let bytes = leaf.bytes();
         match &entry.body {
-            Body::Whole(parts) => {
+            LeafEntryBody::Inline(parts) => {
                 leaf.prefix().len() + entry.key.len() + parts.value_text_len(bytes) + parts.flags_size()
             }
-            Body::Stub { elsewhere: Elsewhere::Block(handle), .. } => {
+            LeafEntryBody::Stub { reference: RecordReference::Block(handle), .. } => {
                 let bytes = self.arena.bytes(Handle(*handle));
-                let parts = whole(bytes);
+                let parts = inline_record(bytes);
                 parts.key.len() + parts.value_text_len(bytes) + parts.flags_size()
             }
-            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).plain_size(),
+            LeafEntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
+                self.huge.get(*index).plain_size()
+            }
         }
     }
 
-    // Keeping in shape.
+    // Maintenance.
 
-    /// One step of compaction; true if something was won.
+    /// Does one step of compaction. Returns true if it has freed anything.
     pub(super) fn compact(&mut self, effort: Effort) -> bool {
         let Partition { arena, segments, by_low, .. } = self;
-        // Stubs lie in the arena themselves, so they are mended after the step. Until then nobody looks.
+        // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
+        // them until then.
         let (mut moved_leaves, mut moved_records) = (Vec::new(), Vec::new());
         let done = arena.compact(effort, &mut |bytes, kind, from, to| match kind {
-            // A leaf of the step may have held a stub of another block of the step: its key is looked for later.
+            // A moved leaf may contain the stub of another moved block, so its key is searched for
+            // after the step.
             Kind::Bucket if closed::is_closed(bytes) => {
                 moved_leaves.push((closed::key(bytes).to_vec(), from, to))
             }
@@ -316,11 +325,11 @@ impl Partition {
                 let key = [leaf.prefix(), &bytes[first.key.clone()]].concat();
                 moved_leaves.push((key, from, to));
             }
-            Kind::Record => moved_records.push((bytes[whole(bytes).key].to_vec(), from, to)),
+            Kind::Record => moved_records.push((bytes[inline_record(bytes).key].to_vec(), from, to)),
         });
         let mut renamed = Vec::new();
         for (key, from, to) in moved_leaves {
-            // Of a key that is cut only its beginning is known: then the leaf may be a later one.
+            // Of a cut key only the beginning is known, so the leaf may be a later one.
             let range = (Bound::Unbounded, Bound::Included(&key[..]));
             let low = by_low.range::<[u8], _>(range).next_back().map_or(&[][..], |(low, _)| low);
             let (slot, leaf) = by_low
@@ -336,7 +345,7 @@ impl Partition {
         }
         self.blocks_moved += (renamed.len() + moved_records.len()) as u64;
         for (slot, leaf, from, to) in renamed {
-            self.closed_has_moved(from);
+            self.forget_moved_copy(from);
             self.segment_mut(slot).leaves[leaf] = to;
         }
         for (key, from, to) in moved_records {
@@ -344,7 +353,7 @@ impl Partition {
             let at = self.at(slot, &key);
             let leaf = self.leaf(at.handle);
             let stub = leaf.entries().find(|entry| {
-                matches!(entry.body, Body::Stub { elsewhere: Elsewhere::Block(block), .. } if block == from.0)
+                matches!(entry.body, LeafEntryBody::Stub { reference: RecordReference::Block(block), .. } if block == from.0)
             });
             let stub = stub.expect("a record's block has a stub");
             self.arena.write(at.handle, stub.at + stub.len - 4, &to.0.to_le_bytes());
@@ -353,24 +362,24 @@ impl Partition {
         done
     }
 
-    /// The segment of a key that is here.
+    /// Returns the segment of a key of this partition.
     fn slot_of(&self, key: &[u8]) -> u32 {
         let range = (Bound::Unbounded, Bound::Included(key));
         *self.by_low.range::<[u8], _>(range).next_back().expect("some segment begins before").1
     }
 
-    /// One step of getting by with less; true if something was won.
+    /// Does one step of reducing memory. Returns true if it has freed anything.
     pub(super) fn pack(&mut self) -> bool {
-        self.close_all() || self.arena.trim() || self.compact(Effort::Leisurely)
+        self.close_all_leaves() || self.arena.trim() || self.compact(Effort::Leisurely)
     }
 
-    /// Background housekeeping: one thorough step; true if there may be more to do.
+    /// Does one thorough step of maintenance. Returns true if there may be more to do.
     pub(super) fn maintain(&mut self) -> bool {
-        // What is written to is best left with some slack; what rests is packed to the last page.
+        // Memory that is being written to keeps some slack; idle memory is compacted completely.
         let is_at_rest = self.arena.moved() == self.moved_when_last_maintained;
         let effort = if is_at_rest { Effort::Leisurely } else { Effort::Thorough };
-        // Where memory is scarce, what rests is best closed.
-        let closed = is_at_rest && self.budget.is_tight() && self.close_all();
+        // While memory is scarce, idle leaves are closed.
+        let closed = is_at_rest && self.budget.is_tight() && self.close_all_leaves();
         let done = self.compact(effort) || self.arena.trim() || closed;
         self.moved_when_last_maintained = self.arena.moved();
         done
@@ -395,10 +404,10 @@ impl Drop for Partition {
     }
 }
 
-/// The whole record that a block of one record holds.
-fn whole(bytes: &[u8]) -> Parts {
+/// Decodes the record in a block of its own.
+fn inline_record(bytes: &[u8]) -> RecordParts {
     match leaf::entry(bytes, 0).body {
-        Body::Whole(parts) => parts,
-        Body::Stub { .. } => unreachable!("a block of one record holds a whole record"),
+        LeafEntryBody::Inline(parts) => parts,
+        LeafEntryBody::Stub { .. } => unreachable!("a block of one record holds a whole record"),
     }
 }

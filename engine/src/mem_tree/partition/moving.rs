@@ -1,17 +1,21 @@
-//! A segment's way from one partition to another.
+//! Moving a segment to another partition.
 
 use super::super::closed;
-use super::super::leaf::{Body, Leaf};
-use super::super::segment::Segment;
-use super::{Partition, whole};
+use super::super::leaf::{Leaf, LeafEntryBody};
+use super::super::segment::LeafSegment;
+use super::{Partition, inline_record};
 use crate::arena::{Handle, Kind, Need};
-use crate::record::Elsewhere;
+use crate::record::RecordReference;
 
 impl Partition {
-    /// Copies what belongs to the leaves of a segment, which is listed nowhere, into the arena of another partition; false
-    /// if the system does not have the memory, and nothing has been done then.
-    pub(in crate::mem_tree) fn hand_over(&mut self, segment: &mut Segment, other: &mut Partition) -> bool {
-        // Room for all of it first, so that nothing has to be undone halfway.
+    /// Moves the leaves of a segment, which must not be listed in this partition, to the arena of
+    /// another partition. Returns false if memory is short; nothing has changed then.
+    pub(in crate::mem_tree) fn move_segment(
+        &mut self,
+        segment: &mut LeafSegment,
+        other: &mut Partition,
+    ) -> bool {
+        // Allocate everything first, so that nothing must be undone halfway.
         let mut images = Vec::new();
         let mut new: Vec<(Handle, usize, Kind)> = Vec::new();
         let mut is_room = true;
@@ -23,11 +27,11 @@ impl Partition {
                 Err(_) => is_room = false,
             };
             get(image.len(), Kind::Bucket);
-            // A closed leaf has no stubs.
+            // Closed leaves have no stubs.
             let entries = (!self.is_closed(handle)).then(|| self.leaf(handle).entries());
             for entry in entries.into_iter().flatten() {
-                if let Body::Stub { elsewhere: Elsewhere::Block(block), .. } = entry.body {
-                    get(whole(self.arena.bytes(Handle(block))).value.end, Kind::Record);
+                if let LeafEntryBody::Stub { reference: RecordReference::Block(block), .. } = entry.body {
+                    get(inline_record(self.arena.bytes(Handle(block))).value.end, Kind::Record);
                 }
             }
             images.push(image);
@@ -45,7 +49,7 @@ impl Partition {
             let (home, _, _) = new.next().expect("one was made for each");
             self.leaf_bytes -= image.len();
             other.leaf_bytes += image.len();
-            // Entries are read with some bytes behind them.
+            // Decoding needs some bytes after the leaf.
             let len = image.len();
             image.resize(len + 8, 0);
             let is_closed = self.is_closed(*handle);
@@ -58,16 +62,16 @@ impl Partition {
                 other.classes.add(plain);
                 self.records -= 1;
                 other.records += 1;
-                let Body::Stub { elsewhere, .. } = entry.body else { continue };
-                let reference = match elsewhere {
-                    Elsewhere::Huge(index) => other.huge.insert(self.huge.take_out(index)),
-                    Elsewhere::Block(block) => {
+                let LeafEntryBody::Stub { reference, .. } = entry.body else { continue };
+                let reference = match reference {
+                    RecordReference::Huge(index) => other.huge.insert(self.huge.take_out(index)),
+                    RecordReference::Block(block) => {
                         let bytes = self.arena.bytes(Handle(block));
-                        let len = whole(bytes).value.end;
+                        let len = inline_record(bytes).value.end;
                         let (to, _, _) = new.next().expect("one was made for each");
                         other.arena.write(to, 0, &bytes[..len]);
                         other.block_bytes += len;
-                        self.free_elsewhere(elsewhere);
+                        self.free_referenced(reference);
                         to.0
                     }
                 };
@@ -77,9 +81,9 @@ impl Partition {
                 image[at..at + 4].copy_from_slice(&reference.to_le_bytes());
             }
             other.arena.write(home, 0, &image[..len]);
-            self.forget_closed(*handle);
+            self.uncount_closed(*handle);
             self.arena.free(*handle, len, Kind::Bucket);
-            other.learn_closed(home);
+            other.count_closed(home);
             *handle = home;
         }
         true

@@ -1,25 +1,30 @@
-//! Going from record to record.
+//! Ordered scans of one leaf.
 
 use super::Partition;
 use std::ops::{Bound, ControlFlow};
 use todana_core::Record;
 
-/// What is called with each record.
-pub(in crate::mem_tree) type See<'a> = &'a mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>;
+/// Called with each record.
+pub(in crate::mem_tree) type RecordCallback<'a> = &'a mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>;
 
-/// How a walk over one leaf has ended.
-pub(in crate::mem_tree) enum Walked {
-    /// `see` has had enough.
-    Enough,
-    /// Where to go on: at this key, going up, or before it, going down.
-    On(Vec<u8>),
-    /// There is nothing more in this direction.
+/// The way in which a scan of one leaf has ended.
+pub(in crate::mem_tree) enum WalkOutcome {
+    /// The callback has stopped the scan.
+    Stopped,
+    /// Continue at this key when ascending, or before it when descending.
+    ContinueAt(Vec<u8>),
+    /// There are no more records in this direction.
     Done,
 }
 
 impl Partition {
     /// Shows the records of one leaf from a key on.
-    pub(in crate::mem_tree) fn ascend(&self, slot: u32, from: Bound<&[u8]>, see: See<'_>) -> Walked {
+    pub(in crate::mem_tree) fn ascend(
+        &self,
+        slot: u32,
+        from: Bound<&[u8]>,
+        see: RecordCallback<'_>,
+    ) -> WalkOutcome {
         let key = match from {
             Bound::Included(key) | Bound::Excluded(key) => key,
             Bound::Unbounded => &[],
@@ -27,9 +32,9 @@ impl Partition {
         let at = self.at(slot, key);
         if !at.handle.is_none() {
             let flow = self.with_leaf(at.handle, |leaf| {
-                let spot = self.seek_in(leaf, key);
-                let mut next = spot.at;
-                if let (Some(found), Bound::Excluded(_)) = (&spot.found, from) {
+                let position = self.find_in(leaf, key);
+                let mut next = position.at;
+                if let (Some(found), Bound::Excluded(_)) = (&position.found, from) {
                     next += found.len;
                 }
                 let (mut key, mut digits) = (Vec::new(), [0; 20]);
@@ -42,15 +47,20 @@ impl Partition {
                 ControlFlow::Continue(())
             });
             if flow.is_break() {
-                return Walked::Enough;
+                return WalkOutcome::Stopped;
             }
         }
-        self.segment(slot).end_of(at.leaf).map_or(Walked::Done, Walked::On)
+        self.segment(slot).end_of(at.leaf).map_or(WalkOutcome::Done, WalkOutcome::ContinueAt)
     }
 
-    /// Shows the records of one leaf from a key on, downwards. `leaf`: the one where those below the key end, if the key
-    /// itself is not wanted.
-    pub(in crate::mem_tree) fn descend(&self, slot: u32, from: Bound<&[u8]>, see: See<'_>) -> Walked {
+    /// Shows the records of one leaf from a key on, descending. If the key is excluded, the leaf is
+    /// the one that contains the keys just below it.
+    pub(in crate::mem_tree) fn descend(
+        &self,
+        slot: u32,
+        from: Bound<&[u8]>,
+        see: RecordCallback<'_>,
+    ) -> WalkOutcome {
         let segment = self.segment(slot);
         let leaf_index = match from {
             Bound::Included(key) => segment.separators.up_to(key),
@@ -62,10 +72,10 @@ impl Partition {
             let flow = self.with_leaf(handle, |leaf| {
                 let end = match from {
                     Bound::Included(key) => {
-                        let spot = self.seek_in(leaf, key);
-                        spot.at + spot.found.map_or(0, |found| found.len)
+                        let position = self.find_in(leaf, key);
+                        position.at + position.found.map_or(0, |found| found.len)
                     }
-                    Bound::Excluded(key) => self.seek_in(leaf, key).at,
+                    Bound::Excluded(key) => self.find_in(leaf, key).at,
                     Bound::Unbounded => leaf.len(),
                 };
                 let places: Vec<u16> = leaf.places().take_while(|&at| at < end).map(|at| at as u16).collect();
@@ -78,10 +88,10 @@ impl Partition {
                 ControlFlow::Continue(())
             });
             if flow.is_break() {
-                return Walked::Enough;
+                return WalkOutcome::Stopped;
             }
         }
         let start = segment.start_of(leaf_index);
-        if start.is_empty() { Walked::Done } else { Walked::On(start) }
+        if start.is_empty() { WalkOutcome::Done } else { WalkOutcome::ContinueAt(start) }
     }
 }

@@ -1,36 +1,40 @@
-//! How records come into their leaves and out of them.
+//! Writes: how records are stored in leaves and removed from them.
 
 use super::super::leaf::STORED_KEY_MAX;
-use super::super::leaf::{Body, Entry, Item, NewLeaf, Spot, common_len, entry, put_record, put_stub, stored};
+use super::super::leaf::{
+    LeafBuilder, LeafEntry, LeafEntryBody, LeafItem, LeafPosition, common_len, entry, put_record, put_stub,
+    stored,
+};
 use super::super::separators::between;
-use super::{At, Partition, whole};
+use super::{LeafLocation, Partition, inline_record};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
 use crate::huge::{self, HugeRecord};
-use crate::mem_hash::Cause;
-use crate::mem_tree::survey::Happening;
-use crate::record::{BLOCK_RECORD_MAX, Elsewhere, KEY_LEN_MAX, VALUE_LEN_MAX};
+use crate::mem_hash::DepartureCause;
+use crate::mem_tree::survey::VisitEffect;
+use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, RecordReference, VALUE_LEN_MAX};
 use std::ops::Range;
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Visitor};
 
-/// A leaf that has become shorter than one such part of the longest joins a neighbour, if both together leave one free.
+/// A leaf shorter than the maximum divided by this number joins a neighbour, if the result leaves
+/// as much free.
 const SPARSE_PART: usize = 4;
 
-/// Why a visit did not come to its end.
+/// The reason why a visit failed.
 #[derive(Debug)]
-pub(in crate::mem_tree) enum Trouble {
+pub(in crate::mem_tree) enum VisitFailure {
     NoRoom(NoRoom),
     Error(Error),
 }
 
-impl From<NoRoom> for Trouble {
+impl From<NoRoom> for VisitFailure {
     fn from(no_room: NoRoom) -> Self {
-        Trouble::NoRoom(no_room)
+        VisitFailure::NoRoom(no_room)
     }
 }
 
-/// What a visitor's action comes to.
-enum Plan {
+/// What a visitor's action requires.
+enum WritePlan {
     Nothing,
     Remove,
     /// The record is in the scratch buffer, without the first `omitted` bytes of its key.
@@ -39,23 +43,23 @@ enum Plan {
         need: Need,
         omitted: usize,
     },
-    /// The record is in the scratch buffer, and too long for a leaf.
+    /// The record is in the scratch buffer and too long for a leaf.
     PutInBlock {
         plain: usize,
         need: Need,
     },
     /// A new huge record.
     PutHuge(HugeRecord),
-    /// The huge record keeps its value.
+    /// A huge record that keeps its value.
     RetagHuge(u32, Attributes),
 }
 
-/// What a visit comes to.
-struct Foreseen {
-    /// Of its key.
+/// The effect that a plan will have.
+struct PredictedEffect {
+    /// The hash of its key.
     hash: u64,
-    happening: Happening,
-    /// The plain size of the record that it ends, if that has expired.
+    effect: VisitEffect,
+    /// The plain size of the record that is replaced or removed, if that has expired.
     expired: Option<usize>,
 }
 
@@ -66,26 +70,26 @@ impl Partition {
         slot: u32,
         key: &[u8],
         visitor: &mut dyn Visitor,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), VisitFailure> {
         let at = self.open_at(slot, key)?;
         if !at.handle.is_none() {
             self.prefetch_leaf(at.handle);
         }
-        let spot = self.seek(at.handle, key);
+        let position = self.find(at.handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let outcome = self.plan(key, at, &spot, visitor, &mut scratch).and_then(|plan| {
-            let foreseen = self.foresee(key, at, &spot, &plan);
-            self.carry_out(plan, key, at, &spot, visitor, &scratch)?;
-            self.count_visit(foreseen);
+        let outcome = self.plan(key, at, &position, visitor, &mut scratch).and_then(|plan| {
+            let predicted = self.predict_effect(key, at, &position, &plan);
+            self.apply_plan(plan, key, at, &position, visitor, &scratch)?;
+            self.count_visit(predicted);
             Ok(())
         });
-        // One long record must not leave a long buffer behind.
-        if scratch.capacity() > 4 * self.shape.record_max {
+        // One long record must not leave a long buffer allocated.
+        if scratch.capacity() > 4 * self.limits.record_max {
             scratch = Vec::new();
         }
         self.scratch = scratch;
-        self.close_some(key);
+        self.close_excess(key);
         if outcome.is_ok() && self.arena.is_sparse() {
             self.compact(self.arena.effort());
         }
@@ -95,137 +99,147 @@ impl Partition {
     fn plan(
         &self,
         key: &[u8],
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
-    ) -> Result<Plan, Trouble> {
+    ) -> Result<WritePlan, VisitFailure> {
         let mut digits = [0; 20];
-        let old = spot.found.as_ref().map(|entry| self.record(self.leaf(at.handle), entry, &mut digits));
+        let old = position.found.as_ref().map(|entry| self.record(self.leaf(at.handle), entry, &mut digits));
         let (record, need) = match visitor.visit(old) {
-            Action::Keep => return Ok(Plan::Nothing),
-            Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
+            Action::Keep => return Ok(WritePlan::Nothing),
+            Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
             Action::Put(record) => (record, Need::Growth),
             Action::Retag(attributes) => match old {
-                None => return Ok(Plan::Nothing),
-                // Some bytes at most, for a record that is there: no limit may turn a read into a failure.
+                None => return Ok(WritePlan::Nothing),
+                // An existing record grows by a few bytes at most, and no limit may turn a read
+                // into a failure.
                 Some(old) => (Record { attributes, ..old }, Need::Upkeep),
             },
         };
         if key.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
             let what = if key.len() > KEY_LEN_MAX { "key" } else { "value" };
-            return Err(Trouble::Error(Error::new(
+            return Err(VisitFailure::Error(Error::new(
                 ErrorKind::Invalid,
                 format!("{what} of {} bytes is too long", key.len().max(record.value.len())),
             )));
         }
         let plain = key.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if plain <= BLOCK_RECORD_MAX {
-            // 20 digits at most are packed, into 9 bytes at least.
-            if key.len() <= STORED_KEY_MAX && plain <= self.shape.record_max {
-                let omitted = match spot.shares_prefix {
+            // The plain size is close enough: packing turns up to 20 digits into 9 bytes or more.
+            if key.len() <= STORED_KEY_MAX && plain <= self.limits.record_max {
+                let omitted = match position.shares_prefix {
                     _ if at.handle.is_none() => 0,
                     true => self.leaf(at.handle).prefix().len(),
                     false => common_len(self.leaf(at.handle).prefix(), stored(key)),
                 };
                 put_record(scratch, &key[omitted..], record.value, &record.attributes);
-                return Ok(Plan::Put { plain, need, omitted });
+                return Ok(WritePlan::Put { plain, need, omitted });
             }
             put_record(scratch, key, record.value, &record.attributes);
-            return Ok(Plan::PutInBlock { plain, need });
+            return Ok(WritePlan::PutInBlock { plain, need });
         }
-        let old_value = match spot.found {
-            Some(Entry { body: Body::Stub { elsewhere: Elsewhere::Huge(index), .. }, .. }) => {
-                Some((index, &self.huge.get(index).value))
-            }
+        let old_value = match position.found {
+            Some(LeafEntry {
+                body: LeafEntryBody::Stub { reference: RecordReference::Huge(index), .. },
+                ..
+            }) => Some((index, &self.huge.get(index).value)),
             _ => None,
         };
         if let (Some(shared), Some((index, old))) = (record.shared, old_value)
             && Arc::ptr_eq(shared, old)
         {
-            return Ok(Plan::RetagHuge(index, record.attributes));
+            return Ok(WritePlan::RetagHuge(index, record.attributes));
         }
         let value: SharedBytes = match record.shared {
             Some(shared) => Arc::clone(shared),
             None => huge::share(record.value, &self.budget)?,
         };
-        Ok(Plan::PutHuge(HugeRecord { key: key.into(), hash: 0, value, attributes: record.attributes }))
+        Ok(WritePlan::PutHuge(HugeRecord { key: key.into(), hash: 0, value, attributes: record.attributes }))
     }
 
-    /// What a plan will have come to, for statistics; `None` where nobody asks for them.
+    /// Returns the effect that a plan will have, for statistics; `None` without a sample.
     #[inline]
-    fn foresee(&self, key: &[u8], at: At, spot: &Spot, plan: &Plan) -> Option<Foreseen> {
-        let hash = self.sampled.hash(key)?;
-        let happening = match plan {
-            Plan::Nothing if spot.found.is_none() => Happening::Nothing,
-            Plan::Nothing | Plan::RetagHuge(..) => Happening::Used,
-            Plan::Put { need: Need::Upkeep, .. } | Plan::PutInBlock { need: Need::Upkeep, .. } => {
-                Happening::Used
+    fn predict_effect(
+        &self,
+        key: &[u8],
+        at: LeafLocation,
+        position: &LeafPosition,
+        plan: &WritePlan,
+    ) -> Option<PredictedEffect> {
+        let hash = self.sample.hash(key)?;
+        let effect = match plan {
+            WritePlan::Nothing if position.found.is_none() => VisitEffect::Nothing,
+            WritePlan::Nothing | WritePlan::RetagHuge(..) => VisitEffect::Used,
+            WritePlan::Put { need: Need::Upkeep, .. } | WritePlan::PutInBlock { need: Need::Upkeep, .. } => {
+                VisitEffect::Used
             }
-            Plan::Put { plain, .. } | Plan::PutInBlock { plain, .. } => Happening::Stored { plain: *plain },
-            Plan::PutHuge(record) => Happening::Stored { plain: record.plain_size() },
-            Plan::Remove => Happening::Removed,
+            WritePlan::Put { plain, .. } | WritePlan::PutInBlock { plain, .. } => {
+                VisitEffect::Stored { plain: *plain }
+            }
+            WritePlan::PutHuge(record) => VisitEffect::Stored { plain: record.plain_size() },
+            WritePlan::Remove => VisitEffect::Removed,
         };
-        let ends = matches!(happening, Happening::Stored { .. } | Happening::Removed);
-        let expired = spot.found.as_ref().filter(|_| ends).and_then(|entry| {
+        let ends = matches!(effect, VisitEffect::Stored { .. } | VisitEffect::Removed);
+        let expired = position.found.as_ref().filter(|_| ends).and_then(|entry| {
             let leaf = self.leaf(at.handle);
             let expiry = self.expiry_of(leaf, entry);
             let is_over = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
             is_over.then(|| self.plain_size(leaf, entry))
         });
-        Some(Foreseen { hash, happening, expired })
+        Some(PredictedEffect { hash, effect, expired })
     }
 
-    /// Counts what was foreseen.
+    /// Counts a predicted effect.
     #[inline]
-    fn count_visit(&mut self, foreseen: Option<Foreseen>) {
-        let Some(Foreseen { hash, happening, expired }) = foreseen else { return };
+    fn count_visit(&mut self, predicted: Option<PredictedEffect>) {
+        let Some(PredictedEffect { hash, effect, expired }) = predicted else { return };
         if let Some(plain) = expired {
-            let (seen, now) = (self.sampled.seen(hash), self.sampled.now());
-            let observer = self.sampled.observer.as_deref();
-            self.departures.count(observer, (plain, Cause::Ended, true), seen, now);
+            let (seen, now) = (self.sample.seen(hash), self.sample.now());
+            let observer = self.sample.observer.as_deref();
+            self.departures.count(observer, (plain, DepartureCause::Ended, true), seen, now);
         }
-        self.sampled.note(hash, happening);
+        self.sample.note(hash, effect);
     }
 
-    fn carry_out(
+    fn apply_plan(
         &mut self,
-        plan: Plan,
+        plan: WritePlan,
         key: &[u8],
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         visitor: &mut dyn Visitor,
         scratch: &[u8],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), VisitFailure> {
         match plan {
-            Plan::Nothing => {}
-            Plan::Remove => {
-                self.remove(at, spot)?;
+            WritePlan::Nothing => {}
+            WritePlan::Remove => {
+                self.remove(at, position)?;
                 visitor.applied(None);
             }
-            Plan::RetagHuge(index, attributes) => {
+            WritePlan::RetagHuge(index, attributes) => {
                 self.classes.remove(self.huge.get(index).plain_size());
                 self.huge.get_mut(index).attributes = attributes;
                 self.classes.add(self.huge.get(index).plain_size());
                 visitor.applied(Some(self.huge.get(index).record()));
             }
-            Plan::Put { plain, need, omitted } => {
-                self.put(at, spot, key, scratch, omitted, plain, need)?;
-                // The scratch buffer holds what the leaf now holds.
-                let parts = whole(scratch);
+            WritePlan::Put { plain, need, omitted } => {
+                self.put(at, position, key, scratch, omitted, plain, need)?;
+                // The scratch buffer contains the record as stored.
+                let parts = inline_record(scratch);
                 let mut digits = [0; 20];
                 let value = parts.value_text(scratch, &mut digits);
                 visitor.applied(Some(Record::new(value, parts.attributes(scratch))));
             }
-            Plan::PutInBlock { plain, need } => {
-                let block = self.put_in_block(at, spot, key, scratch, plain, need)?;
-                visitor.applied(Some(self.record_elsewhere(Elsewhere::Block(block.0), &mut [0; 20])));
+            WritePlan::PutInBlock { plain, need } => {
+                let block = self.put_in_block(at, position, key, scratch, plain, need)?;
+                visitor.applied(Some(self.referenced_record(RecordReference::Block(block.0), &mut [0; 20])));
             }
-            Plan::PutHuge(record) => {
+            WritePlan::PutHuge(record) => {
                 let plain = record.plain_size();
                 let index = self.huge.insert(record);
                 if let Err(no_room) =
-                    self.put_stub(at, spot, key, Elsewhere::Huge(index), plain, Need::Growth)
+                    self.put_stub(at, position, key, RecordReference::Huge(index), plain, Need::Growth)
                 {
                     self.huge.remove(index);
                     return Err(no_room.into());
@@ -236,21 +250,25 @@ impl Partition {
         Ok(())
     }
 
-    /// Puts the record into a block of its own, and its stub into the leaf; returns the block.
+    /// Stores a record in a block of its own and a stub in the leaf. Returns the block.
     fn put_in_block(
         &mut self,
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         key: &[u8],
         bytes: &[u8],
         plain: usize,
         need: Need,
     ) -> Result<Handle, NoRoom> {
-        if let Some(Entry { body: Body::Stub { elsewhere: Elsewhere::Block(old), .. }, .. }) = &spot.found {
+        if let Some(LeafEntry {
+            body: LeafEntryBody::Stub { reference: RecordReference::Block(old), .. },
+            ..
+        }) = &position.found
+        {
             let old = Handle(*old);
-            let old_len = whole(self.arena.bytes(old)).value.end;
+            let old_len = inline_record(self.arena.bytes(old)).value.end;
             if Arena::block_size(old_len, Kind::Record) == Arena::block_size(bytes.len(), Kind::Record) {
-                let old_plain = self.plain_at(at, spot).expect("it is there");
+                let old_plain = self.plain_at(at, position).expect("it is there");
                 self.arena.write(old, 0, bytes);
                 self.block_bytes = self.block_bytes - old_len + bytes.len();
                 self.classes.remove(old_plain);
@@ -261,53 +279,53 @@ impl Partition {
         let block = self.arena.alloc(bytes.len(), Kind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += bytes.len();
-        let outcome = self.put_stub(at, spot, key, Elsewhere::Block(block.0), plain, need);
+        let outcome = self.put_stub(at, position, key, RecordReference::Block(block.0), plain, need);
         if outcome.is_err() {
-            self.free_elsewhere(Elsewhere::Block(block.0));
+            self.free_referenced(RecordReference::Block(block.0));
         }
         outcome.map(|()| block)
     }
 
     fn put_stub(
         &mut self,
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         key: &[u8],
-        elsewhere: Elsewhere,
+        reference: RecordReference,
         plain: usize,
         need: Need,
     ) -> Result<(), NoRoom> {
         let omitted =
             if at.handle.is_none() { 0 } else { common_len(self.leaf(at.handle).prefix(), stored(key)) };
         let mut stub = Vec::new();
-        put_stub(&mut stub, key, omitted, elsewhere);
-        self.put(at, spot, key, &stub, omitted, plain, need)
+        put_stub(&mut stub, key, omitted, reference);
+        self.put(at, position, key, &stub, omitted, plain, need)
     }
 
-    fn plain_at(&self, at: At, spot: &Spot) -> Option<usize> {
-        spot.found.as_ref().map(|entry| self.plain_size(self.leaf(at.handle), entry))
+    fn plain_at(&self, at: LeafLocation, position: &LeafPosition) -> Option<usize> {
+        position.found.as_ref().map(|entry| self.plain_size(self.leaf(at.handle), entry))
     }
 
-    /// Puts these bytes (a whole record or a stub, without the first `omitted` bytes of the key) in place of what is at the
-    /// spot.
+    /// Stores the bytes of a complete record or a stub, without the first `omitted` bytes of the
+    /// key, in place of the old record.
     #[allow(clippy::too_many_arguments, reason = "they are what a put is")]
     fn put(
         &mut self,
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         key: &[u8],
         bytes: &[u8],
         omitted: usize,
         plain: usize,
         need: Need,
     ) -> Result<(), NoRoom> {
-        let old_plain = self.plain_at(at, spot);
+        let old_plain = self.plain_at(at, position);
         let mut new = std::mem::take(&mut self.new);
-        let outcome = self.put_bytes(at, spot, key, bytes, omitted, need, &mut new);
+        let outcome = self.put_bytes(at, position, key, bytes, omitted, need, &mut new);
         self.new = new;
         outcome?;
-        if let Some(Entry { body: Body::Stub { elsewhere, .. }, .. }) = &spot.found {
-            self.free_elsewhere(*elsewhere);
+        if let Some(LeafEntry { body: LeafEntryBody::Stub { reference, .. }, .. }) = &position.found {
+            self.free_referenced(*reference);
         }
         match old_plain {
             Some(old) => self.classes.remove(old),
@@ -320,41 +338,47 @@ impl Partition {
     #[allow(clippy::too_many_arguments, reason = "they are what a put is")]
     fn put_bytes(
         &mut self,
-        at: At,
-        spot: &Spot,
+        at: LeafLocation,
+        position: &LeafPosition,
         key: &[u8],
         bytes: &[u8],
         omitted: usize,
         need: Need,
-        new: &mut NewLeaf,
+        new: &mut LeafBuilder,
     ) -> Result<(), NoRoom> {
-        if spot.shares_prefix {
-            let old_len = spot.found.as_ref().map_or(0, |entry| entry.len);
+        if position.shares_prefix {
+            let old_len = position.found.as_ref().map_or(0, |entry| entry.len);
             if old_len == bytes.len() {
-                self.arena.write(at.handle, spot.at, bytes);
+                self.arena.write(at.handle, position.at, bytes);
                 return Ok(());
             }
             let leaf = self.leaf(at.handle);
             let len = leaf.len();
-            if len + bytes.len() - old_len <= self.shape.leaf_max
-                && leaf.adjust(spot, old_len, bytes, &mut new.header)
+            if len + bytes.len() - old_len <= self.limits.leaf_max
+                && leaf.adjust(position, old_len, bytes, &mut new.header)
             {
-                return self.splice(at, spot.at..spot.at + old_len, bytes, &new.header, need);
+                return self.splice(at, position.at..position.at + old_len, bytes, &new.header, need);
             }
-            leaf.splice(spot, old_len, bytes, new);
-            let is_long = new.image.len() > self.shape.leaf_max;
-            if !is_long || new.fits(leaf.places().count() + usize::from(old_len == 0), self.shape.leaf_max) {
+            leaf.splice(position, old_len, bytes, new);
+            let is_long = new.image.len() > self.limits.leaf_max;
+            if !is_long || new.fits(leaf.places().count() + usize::from(old_len == 0), self.limits.leaf_max) {
                 return self.store(at, &new.image, need);
             }
         }
-        self.rebuild(at, spot, Item { bytes, entry: entry(bytes, 0), prefix: &key[..omitted] }, need, new)
+        self.rebuild(
+            at,
+            position,
+            LeafItem { bytes, entry: entry(bytes, 0), prefix: &key[..omitted] },
+            need,
+            new,
+        )
     }
 
     /// Replaces a range of a leaf, and its header.
     #[inline]
     fn splice(
         &mut self,
-        at: At,
+        at: LeafLocation,
         range: Range<usize>,
         insert: &[u8],
         header: &[u8],
@@ -371,8 +395,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Puts these bytes in the place of a leaf, or makes one of them.
-    fn store(&mut self, at: At, image: &[u8], need: Need) -> Result<(), NoRoom> {
+    /// Replaces the contents of a leaf, or creates a leaf.
+    fn store(&mut self, at: LeafLocation, image: &[u8], need: Need) -> Result<(), NoRoom> {
         let old_len = if at.handle.is_none() { 0 } else { self.leaf(at.handle).len() };
         self.leaf_bytes = self.leaf_bytes + image.len() - old_len;
         if old_len != 0
@@ -397,29 +421,29 @@ impl Partition {
         Ok(())
     }
 
-    /// Writes a leaf anew with a record put in, as one leaf or several.
+    /// Rebuilds a leaf with an added record, as one leaf or several.
     fn rebuild(
         &mut self,
-        at: At,
-        spot: &Spot,
-        item: Item<'_>,
+        at: LeafLocation,
+        position: &LeafPosition,
+        item: LeafItem<'_>,
         need: Need,
-        new: &mut NewLeaf,
+        new: &mut LeafBuilder,
     ) -> Result<(), NoRoom> {
         let (mut items, mut place) = (Vec::new(), 0);
         if !at.handle.is_none() {
             let leaf = self.leaf(at.handle);
             for entry in leaf.entries() {
-                place += usize::from(entry.at < spot.at);
-                if entry.at != spot.at || spot.found.is_none() {
-                    items.push(Item { bytes: leaf.bytes(), entry, prefix: leaf.prefix() });
+                place += usize::from(entry.at < position.at);
+                if entry.at != position.at || position.found.is_none() {
+                    items.push(LeafItem { bytes: leaf.bytes(), entry, prefix: leaf.prefix() });
                 }
             }
         }
         items.insert(place, item);
         let (mut ranges, mut images) = (Vec::new(), Vec::new());
-        let leaf_max = self.shape.leaf_max;
-        divide(&items, 0..items.len(), Some(place), leaf_max, new, &mut ranges, &mut images);
+        let leaf_max = self.limits.leaf_max;
+        divide_items(&items, 0..items.len(), Some(place), leaf_max, new, &mut ranges, &mut images);
         let between: Vec<Vec<u8>> = ranges[1..]
             .iter()
             .map(|range: &Range<usize>| self.between(&items[range.start - 1], &items[range.start]))
@@ -428,16 +452,16 @@ impl Partition {
         self.replace(at.slot, at.leaf..at.leaf + 1, &images, &between, need)
     }
 
-    /// The shortest key between those of two items.
-    fn between(&self, left: &Item<'_>, right: &Item<'_>) -> Vec<u8> {
-        let key = |item: &Item<'_>| match &item.entry.body {
-            Body::Stub { elsewhere, is_cut: true } => self.key_elsewhere(*elsewhere).to_vec(),
+    /// Returns the shortest key that separates two items.
+    fn between(&self, left: &LeafItem<'_>, right: &LeafItem<'_>) -> Vec<u8> {
+        let key = |item: &LeafItem<'_>| match &item.entry.body {
+            LeafEntryBody::Stub { reference, is_cut: true } => self.referenced_key(*reference).to_vec(),
             _ => item.key(),
         };
         between(&key(left), &key(right)).to_vec()
     }
 
-    /// Puts new leaves in the place of some; `between` divides the new ones.
+    /// Replaces some leaves by new ones, which `between` separates.
     pub(super) fn replace(
         &mut self,
         slot: u32,
@@ -470,79 +494,79 @@ impl Partition {
         self.free_leaf(slot, leaves.start);
         self.segment_mut(slot).replace(leaves.start, &handles, between);
         let now = self.segment(slot).bytes();
-        self.weigh_index(before, now);
+        self.update_index_bytes(before, now);
         Ok(())
     }
 
-    /// Gives a leaf's block back.
+    /// Frees the block of a leaf.
     fn free_leaf(&mut self, slot: u32, leaf: usize) {
         let handle = self.segment(slot).leaves[leaf];
         if !handle.is_none() {
             let len = self.block_len(handle);
-            self.forget_closed(handle);
+            self.uncount_closed(handle);
             self.leaf_bytes -= len;
             self.arena.free(handle, len, Kind::Bucket);
         }
     }
 
-    pub(super) fn free_elsewhere(&mut self, elsewhere: Elsewhere) {
-        match elsewhere {
-            Elsewhere::Block(handle) => {
-                let len = whole(self.arena.bytes(Handle(handle))).value.end;
+    pub(super) fn free_referenced(&mut self, reference: RecordReference) {
+        match reference {
+            RecordReference::Block(handle) => {
+                let len = inline_record(self.arena.bytes(Handle(handle))).value.end;
                 self.block_bytes -= len;
                 self.arena.free(Handle(handle), len, Kind::Record);
             }
-            Elsewhere::Huge(index) => self.huge.remove(index),
+            RecordReference::Huge(index) => self.huge.remove(index),
         }
     }
 
-    fn remove(&mut self, at: At, spot: &Spot) -> Result<(), NoRoom> {
-        let plain = self.plain_at(at, spot).expect("only what is there is removed");
-        let found = spot.found.as_ref().expect("only what is there is removed");
+    fn remove(&mut self, at: LeafLocation, position: &LeafPosition) -> Result<(), NoRoom> {
+        let plain = self.plain_at(at, position).expect("only what is there is removed");
+        let found = position.found.as_ref().expect("only what is there is removed");
         let leaf = self.leaf(at.handle);
         if found.len == leaf.len() - leaf.records_at() {
             self.remove_leaf(at.slot, at.leaf);
         } else {
             let mut new = std::mem::take(&mut self.new);
             let leaf = self.leaf(at.handle);
-            let outcome = if leaf.adjust(spot, found.len, &[], &mut new.header) {
-                self.splice(at, spot.at..spot.at + found.len, &[], &new.header, Need::Upkeep)
+            let outcome = if leaf.adjust(position, found.len, &[], &mut new.header) {
+                self.splice(at, position.at..position.at + found.len, &[], &new.header, Need::Upkeep)
             } else {
-                leaf.splice(spot, found.len, &[], &mut new);
+                leaf.splice(position, found.len, &[], &mut new);
                 self.store(at, &new.image, Need::Upkeep)
             };
             self.new = new;
             outcome?;
             self.join_if_sparse(at.slot, at.leaf);
         }
-        if let Body::Stub { elsewhere, .. } = found.body {
-            self.free_elsewhere(elsewhere);
+        if let LeafEntryBody::Stub { reference, .. } = found.body {
+            self.free_referenced(reference);
         }
         self.classes.remove(plain);
         self.records -= 1;
         Ok(())
     }
 
-    /// Takes a leaf out with all that is in it.
+    /// Removes a leaf with all of its records.
     pub(super) fn remove_leaf(&mut self, slot: u32, leaf: usize) {
         let before = self.segment(slot).bytes();
         self.free_leaf(slot, leaf);
         self.segment_mut(slot).remove(leaf);
         let now = self.segment(slot).bytes();
-        self.weigh_index(before, now);
+        self.update_index_bytes(before, now);
     }
 
     pub(super) fn join_if_sparse(&mut self, slot: u32, leaf: usize) {
-        if self.leaf(self.segment(slot).leaves[leaf]).len() < self.shape.leaf_max / SPARSE_PART {
+        if self.leaf(self.segment(slot).leaves[leaf]).len() < self.limits.leaf_max / SPARSE_PART {
             self.join(slot, leaf);
         }
     }
 
-    /// Makes one leaf of this one and a neighbour, if that is short enough.
+    /// Merges a leaf with a neighbour if the result is short enough.
     fn join(&mut self, slot: u32, leaf: usize) {
         let leaves = &self.segment(slot).leaves;
-        let joined_max = self.shape.leaf_max - self.shape.leaf_max / SPARSE_PART;
-        // One that is closed stays so.
+        let joined_max = self.limits.leaf_max - self.limits.leaf_max / SPARSE_PART;
+        // Closed leaves stay closed.
         let len = |leaf: usize| {
             if self.is_closed(leaves[leaf]) { usize::MAX / 2 } else { self.leaf(leaves[leaf]).len() }
         };
@@ -553,32 +577,32 @@ impl Partition {
             (false, true) => leaf - 1,
             (false, false) => return,
         };
-        let items: Vec<Item<'_>> = [leaves[first], leaves[first + 1]]
+        let items: Vec<LeafItem<'_>> = [leaves[first], leaves[first + 1]]
             .into_iter()
             .flat_map(|handle| {
                 let leaf = self.leaf(handle);
                 let (bytes, prefix) = (leaf.bytes(), leaf.prefix());
-                leaf.entries().map(move |entry| Item { bytes, entry, prefix })
+                leaf.entries().map(move |entry| LeafItem { bytes, entry, prefix })
             })
             .collect();
-        let mut new = NewLeaf::default();
+        let mut new = LeafBuilder::default();
         new.build(&items);
-        // The shorter prefix may make it too long after all.
-        if new.fits(items.len(), self.shape.leaf_max) {
+        // The shorter common prefix may make the result too long.
+        if new.fits(items.len(), self.limits.leaf_max) {
             drop(items);
-            // The system may refuse a block; then they stay apart.
+            // If the system refuses a block, the leaves stay separate.
             let _ = self.replace(slot, first..first + 2, &[new.image], &[], Need::Upkeep);
         }
     }
 }
 
-/// Divides items into leaves; `place`: the one that is new.
-fn divide(
-    items: &[Item<'_>],
+/// Divides items into leaves. `place` is the index of the new item.
+fn divide_items(
+    items: &[LeafItem<'_>],
     range: Range<usize>,
     place: Option<usize>,
     leaf_max: usize,
-    new: &mut NewLeaf,
+    new: &mut LeafBuilder,
     ranges: &mut Vec<Range<usize>>,
     images: &mut Vec<Vec<u8>>,
 ) {
@@ -589,11 +613,11 @@ fn divide(
         return;
     }
     let middle = match place {
-        // What comes in order, upwards or downwards, leaves full leaves behind.
+        // Keys in ascending or descending order leave full leaves.
         Some(place) if place + 1 == range.end => place,
         Some(place) if place == range.start => place + 1,
         _ => {
-            let len = |item: &Item<'_>| item.entry.len;
+            let len = |item: &LeafItem<'_>| item.entry.len;
             let half = items[range.clone()].iter().map(len).sum::<usize>() / 2;
             let mut sum = 0;
             let middle = items[range.clone()].iter().position(|item| {
@@ -603,6 +627,6 @@ fn divide(
             (range.start + middle.unwrap_or(range.len() / 2)).clamp(range.start + 1, range.end - 1)
         }
     };
-    divide(items, range.start..middle, None, leaf_max, new, ranges, images);
-    divide(items, middle..range.end, None, leaf_max, new, ranges, images);
+    divide_items(items, range.start..middle, None, leaf_max, new, ranges, images);
+    divide_items(items, middle..range.end, None, leaf_max, new, ranges, images);
 }

@@ -1,0 +1,553 @@
+//! Eviction: S3-FIFO (Yang et al., SOSP 2023) within one bucket at a time.
+//!
+//! A clock hand visits the buckets of the shard, and stops in proportion to the number of records
+//! in each, so that every record is considered equally often. At each stop it evicts one record.
+//! This is the oldest of the small queue, unless it was used since it arrived; then it moves to the
+//! main queue. Or it is the oldest of the main queue that was not used since it was last passed
+//! over. A key that returns while the bucket has a ghost of it counts as used.
+//!
+//! The size of the small queue adapts to returning keys: a ghost of the small queue means that it
+//! is too small, one of the main queue that it is too large (as ARC does with its two lists;
+//! Megiddo and Modha, FAST 2003). All constants are those that performed best over several traces;
+//! see docs/engines.md, "Eviction".
+//!
+//! Expired records are removed first, then records of the small queue that have an expiry.
+
+use super::departures::DepartureCause;
+use super::key::Key;
+use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
+use super::record::{self, END, EntryBody, RecordReference};
+use super::shard::{HashShard, RecordLocation, low_hash};
+use super::uses::NotedUse;
+use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
+use todana_core::Expiry;
+
+/// The fraction of a bucket that the small queue may use: at first, at least and at most.
+const SMALL_FIRST: f32 = 0.2;
+const SMALL_LEAST: f32 = 0.1;
+const SMALL_MOST: f32 = 0.5;
+/// The change of that fraction by one returning ghost, multiplied by the number of records of the
+/// shard.
+const STEP: f32 = 30.0;
+
+/// The eviction state of a shard.
+pub(super) struct EvictionState {
+    /// The bucket at the hand.
+    hand: usize,
+    /// Records that the hand has passed without an eviction.
+    credit: f32,
+    /// The fraction of a bucket that the small queue may use.
+    small_share: f32,
+    /// The fractions of recent evictions from each queue (moving averages).
+    from_small: f32,
+    from_main: f32,
+    /// Bytes by which buckets have grown without a matching eviction since memory became scarce.
+    /// Negative if more was evicted.
+    debt: isize,
+    /// Evicts for maintenance, not for a write.
+    pub(super) is_background: bool,
+    /// The records passed over in the current bucket, and whether they were in the small queue.
+    passed: Vec<(EvictionCandidate, bool)>,
+    /// The records of the current bucket, or those that remain.
+    pub(super) candidates: Vec<EvictionCandidate>,
+    content: Vec<u8>,
+}
+
+/// A record of the current bucket.
+#[derive(Clone, Copy)]
+pub(super) struct EvictionCandidate {
+    at: u32,
+    len: u32,
+    mark: UseMark,
+}
+
+/// What must be accounted for when a record leaves its bucket.
+pub(super) struct DepartingRecord {
+    pub(super) plain: usize,
+    pub(super) expires: bool,
+    /// The low bits of the hash of its key.
+    pub(super) hash: u32,
+    reference: Option<RecordReference>,
+}
+
+impl EvictionState {
+    pub(super) fn new() -> EvictionState {
+        EvictionState {
+            hand: 0,
+            credit: 0.0,
+            small_share: SMALL_FIRST,
+            from_small: 0.5,
+            from_main: 0.5,
+            debt: 0,
+            is_background: false,
+            passed: Vec::new(),
+            candidates: Vec::new(),
+            content: Vec::new(),
+        }
+    }
+
+    fn step(&self, records: u64) -> f32 {
+        STEP / records.max(1) as f32
+    }
+
+    /// Adapts the small queue to the return of a key that was evicted from the given queue.
+    fn returned(&mut self, was_main: bool, records: u64) {
+        let (small, main) = (self.from_small.max(0.01), self.from_main.max(0.01));
+        let change = if was_main { -(small / main).max(1.0) } else { (main / small).max(1.0) };
+        self.small_share = (self.small_share + change * self.step(records)).clamp(SMALL_LEAST, SMALL_MOST);
+    }
+
+    fn gone(&mut self, was_main: bool, records: u64) {
+        let rate = 1.0 / records.max(1) as f32;
+        let toward =
+            |average: &mut f32, is_it: bool| *average += rate * (f32::from(u8::from(is_it)) - *average);
+        toward(&mut self.from_small, !was_main);
+        toward(&mut self.from_main, was_main);
+    }
+
+    /// Returns the index of the record to evict. Records passed over on the way move to the end;
+    /// each is reported together with whether it was in the small queue.
+    fn choose(
+        slots: &mut Vec<EvictionCandidate>,
+        small_share: f32,
+        expires: impl Fn(EvictionCandidate) -> bool,
+        mut pass: impl FnMut(EvictionCandidate, bool),
+    ) -> usize {
+        let small_max = (small_share * slots.len() as f32).max(1.0);
+        loop {
+            let smalls = slots.iter().filter(|slot| !slot.mark.is_main()).count();
+            let takes_small = smalls == slots.len() || smalls as f32 >= small_max;
+            if takes_small {
+                let unused = |slot: &&EvictionCandidate| !slot.mark.is_main() && slot.mark.uses() == 0;
+                if let Some(at) = slots.iter().position(|slot| unused(&slot) && expires(*slot)) {
+                    return at;
+                }
+            }
+            let oldest = slots.iter().position(|slot| slot.mark.is_main() != takes_small);
+            // The fallback cannot happen: if no record of the small queue is wanted, there is one
+            // in the main queue.
+            let at = oldest.unwrap_or(0);
+            let uses = slots[at].mark.uses();
+            if uses == 0 {
+                return at;
+            }
+            let mut passed = slots.remove(at);
+            pass(passed, takes_small);
+            passed.mark = passed.mark.passed(if takes_small { 0 } else { uses - 1 });
+            slots.push(passed);
+        }
+    }
+}
+
+impl HashShard {
+    /// Returns true if uses are noted: memory has become scarce and something may be evicted.
+    #[inline]
+    pub(super) fn notes_uses(&self) -> bool {
+        self.records_max != u64::MAX || self.budget.notes_uses()
+    }
+
+    /// Counts a use of the record of this key. `stores` marks it as unread because it has a new
+    /// value.
+    pub(super) fn enter_use(&mut self, key: &Key<'_>, stores: bool) {
+        let bucket = self.directory.bucket_of(key.hash);
+        let location = self.find(self.directory.get(bucket), key);
+        if let Some(of) = self.use_at(bucket, &location) {
+            self.enter(of);
+        }
+        if let (true, RecordLocation::Inline { at } | RecordLocation::Indirect { at, .. }) =
+            (stores, location)
+        {
+            self.mark_stored(bucket, at);
+        }
+    }
+
+    /// Returns the use of the record at this location, unless its mark already counts the maximum.
+    #[inline]
+    pub(super) fn use_at(&self, bucket: usize, location: &RecordLocation) -> Option<NotedUse> {
+        let (RecordLocation::Inline { at } | RecordLocation::Indirect { at, .. }) = *location else {
+            return None;
+        };
+        let bytes = self.arena.bytes(self.directory.get(bucket));
+        let (mut index, mut here) = (0, 0);
+        while here < at {
+            here = record::next(bytes, here);
+            index += 1;
+        }
+        let end = record::end(bytes, here);
+        let is_news = match BucketTail::read(bytes, end) {
+            tail @ BucketTail::Queue { .. } => tail.mark(index).used().is_some(),
+            // A bucket gets its marks with its next change, or now if its block has space: reads
+            // must not make it grow.
+            BucketTail::Plain => {
+                let tail_len = tail_len(records_in(bytes));
+                tail_len > 1 && size(end + tail_len) == size(end + 1)
+            }
+        };
+        is_news.then_some(NotedUse { bucket, end, index })
+    }
+
+    /// Enters the uses noted by readers. Must be called first after locking the shard for writing.
+    #[inline]
+    pub(super) fn enter_noted_uses(&mut self) {
+        if !self.uses.is_empty() {
+            self.enter_all();
+        }
+    }
+
+    fn enter_all(&mut self) {
+        while let Some(of) = self.uses.take() {
+            self.enter(of);
+        }
+    }
+
+    /// Enters a use. The bucket has not changed since the use was noted, except for its marks.
+    fn enter(&mut self, NotedUse { bucket, end, index }: NotedUse) {
+        let handle = self.directory.get(bucket);
+        let bytes = self.arena.bytes(handle);
+        debug_assert_eq!(record::end(bytes, 0), end);
+        match BucketTail::read(bytes, end) {
+            tail @ BucketTail::Queue { .. } => {
+                if let Some(mark) = tail.mark(index).used() {
+                    let (at, byte) = marked(bytes, end, index, mark);
+                    self.arena.write(handle, at, &[byte]);
+                }
+            }
+            BucketTail::Plain => {
+                self.collect_candidates(handle);
+                let mark = &mut self.eviction.candidates[index].mark;
+                *mark = mark.used().unwrap_or(*mark);
+                let _ = self.rewrite(bucket, Some(GhostList::default()), None);
+            }
+        }
+    }
+
+    /// Collects the records of a bucket with their marks. Returns its ghosts if it has marks.
+    pub(super) fn collect_candidates(&mut self, handle: Handle) -> Option<GhostList> {
+        self.eviction.candidates.clear();
+        if handle.is_none() {
+            return None;
+        }
+        let bytes = self.arena.bytes(handle);
+        let mut at = 0;
+        while let Some(entry) = record::entry(bytes, at) {
+            let slot = EvictionCandidate { at: at as u32, len: entry.len as u32, mark: UseMark::default() };
+            self.eviction.candidates.push(slot);
+            at += entry.len;
+        }
+        let tail = BucketTail::read(bytes, at);
+        for (index, slot) in self.eviction.candidates.iter_mut().enumerate() {
+            slot.mark = tail.mark(index);
+        }
+        match tail {
+            BucketTail::Plain => None,
+            BucketTail::Queue { ghosts, .. } => Some(ghosts),
+        }
+    }
+
+    /// Rewrites the bucket with the collected records, followed by a newcomer. Without ghosts it
+    /// gets no marks.
+    pub(super) fn rewrite(
+        &mut self,
+        bucket: usize,
+        ghosts: Option<GhostList>,
+        newcomer: Option<(&[u8], UseMark)>,
+    ) -> Result<(), NoRoom> {
+        let handle = self.directory.get(bucket);
+        let mut content = std::mem::take(&mut self.eviction.content);
+        content.clear();
+        let (bytes, old_end, old_len) = if handle.is_none() {
+            (&[][..], 0, 0)
+        } else {
+            let bytes = self.arena.bytes(handle);
+            let end = record::end(bytes, 0);
+            (bytes, end, end + BucketTail::len_at(bytes, end))
+        };
+        for slot in &self.eviction.candidates {
+            content.extend_from_slice(&bytes[slot.at as usize..][..slot.len as usize]);
+        }
+        if let Some((record, mark)) = newcomer {
+            let slot = EvictionCandidate { at: 0, len: record.len() as u32, mark };
+            content.extend_from_slice(record);
+            self.eviction.candidates.push(slot);
+        }
+        let new_end = content.len();
+        let outcome = if self.eviction.candidates.is_empty() {
+            if !handle.is_none() {
+                self.arena.free(handle, old_len, Kind::Bucket);
+            }
+            Ok(Handle::NONE)
+        } else {
+            match ghosts {
+                Some(ghosts) => {
+                    put_tail(&mut content, ghosts, self.eviction.candidates.iter().map(|slot| slot.mark))
+                }
+                None => content.push(END),
+            }
+            let need = if newcomer.is_some() { Need::Growth } else { Need::Upkeep };
+            self.replace(handle, old_len, &content, need)
+        };
+        self.eviction.content = content;
+        let new = outcome?;
+        let new_len = if new.is_none() { 0 } else { self.eviction.content.len() };
+        self.eviction.debt += new_len as isize - old_len as isize;
+        if new != handle {
+            self.directory.set(bucket, new);
+        }
+        self.bucket_bytes = self.bucket_bytes + new_end - old_end;
+        Ok(())
+    }
+
+    /// Replaces the contents of a block, or moves them to a new block of the right size.
+    pub(super) fn replace(
+        &mut self,
+        old: Handle,
+        old_len: usize,
+        content: &[u8],
+        need: Need,
+    ) -> Result<Handle, NoRoom> {
+        let new = if !old.is_none() && size(old_len) == size(content.len()) {
+            old
+        } else {
+            let need = if content.len() > old_len { need } else { Need::Upkeep };
+            let new = self.arena.alloc(content.len(), Kind::Bucket, need)?;
+            if !old.is_none() {
+                self.arena.free(old, old_len, Kind::Bucket);
+            }
+            new
+        };
+        self.arena.write(new, 0, content);
+        Ok(new)
+    }
+
+    /// Appends a new record to its bucket. If the bucket has a ghost of the key, the record counts
+    /// as used.
+    pub(super) fn put_newcomer(&mut self, bucket: usize, key: &Key<'_>, bytes: &[u8]) -> Result<(), NoRoom> {
+        let mut ghosts = self.collect_candidates(self.directory.get(bucket)).unwrap_or_default();
+        let mark = match ghosts.take(key.hash as u32) {
+            Some(was_main) => {
+                self.eviction.returned(was_main, self.records);
+                // A key from the main queue waits once more in the small queue.
+                UseMark::new(1, !was_main)
+            }
+            None => UseMark::default(),
+        };
+        self.rewrite(bucket, Some(ghosts), Some((bytes, mark)))
+    }
+
+    /// Marks the record at `at` as unread.
+    fn mark_stored(&mut self, bucket: usize, at: usize) {
+        let handle = self.directory.get(bucket);
+        let bytes = self.arena.bytes(handle);
+        let (mut index, mut here) = (0, 0);
+        while here < at {
+            here = record::next(bytes, here);
+            index += 1;
+        }
+        let end = record::end(bytes, at);
+        let tail = BucketTail::read(bytes, end);
+        if let BucketTail::Queue { .. } = tail {
+            let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
+            self.arena.write(handle, at, &[byte]);
+        }
+    }
+
+    /// Removes the record at `at` from a bucket with marks.
+    pub(super) fn remove_marked(&mut self, bucket: usize, at: usize) -> Result<(), NoRoom> {
+        let ghosts = self.collect_candidates(self.directory.get(bucket));
+        self.eviction.candidates.retain(|slot| slot.at as usize != at);
+        self.rewrite(bucket, ghosts, None)
+    }
+
+    /// Evicts as much as was added, before a newcomer is added while memory is scarce. Returns true
+    /// if any record was evicted; earlier locations in buckets are then invalid.
+    pub(super) fn evict_for_newcomer(&mut self) -> bool {
+        let records = self.records;
+        for _ in 0..2 * self.directory.len() {
+            let is_full = self.records >= self.records_max;
+            // With a memory limit, the debt is repaid by evictions. When there is room again, it is
+            // cancelled.
+            let is_in_debt = self.eviction.debt > 0 && self.budget.is_tight();
+            if !is_full && !is_in_debt {
+                break;
+            }
+            if self.evict_next().is_none() {
+                break;
+            }
+        }
+        if !self.budget.is_tight() {
+            self.eviction.debt = 0;
+        }
+        // Excess evictions are not credited: other writers have used that memory.
+        self.eviction.debt = self.eviction.debt.max(0);
+        self.records != records
+    }
+
+    /// Moves the hand to the next eviction. Returns the number of bytes freed; `None` if there is
+    /// nothing to evict.
+    fn evict_next(&mut self) -> Option<usize> {
+        let buckets = self.directory.len();
+        let per_bucket = self.records as f32 / buckets as f32;
+        if self.records == 0 {
+            return None;
+        }
+        // On average, each step except the last adds some credit.
+        for _ in 0..4 * buckets + 64 {
+            if self.eviction.credit >= per_bucket && !self.directory.get(self.hand()).is_none() {
+                self.eviction.credit -= per_bucket;
+                let bucket = self.hand();
+                return self.evict_from(bucket);
+            }
+            self.eviction.hand = (self.hand() + 1) % buckets;
+            let handle = self.directory.get(self.eviction.hand);
+            if !handle.is_none() {
+                self.eviction.credit += records_in(self.arena.bytes(handle)) as f32;
+            }
+            // The next bucket will be visited soon.
+            self.prefetch_bucket((self.eviction.hand + 1) % buckets);
+        }
+        None
+    }
+
+    fn hand(&self) -> usize {
+        // The directory may have shrunk.
+        self.eviction.hand % self.directory.len()
+    }
+
+    /// Evicts one record of a bucket, or all expired ones. Returns the number of bytes freed;
+    /// `None` if the system refuses even a smaller block, and the bucket is unchanged.
+    fn evict_from(&mut self, bucket: usize) -> Option<usize> {
+        let handle = self.directory.get(bucket);
+        let mut ghosts = self.collect_candidates(handle).unwrap_or_default();
+        let mut slots = std::mem::take(&mut self.eviction.candidates);
+        let now = self.budget.now();
+        let mut gone = Vec::new();
+        slots.retain(|slot| {
+            let has_expired = !self.expiry_at(handle, *slot).is_live(now);
+            if has_expired {
+                gone.push(*slot);
+            }
+            !has_expired
+        });
+        let expired = gone.len();
+        let bytes = self.arena.bytes(handle);
+        let old_end = record::end(bytes, 0);
+        let old_size = size(old_end + BucketTail::len_at(bytes, old_end));
+        let mut end = old_end - gone.iter().map(|slot| slot.len as usize).sum::<usize>();
+        // Evict one record, or more if that makes space for the bucket's first marks.
+        let grows = |end: usize, records: usize| size(end + tail_len(records)) > old_size;
+        let must_fit = self.budget.notes_uses();
+        let mut passed = std::mem::take(&mut self.eviction.passed);
+        passed.clear();
+        while !slots.is_empty() && (gone.is_empty() || must_fit && grows(end, slots.len())) {
+            let share = self.eviction.small_share;
+            let expires = |slot| self.expiry_at(handle, slot) != Expiry::Never;
+            let at = EvictionState::choose(&mut slots, share, expires, |slot, was_small| {
+                passed.push((slot, was_small))
+            });
+            let slot = slots.remove(at);
+            let bytes = self.arena.bytes(handle);
+            let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
+            let was_main = slot.mark.is_main();
+            ghosts.push(low_hash(&self.seeds, bytes, &entry) as u32, was_main);
+            self.eviction.gone(was_main, self.records);
+            end -= slot.len as usize;
+            gone.push(slot);
+        }
+        for (slot, was_small) in passed.drain(..) {
+            let plain = self.departing_record(handle, slot).plain;
+            self.departures.count_passed(self.observer.as_deref(), plain, was_small);
+        }
+        self.eviction.passed = passed;
+        let departing: Vec<DepartingRecord> =
+            gone.iter().map(|slot| self.departing_record(handle, *slot)).collect();
+        self.report_evicted(handle, &gone[expired..]);
+        let evicted = DepartureCause::Evicted { by_write: !self.eviction.is_background };
+        let mut freed = old_end - end;
+        self.eviction.candidates = slots;
+        self.rewrite(bucket, Some(ghosts), None).ok()?;
+        for (number, departing) in departing.iter().enumerate() {
+            freed += if departing.reference.is_some() { departing.plain } else { 0 };
+            let cause = if number < expired { DepartureCause::Displaced } else { evicted };
+            self.count_departure(departing, cause);
+            self.discard(departing);
+        }
+        Some(freed)
+    }
+
+    /// Reports records to a listening observer before they are evicted, because their bytes are
+    /// gone afterwards. In the rare case that the system then refuses the smaller block, a record
+    /// is reported that stays.
+    fn report_evicted(&self, handle: Handle, slots: &[EvictionCandidate]) {
+        let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
+            return;
+        };
+        for slot in slots {
+            let is_read = slot.mark.is_read();
+            self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_read));
+        }
+    }
+
+    /// Returns what must be accounted for when this record leaves its bucket.
+    pub(super) fn departing_record(&self, handle: Handle, slot: EvictionCandidate) -> DepartingRecord {
+        let bytes = self.arena.bytes(handle);
+        let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
+        let (plain, expires) = self.size_and_expiry(handle, &entry);
+        let hash = self.sampled_by(bytes, &entry);
+        let reference = match entry.body {
+            EntryBody::Stub { reference, .. } => Some(reference),
+            EntryBody::Inline(_) => None,
+        };
+        DepartingRecord { plain, expires, hash, reference }
+    }
+
+    /// Accounts for a record that has left its bucket, and frees memory outside of the bucket.
+    pub(super) fn discard(&mut self, departing: &DepartingRecord) {
+        self.records -= 1;
+        self.classes.remove(departing.plain);
+        if let Some(reference) = departing.reference {
+            self.free_referenced(reference);
+        }
+    }
+
+    pub(super) fn expiry_at(&self, handle: Handle, slot: EvictionCandidate) -> Expiry {
+        let bytes = self.arena.bytes(handle);
+        record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
+    }
+
+    /// Frees memory without evicting records. Returns true if it has freed any.
+    pub(super) fn pack(&mut self) -> bool {
+        self.compact(Effort::Leisurely) || self.arena.trim()
+    }
+
+    /// Evicts records until `bytes` or more are freed, then compacts sparse memory. Returns the
+    /// number of bytes freed.
+    pub(super) fn evict(&mut self, bytes: usize) -> usize {
+        let mut freed = 0;
+        while freed < bytes {
+            let Some(gone) = self.evict_next() else { break };
+            freed += gone;
+        }
+        for _ in 0..4 {
+            if !self.compact(Effort::Thorough) {
+                break;
+            }
+        }
+        self.arena.trim();
+        freed
+    }
+}
+
+fn size(len: usize) -> usize {
+    Arena::block_size(len, Kind::Bucket)
+}
+
+/// Returns the number of records in a bucket.
+pub(super) fn records_in(bytes: &[u8]) -> usize {
+    let (mut records, mut at) = (0, 0);
+    let end = record::end(bytes, 0);
+    while at < end {
+        at = record::next(bytes, at);
+        records += 1;
+    }
+    records
+}
