@@ -29,7 +29,7 @@ fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
     for (key, value) in records {
         let store = Store { key: key.as_bytes(), value, ..Store::default() };
-        database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
+        database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
     }
     database.log().unwrap().close().unwrap();
 }

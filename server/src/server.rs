@@ -539,11 +539,11 @@ mod tests {
         server.load(&mut |_| ()).unwrap();
         let shared = Arc::clone(&server.shared);
         let hash = &shared.databases[1].database;
-        let (lane, value) = (hash.lane(), [7; 4000]);
+        let (worker_counters, value) = (hash.worker_counters(), [7; 4000]);
         let keys = || (0..20_000u32).map(u32::to_le_bytes);
         for key in keys() {
             let store = Operation::Store(Store { key: &key, value: &value, ..Store::default() });
-            hash.execute(&lane, &store, &mut |_| ());
+            hash.execute(&worker_counters, &store, &mut |_| ());
         }
         hash.engine().durable().unwrap().sync().unwrap();
         for _ in 0..2 {

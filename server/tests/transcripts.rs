@@ -262,7 +262,7 @@ struct InProcess {
     dialect: Dialect,
     limits: Limits,
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     unread: Vec<u8>,
     output: Vec<u8>,
@@ -287,7 +287,7 @@ impl InProcess {
                 negative_is_sliding: options.protocols.negative_is_sliding,
                 ..Limits::default()
             },
-            lane: database.lane(),
+            worker_counters: database.worker_counters(),
             database,
             clock,
             unread: Vec::new(),
@@ -310,7 +310,7 @@ impl Party for InProcess {
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, output);
                     match &request.command {
                         Command::Operation(operation) => {
-                            self.database.execute(&self.lane, operation, &mut reply);
+                            self.database.execute(&self.worker_counters, operation, &mut reply);
                         }
                         Command::Quit => self.closed = true,
                         Command::Faulty { message } => reply(Reply::Faulty(message)),

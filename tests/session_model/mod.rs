@@ -483,7 +483,7 @@ struct Session {
     dialect: Dialect,
     limits: Limits,
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     unread: Vec<u8>,
 }
@@ -494,12 +494,12 @@ impl Session {
         let engine = MemHash::new(options).expect("valid options");
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-        let lane = database.lane();
+        let worker_counters = database.worker_counters();
         Session {
             dialect: Dialect::default(),
             limits: Limits::default(),
             database,
-            lane,
+            worker_counters,
             clock,
             unread: Vec::new(),
         }
@@ -517,7 +517,7 @@ impl Session {
                     match request.command {
                         Command::Quit | Command::Stats { .. } => panic!("not sent"),
                         Command::Operation(operation) => {
-                            self.database.execute(&self.lane, &operation, &mut reply);
+                            self.database.execute(&self.worker_counters, &operation, &mut reply);
                         }
                         Command::Faulty { message } => reply(Reply::Faulty(message)),
                         _ => reply(Reply::Unknown),

@@ -90,9 +90,9 @@ fn open(
     (directory, database, opened)
 }
 
-fn set(database: &Database, lane: &todana::WorkerCounters, key: &[u8], value: &[u8]) {
+fn set(database: &Database, worker_counters: &todana::WorkerCounters, key: &[u8], value: &[u8]) {
     let command = Operation::Store(Store { key, value, ..Store::default() });
-    let end = database.execute(lane, &command, &mut |_| ()).into();
+    let end = database.execute(worker_counters, &command, &mut |_| ()).into();
     // As the server does: nobody runs ahead of the log.
     if let Some(log) = database.log()
         && !log.is_durable(end)
@@ -102,11 +102,11 @@ fn set(database: &Database, lane: &todana::WorkerCounters, key: &[u8], value: &[
 }
 
 fn fill(database: &Database, records: u64, values: Values) {
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     // No order that a store could make use of.
     (0..records).for_each(|n| {
         let n = n.wrapping_mul(7_368_787) % records;
-        set(database, &lane, &decimal(n), &values.of(n));
+        set(database, &worker_counters, &decimal(n), &values.of(n));
     });
 }
 
@@ -209,7 +209,7 @@ fn work(records: u64, folder: &Path) {
         let (stops, during, sets) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                let lane = database.lane();
+                let worker_counters = database.worker_counters();
                 let mut latencies =
                     [Latencies(Vec::with_capacity(1 << 25)), Latencies(Vec::with_capacity(1 << 25))];
                 // Resident before it is measured.
@@ -222,7 +222,7 @@ fn work(records: u64, folder: &Path) {
                     n += 1;
                     let key = arbitrary(n) % records;
                     let began = Instant::now();
-                    set(&database, &lane, &decimal(key), &Values::Arbitrary.of(n));
+                    set(&database, &worker_counters, &decimal(key), &Values::Arbitrary.of(n));
                     let taken = began.elapsed().as_nanos() as u32;
                     let latencies = &mut latencies[usize::from(during.load(Ordering::Relaxed))].0;
                     if latencies.len() < latencies.capacity() {

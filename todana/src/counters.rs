@@ -167,13 +167,13 @@ impl Count {
 
 /// All lanes, and the sums at the last reset. Lanes stay when their worker ends.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
+pub(crate) struct CounterRegistry {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    lanes: Vec<Arc<WorkerCounters>>,
+    workers: Vec<Arc<WorkerCounters>>,
     at_reset: Sums,
 }
 
@@ -183,16 +183,16 @@ struct Sums {
     classes: Vec<ClassCounters>,
 }
 
-impl Lanes {
+impl CounterRegistry {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn open(&self, classes: &ClassBounds) -> Arc<WorkerCounters> {
         let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
-        let lane = Arc::new(WorkerCounters { counts: Counts::default(), classes });
-        self.state().lanes.push(Arc::clone(&lane));
-        lane
+        let worker_counters = Arc::new(WorkerCounters { counts: Counts::default(), classes });
+        self.state().workers.push(Arc::clone(&worker_counters));
+        worker_counters
     }
 
     pub(crate) fn sum(&self) -> Counters {
@@ -216,10 +216,11 @@ impl Lanes {
 impl State {
     fn sums(&self) -> Sums {
         let mut sums = Sums::default();
-        for lane in &self.lanes {
-            sums.counters.add(&lane.counts);
-            sums.classes.resize(sums.classes.len().max(lane.classes.len()), ClassCounters::default());
-            sums.classes.iter_mut().zip(&lane.classes).for_each(|(sum, counts)| sum.add(counts));
+        for worker_counters in &self.workers {
+            sums.counters.add(&worker_counters.counts);
+            sums.classes
+                .resize(sums.classes.len().max(worker_counters.classes.len()), ClassCounters::default());
+            sums.classes.iter_mut().zip(&worker_counters.classes).for_each(|(sum, counts)| sum.add(counts));
         }
         sums
     }

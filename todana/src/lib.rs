@@ -16,12 +16,12 @@
 //!
 //! let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
 //! let database = Database::new(engine, Arc::new(SystemClock));
-//! let lane = database.lane();
+//! let worker_counters = database.worker_counters();
 //! let set = Operation::Store(Store { key: b"hello", value: b"world", ..Store::default() });
-//! database.execute(&lane, &set, &mut |reply| assert!(matches!(reply, Reply::Stored(_))));
+//! database.execute(&worker_counters, &set, &mut |reply| assert!(matches!(reply, Reply::Stored(_))));
 //! let get = Operation::Get(Get { key: b"hello", ..Get::default() });
 //! let mut value = Vec::new();
-//! database.execute(&lane, &get, &mut |reply| {
+//! database.execute(&worker_counters, &get, &mut |reply| {
 //!     if let Reply::Hit(hit) = reply {
 //!         value.extend_from_slice(hit.record.value);
 //!     }

@@ -21,21 +21,21 @@ const WORK: Duration = Duration::from_millis(25);
 /// The upkeep of one database, by one thread at a time.
 pub struct Upkeep {
     database: Arc<Database>,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
 }
 
 impl Upkeep {
     /// Takes on the upkeep of a database.
     pub fn new(database: Arc<Database>) -> Upkeep {
-        let lane = database.lane();
-        Upkeep { database, lane }
+        let worker_counters = database.worker_counters();
+        Upkeep { database, worker_counters }
     }
 
     /// Does what is due. `began`: when this tick of all databases began.
     pub fn tick(&self, began: Instant) {
         self.database.guard_front();
         while self.database.maintain() && began.elapsed() < WORK {}
-        self.database.keep_to_limits(&self.lane, || began.elapsed() < WORK);
+        self.database.keep_to_limits(&self.worker_counters, || began.elapsed() < WORK);
     }
 }
 

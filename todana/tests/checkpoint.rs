@@ -22,7 +22,7 @@ type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 struct Opening {
     database: Arc<Database>,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
     // Dropped last: the lock outlives the log.
@@ -43,8 +43,14 @@ fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) ->
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(SystemDisk), path)?;
     let opened = directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ())?;
-    let lane = database.lane();
-    Ok(Opening { database: Arc::new(database), lane, clock, opened, directory: Arc::new(directory) })
+    let worker_counters = database.worker_counters();
+    Ok(Opening {
+        database: Arc::new(database),
+        worker_counters,
+        clock,
+        opened,
+        directory: Arc::new(directory),
+    })
 }
 
 fn open_at(path: &Path, now: u64) -> Opening {
@@ -59,7 +65,7 @@ fn open(path: &Path) -> Opening {
 impl Opening {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        self.database.execute(&self.worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     }
 
@@ -279,7 +285,7 @@ fn checkpoints_under_writers_come_back_as_what_was_written_last() {
             .map(|writer| {
                 let (opening, stops) = (&opening, &stops);
                 scope.spawn(move || {
-                    let lane = opening.database.lane();
+                    let worker_counters = opening.database.worker_counters();
                     let mut model = BTreeMap::new();
                     let mut seed = writer + 1;
                     let mut round = 0u64;
@@ -303,7 +309,7 @@ fn checkpoints_under_writers_come_back_as_what_was_written_last() {
                                 ..Store::default()
                             })
                         };
-                        opening.database.execute(&lane, &command, &mut |_| ());
+                        opening.database.execute(&worker_counters, &command, &mut |_| ());
                         if removes {
                             model.remove(&key);
                         } else {
@@ -574,7 +580,7 @@ fn what_was_evicted_and_then_deleted_does_not_come_back() {
 
 /// Writes of all kinds by three threads, for keys that they share; returns when they have done so many each.
 fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl FnMut(u64)) {
-    let lane = opening.database.lane();
+    let worker_counters = opening.database.worker_counters();
     let mut dice = seed;
     for n in 0..commands {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -604,7 +610,7 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
             }),
             _ => Operation::Store(store),
         };
-        opening.database.execute(&lane, &command, &mut |_| ());
+        opening.database.execute(&worker_counters, &command, &mut |_| ());
         each(n);
     }
 }
@@ -679,19 +685,27 @@ fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
                 .map(|writer| {
                     let opening = &opening;
                     scope.spawn(move || {
-                        let lane = opening.database.lane();
+                        let worker_counters = opening.database.worker_counters();
                         let mut model = Records::new();
                         for n in 0..40_000u32 {
                             let key =
                                 format!("{writer}:{}", n.wrapping_mul(2_654_435_761) % 30_011).into_bytes();
                             if n % 5 == 4 {
                                 let delete = Delete { key: &key, ..Delete::default() };
-                                opening.database.execute(&lane, &Operation::Delete(delete), &mut |_| ());
+                                opening.database.execute(
+                                    &worker_counters,
+                                    &Operation::Delete(delete),
+                                    &mut |_| (),
+                                );
                                 model.remove(&key);
                             } else {
                                 let (value, flags) = (vec![b'v'; 150 + n as usize % 50], round * 100_000 + n);
                                 let store = Store { key: &key, value: &value, flags, ..Store::default() };
-                                opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
+                                opening.database.execute(
+                                    &worker_counters,
+                                    &Operation::Store(store),
+                                    &mut |_| (),
+                                );
                                 model.insert(key, (value, Attributes { flags, ..Attributes::default() }));
                             }
                         }

@@ -8,10 +8,14 @@ use todana_engine::{MemHash, MemHashOptions};
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 5_000;
 
-fn text_and_version(database: &Database, lane: &todana::WorkerCounters, key: &[u8]) -> (String, u64) {
+fn text_and_version(
+    database: &Database,
+    worker_counters: &todana::WorkerCounters,
+    key: &[u8],
+) -> (String, u64) {
     let needs = ReplyNeeds { version: true, access: false };
     let mut found = None;
-    database.execute(lane, &Operation::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
+    database.execute(worker_counters, &Operation::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
         if let Reply::Hit(hit) = reply {
             let text = String::from_utf8(hit.record.value.to_vec()).unwrap();
             found = Some((text, hit.record.attributes.version));
@@ -24,37 +28,41 @@ fn text_and_version(database: &Database, lane: &todana::WorkerCounters, key: &[u
 fn increments_and_compare_and_sets_of_four_threads_all_count() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     for key in [&b"count"[..], b"cas"] {
         let store = Store { key, value: b"0", ..Store::default() };
-        database.execute(&lane, &Operation::Store(store), &mut |_| {});
+        database.execute(&worker_counters, &Operation::Store(store), &mut |_| {});
     }
     let retries: u64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
-                    let lane = database.lane();
+                    let worker_counters = database.worker_counters();
                     let (mut last, mut retries) = (0, 0);
                     for _ in 0..ROUNDS {
                         let incr = Arithmetic { key: b"count", ..Arithmetic::default() };
-                        database.execute(&lane, &Operation::Arithmetic(incr), &mut |reply| match reply {
-                            Reply::Number(number) => {
-                                assert!(number.value > last, "{} behind {last}", number.value);
-                                last = number.value;
+                        database.execute(&worker_counters, &Operation::Arithmetic(incr), &mut |reply| {
+                            match reply {
+                                Reply::Number(number) => {
+                                    assert!(number.value > last, "{} behind {last}", number.value);
+                                    last = number.value;
+                                }
+                                other => panic!("{other:?}"),
                             }
-                            other => panic!("{other:?}"),
                         });
                         loop {
-                            let (text, version) = text_and_version(&database, &lane, b"cas");
+                            let (text, version) = text_and_version(&database, &worker_counters, b"cas");
                             let next = (text.parse::<u64>().unwrap() + 1).to_string();
                             let compare = Some(version);
                             let value = next.as_bytes();
                             let store = Store { key: b"cas", value, compare, ..Store::default() };
                             let mut stored = false;
-                            database.execute(&lane, &Operation::Store(store), &mut |reply| match reply {
-                                Reply::Stored(_) => stored = true,
-                                Reply::Exists => {}
-                                other => panic!("{other:?}"),
+                            database.execute(&worker_counters, &Operation::Store(store), &mut |reply| {
+                                match reply {
+                                    Reply::Stored(_) => stored = true,
+                                    Reply::Exists => {}
+                                    other => panic!("{other:?}"),
+                                }
                             });
                             if stored {
                                 break;
@@ -69,8 +77,8 @@ fn increments_and_compare_and_sets_of_four_threads_all_count() {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     let total = THREADS * ROUNDS;
-    assert_eq!(text_and_version(&database, &lane, b"count").0, total.to_string());
-    assert_eq!(text_and_version(&database, &lane, b"cas").0, total.to_string());
+    assert_eq!(text_and_version(&database, &worker_counters, b"count").0, total.to_string());
+    assert_eq!(text_and_version(&database, &worker_counters, b"cas").0, total.to_string());
     let counters = database.counters();
     assert_eq!((counters.incr_hits, counters.incr_misses), (total, 0));
     assert_eq!((counters.cas_hits, counters.cas_badval, counters.cas_misses), (total, retries, 0));

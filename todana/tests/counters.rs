@@ -17,8 +17,8 @@ fn database() -> (Database, Arc<ManualClock>) {
 /// What a command adds to the counters.
 fn counted(database: &Database, command: Operation<'_>) -> Counters {
     database.reset_counters();
-    let lane = database.lane();
-    database.execute(&lane, &command, &mut |_| {});
+    let worker_counters = database.worker_counters();
+    database.execute(&worker_counters, &command, &mut |_| {});
     database.counters()
 }
 
@@ -93,9 +93,9 @@ fn compare_and_set_counts_by_outcome() {
     assert_eq!(counted(&database, cas(1)), Counters { cmd_set: 1, cas_misses: 1, ..NONE() });
     let needs = ReplyNeeds { version: true, access: false };
     let mut version = 0;
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     let store = Store { key: b"k", value: b"1", needs, ..Store::default() };
-    database.execute(&lane, &Operation::Store(store), &mut |reply| match reply {
+    database.execute(&worker_counters, &Operation::Store(store), &mut |reply| match reply {
         Reply::Stored(stored) => version = stored.version,
         other => panic!("{other:?}"),
     });
@@ -197,9 +197,9 @@ fn the_lanes_of_all_workers_are_summed_even_after_their_end() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let lane = database.lane();
+                let worker_counters = database.worker_counters();
                 for _ in 0..100 {
-                    database.execute(&lane, &get(b"k"), &mut |_| {});
+                    database.execute(&worker_counters, &get(b"k"), &mut |_| {});
                 }
             });
         }

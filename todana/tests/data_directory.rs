@@ -18,7 +18,7 @@ type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 struct Opening {
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
     // Dropped last: the lock outlives the log.
@@ -33,14 +33,14 @@ fn open(path: &Path, now: u64, sync: SyncPolicy) -> Opening {
     let options = DataOptions { log: LogOptions { sync, ..LogOptions::default() }, ..DataOptions::default() };
     let opened =
         directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
-    let lane = database.lane();
-    Opening { database, lane, clock, opened, _directory: directory }
+    let worker_counters = database.worker_counters();
+    Opening { database, worker_counters, clock, opened, _directory: directory }
 }
 
 impl Opening {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        self.database.execute(&self.worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     }
 
@@ -180,11 +180,12 @@ fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
             for key in 0..together {
                 let all = &all;
                 scope.spawn(move || {
-                    let lane = opening.database.lane();
+                    let worker_counters = opening.database.worker_counters();
                     for _ in 0..20 {
                         all.wait();
                         let store = Store { key: &key.to_le_bytes(), value: b"v", ..Store::default() };
-                        let point = opening.database.execute(&lane, &Operation::Store(store), &mut |_| ());
+                        let point =
+                            opening.database.execute(&worker_counters, &Operation::Store(store), &mut |_| ());
                         log.wait(point.into()).unwrap();
                         assert!(log.synced() >= point.into());
                     }

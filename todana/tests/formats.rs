@@ -279,7 +279,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
     }));
     kept.run(Operation::Arithmetic(Arithmetic { key: b"00000007", delta: 1, ..Arithmetic::default() }));
     kept.run(Operation::Delete(Delete { key: b"00000008", ..Delete::default() }));
-    let transaction = kept.database.begin(&kept.lane).unwrap();
+    let transaction = kept.database.begin(&kept.worker_counters).unwrap();
     transaction.set(b"one", b"of several").unwrap();
     transaction.remove(b"00000012").unwrap();
     transaction.set_with(b"two", b"of several", Ttl::Seconds(86_400), 7).unwrap();

@@ -14,25 +14,25 @@ fn full() -> (Database, Arc<WorkerCounters>, usize) {
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(1_700_000_000)));
     let database = Database::new(Box::new(engine), clock);
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     let mut records = 0;
     loop {
         let (mut is_full, key) = (false, records.to_string());
         let store = Store { key: key.as_bytes(), value: b"some value", ..Store::default() };
-        database.execute(&lane, &Operation::Store(store), &mut |reply| {
+        database.execute(&worker_counters, &Operation::Store(store), &mut |reply| {
             is_full = matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
         });
         if is_full {
-            return (database, lane, records);
+            return (database, worker_counters, records);
         }
         records += 1;
     }
 }
 
 /// The reply as text, without what it borrows.
-fn answer(database: &Database, lane: &WorkerCounters, command: Operation<'_>) -> String {
+fn answer(database: &Database, worker_counters: &WorkerCounters, command: Operation<'_>) -> String {
     let mut answer = String::new();
-    database.execute(lane, &command, &mut |reply| {
+    database.execute(worker_counters, &command, &mut |reply| {
         answer = match reply {
             Reply::Hit(hit) => String::from_utf8_lossy(hit.record.value).into_owned(),
             other => format!("{other:?}"),
@@ -43,7 +43,7 @@ fn answer(database: &Database, lane: &WorkerCounters, command: Operation<'_>) ->
 
 #[test]
 fn every_record_is_read_whatever_a_read_notes_on_it() {
-    let (database, lane, records) = full();
+    let (database, worker_counters, records) = full();
     assert!(records > 10_000);
     let shown = ReplyNeeds { version: true, access: false };
     let asked = ReplyNeeds { version: true, access: true };
@@ -53,21 +53,21 @@ fn every_record_is_read_whatever_a_read_notes_on_it() {
                 let key = n.to_string();
                 let get =
                     Get { key: key.as_bytes(), touch, needs, family: CommandFamily::Meta, ..Get::default() };
-                assert_eq!(answer(&database, &lane, Operation::Get(get)), "some value", "{n}");
+                assert_eq!(answer(&database, &worker_counters, Operation::Get(get)), "some value", "{n}");
             }
         }
     }
     for n in 0..records {
         let key = n.to_string();
         let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(2000) };
-        assert_eq!(answer(&database, &lane, Operation::Touch(touch)), "Touched", "{n}");
+        assert_eq!(answer(&database, &worker_counters, Operation::Touch(touch)), "Touched", "{n}");
     }
 }
 
 #[test]
 fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
-    let (database, lane, _) = full();
-    let get = |key| answer(&database, &lane, Operation::Get(Get { key, ..Get::default() }));
+    let (database, worker_counters, _) = full();
+    let get = |key| answer(&database, &worker_counters, Operation::Get(Get { key, ..Get::default() }));
     let long = [b'v'; 60_000];
     for (key, mode, compare, after) in [
         (&b"1"[..], StoreMode::Set, Some(0), "some value"),
@@ -79,14 +79,14 @@ fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
         if compare.is_some() {
             let needs = ReplyNeeds { version: true, access: false };
             let get = Get { key, needs, ..Get::default() };
-            database.execute(&lane, &Operation::Get(get), &mut |reply| {
+            database.execute(&worker_counters, &Operation::Get(get), &mut |reply| {
                 let Reply::Hit(hit) = reply else { panic!("{reply:?}") };
                 version = hit.record.attributes.version;
             });
         }
         let compare = compare.map(|_| version);
         let store = Store { key, value: &long, mode, compare, ..Store::default() };
-        assert_eq!(answer(&database, &lane, Operation::Store(store)), "Refused(OutOfMemory)");
+        assert_eq!(answer(&database, &worker_counters, Operation::Store(store)), "Refused(OutOfMemory)");
         assert_eq!(get(key), after);
     }
 }

@@ -305,7 +305,7 @@ fn open_hash(disk: &CrashDisk) -> Hash {
 impl Hash {
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        self.database.execute(&self.database.lane(), &command, &mut |reply| {
+        self.database.execute(&self.database.worker_counters(), &command, &mut |reply| {
             answer = match reply {
                 Reply::Stored(_) => "Stored".into(),
                 Reply::Hit(hit) => String::from_utf8_lossy(hit.record.value).into_owned(),

@@ -7,7 +7,7 @@ use todana_engine::{MemHash, MemHashOptions};
 
 fn answer(database: &Database, command: &Operation<'_>) -> String {
     let mut answer = String::new();
-    database.execute(&database.lane(), command, &mut |reply| answer = format!("{reply:?}"));
+    database.execute(&database.worker_counters(), command, &mut |reply| answer = format!("{reply:?}"));
     answer
 }
 

@@ -136,9 +136,9 @@ fn change_behind_the_last_batch_is_not_acknowledged() {
 #[test]
 fn log_that_outlives_its_directory_keeps_the_lock() {
     let disk = CrashDisk::new();
-    let Kept { database, directory, lane, .. } = open(&disk, NOW, unsynced()).unwrap();
+    let Kept { database, directory, worker_counters, .. } = open(&disk, NOW, unsynced()).unwrap();
     drop(directory);
     assert!(busy_or_open(&disk).is_none());
-    drop((lane, database));
+    drop((worker_counters, database));
     assert!(busy_or_open(&disk).is_some());
 }

@@ -33,7 +33,7 @@ fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: SyncPolicy) -> (DataDirecto
 
 fn set(database: &Database, key: &str, value: &[u8]) {
     let store = Store { key: key.as_bytes(), value, ..Store::default() };
-    database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
+    database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
 }
 
 /// The puts that come out of these entries: keys and values.

@@ -31,7 +31,7 @@ const CAUSES: [i32; 7] = [28, 122, 24, 23, 30, 13, 5];
 struct Hash {
     disk: CrashDisk,
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
 }
 
 fn open_hash(disk: &CrashDisk) -> Hash {
@@ -40,8 +40,8 @@ fn open_hash(disk: &CrashDisk) -> Hash {
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = Database::new(Box::new(engine), clock).sync_engine(SyncPolicy::Always);
-    let lane = database.lane();
-    Hash { disk: disk.clone(), database, lane }
+    let worker_counters = database.worker_counters();
+    Hash { disk: disk.clone(), database, worker_counters }
 }
 
 fn key(number: usize) -> Vec<u8> {
@@ -69,7 +69,7 @@ impl Hash {
 
     fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        self.database.execute(&self.lane, &command, &mut |reply| {
+        self.database.execute(&self.worker_counters, &command, &mut |reply| {
             answer = match reply {
                 Reply::Stored(_) => "Stored".into(),
                 other => format!("{other:?}"),
@@ -84,11 +84,15 @@ impl Hash {
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = None;
-        self.database.execute(&self.lane, &Operation::Get(Get { key, ..Get::default() }), &mut |reply| {
-            if let Reply::Hit(hit) = reply {
-                value = Some(hit.record.value.to_vec());
-            }
-        });
+        self.database.execute(
+            &self.worker_counters,
+            &Operation::Get(Get { key, ..Get::default() }),
+            &mut |reply| {
+                if let Reply::Hit(hit) = reply {
+                    value = Some(hit.record.value.to_vec());
+                }
+            },
+        );
         value
     }
 
@@ -233,14 +237,14 @@ fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
 
 #[test]
 fn a_full_memory_keeps_records_of_a_data_directory() {
-    let fill = |database: &Database, lane: &WorkerCounters| {
+    let fill = |database: &Database, worker_counters: &WorkerCounters| {
         let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
         database.engine().bounded().unwrap().set_limit(limit);
         for number in 0.. {
             let mut is_refused = false;
             let (key, value) = (format!("filler{number}"), [b'f'; 500]);
             let store = Store { key: key.as_bytes(), value: &value, ..Store::default() };
-            database.execute(lane, &Operation::Store(store), &mut |reply| {
+            database.execute(worker_counters, &Operation::Store(store), &mut |reply| {
                 is_refused = matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
             });
             if is_refused {
@@ -251,21 +255,21 @@ fn a_full_memory_keeps_records_of_a_data_directory() {
     let long = vec![b'n'; 60_000];
     let kept = kept::open(&CrashDisk::new(), NOW, kept::options(SyncPolicy::Never)).unwrap();
     kept.set(b"user", b"precious");
-    fill(&kept.database, &kept.lane);
+    fill(&kept.database, &kept.worker_counters);
     assert_eq!(kept.set(b"user", &long), "Refused(OutOfMemory)");
     assert_eq!(kept.get(b"user").as_deref(), Some(&b"precious"[..]));
 
     // A cache does as memcached does: what the client believes replaced is not read again.
     let engine = MemHash::new(MemHashOptions { shards: Some(1), ..MemHashOptions::default() }).unwrap();
     let cache = Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(NOW))));
-    let lane = cache.lane();
+    let worker_counters = cache.worker_counters();
     let run = |command: Operation<'_>| {
         let mut answer = String::new();
-        cache.execute(&lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        cache.execute(&worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
         answer
     };
     run(Operation::Store(Store { key: b"user", value: b"precious", ..Store::default() }));
-    fill(&cache, &lane);
+    fill(&cache, &worker_counters);
     let store = Store { key: b"user", value: &long, ..Store::default() };
     assert_eq!(run(Operation::Store(store)), "Refused(OutOfMemory)");
     assert_eq!(run(Operation::Get(Get { key: b"user", ..Get::default() })), "Miss");

@@ -24,7 +24,7 @@ const NANOS: u64 = 1_000_000_000;
 /// A hash that replicas follow.
 struct Followed {
     database: Arc<Database>,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     goes_on: bool,
     // Dropped last: the lock outlives the log.
     directory: DataDirectory,
@@ -39,14 +39,14 @@ fn open(folder: &Path, now: u64) -> Followed {
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     let goes_on = directory.keep_replica_log(&database, clock, &options).unwrap();
-    let lane = database.lane();
-    Followed { database: Arc::new(database), lane, goes_on, directory }
+    let worker_counters = database.worker_counters();
+    Followed { database: Arc::new(database), worker_counters, goes_on, directory }
 }
 
 impl Followed {
     fn set(&self, key: &str, value: &str) {
         let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
-        self.database.execute(&self.lane, &Operation::Store(store), &mut |_| ());
+        self.database.execute(&self.worker_counters, &Operation::Store(store), &mut |_| ());
     }
 
     fn sync(&self) {

@@ -136,7 +136,7 @@ fn what_is_restored_is_another_database_and_makes_no_version_twice() {
             ..Get::default()
         });
         let mut version = 0;
-        kept.database.execute(&kept.lane, &get, &mut |reply| {
+        kept.database.execute(&kept.worker_counters, &get, &mut |reply| {
             if let todana_core::Reply::Hit(hit) = reply {
                 version = hit.record.attributes.version;
             }

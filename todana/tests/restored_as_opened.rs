@@ -18,8 +18,8 @@ fn opened(path: &Path) -> todana::Result<Records> {
     let directory = DataDirectory::open(disk(), path)?;
     let told = Arc::clone(&clock) as Arc<dyn Clock>;
     directory.restore(&database, told, &DataOptions::default(), &mut |_| ())?;
-    let lane = database.lane();
-    Ok(Kept { database: Arc::new(database), lane, clock, directory }.records())
+    let worker_counters = database.worker_counters();
+    Ok(Kept { database: Arc::new(database), worker_counters, clock, directory }.records())
 }
 
 fn restored(path: &Path, target: &Path) -> todana::Result<Records> {

@@ -13,7 +13,7 @@ const START: u64 = 1_700_000_000;
 
 struct Under {
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
 }
 
@@ -25,14 +25,14 @@ fn database(bytes: Option<u64>) -> Under {
 fn over(engine: Box<dyn Engine>) -> Under {
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
-    Under { lane: database.lane(), database, clock }
+    Under { worker_counters: database.worker_counters(), database, clock }
 }
 
 impl Under {
     /// False if there was no memory.
     fn run(&self, command: Operation<'_>) -> bool {
         let mut done = true;
-        self.database.execute(&self.lane, &command, &mut |reply| {
+        self.database.execute(&self.worker_counters, &command, &mut |reply| {
             done = !matches!(reply, Reply::Refused(RefusalReason::OutOfMemory));
         });
         done
@@ -199,21 +199,22 @@ fn what_another_thread_sweeps_meanwhile_makes_room_too() {
         let engine = Swept { inner, database: Arc::clone(&sweeper) };
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Arc::new(Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>));
-        let lane = database.lane();
+        let worker_counters = database.worker_counters();
         let set = {
-            let (database, lane) = (Arc::clone(&database), Arc::clone(&lane));
+            let (database, worker_counters) = (Arc::clone(&database), Arc::clone(&worker_counters));
             move |key: &str| {
                 let (key, mut done) = (key.as_bytes(), false);
                 let ttl = Ttl::Seconds(50);
                 let store = Operation::Store(Store { key, value: &value, ttl, ..Store::default() });
-                database.execute(&lane, &store, &mut |reply| done = matches!(reply, Reply::Stored(_)));
+                database
+                    .execute(&worker_counters, &store, &mut |reply| done = matches!(reply, Reply::Stored(_)));
                 done
             }
         };
         assert!((0..100).any(|n| !set(&n.to_string())), "it fills up");
         clock.advance(50);
         assert!(sweeper.set(Arc::downgrade(&database)).is_ok());
-        (database, lane, set)
+        (database, worker_counters, set)
     };
     let (_database, _lane, set) = full();
     assert!(set("new"));
@@ -227,7 +228,7 @@ fn where_records_are_evicted_the_expired_go_first() {
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-    let under = Under { lane: database.lane(), database, clock };
+    let under = Under { worker_counters: database.worker_counters(), database, clock };
     let set = |n: u32, ttl| assert!(under.set(&format!("key:{n}"), b"some value of some length", ttl));
     // Nearly full: two of three records are over soon.
     let mut held = 0;

@@ -93,7 +93,7 @@ fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
         assert_eq!(db.begin().unwrap_err().kind(), ErrorKind::Busy);
-        assert!(db.database().try_begin(&db.database().lane()).is_none());
+        assert!(db.database().try_begin(&db.database().worker_counters()).is_none());
         let mut update = |_: Option<todana::Record<'_>>| todana::UpdateAction::Remove;
         assert_eq!(db.update(b"a", &mut update).unwrap_err().kind(), ErrorKind::Busy);
         assert!(db.set(b"a", b"2").is_err());
@@ -342,23 +342,23 @@ fn a_planned_flush_that_comes_due_keeps_what_came_after_it() {
     let clock = Arc::new(todana::ManualClock::new(todana::UnixSeconds(1_000_000)));
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     let flush = todana_core::Operation::Flush { at: Ttl::Seconds(10) };
     let count = || database.status().records;
-    database.execute(&lane, &flush, &mut |_| ());
-    let transaction = database.begin(&lane).unwrap();
+    database.execute(&worker_counters, &flush, &mut |_| ());
+    let transaction = database.begin(&worker_counters).unwrap();
     transaction.set(b"before", b"1").unwrap();
     clock.advance(11);
     assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Busy);
     database.maintain();
     assert_eq!(count(), 0);
-    database.execute(&lane, &flush, &mut |_| ());
-    let transaction = database.begin(&lane).unwrap();
+    database.execute(&worker_counters, &flush, &mut |_| ());
+    let transaction = database.begin(&worker_counters).unwrap();
     transaction.set(b"before", b"1").unwrap();
     transaction.commit().unwrap();
     clock.advance(11);
     // It is carried out before the transaction begins.
-    let transaction = database.begin(&lane).unwrap();
+    let transaction = database.begin(&worker_counters).unwrap();
     assert_eq!(transaction.get(b"before").unwrap(), None);
     transaction.set(b"after", b"2").unwrap();
     transaction.commit().unwrap();
@@ -438,8 +438,8 @@ fn the_log_tells_a_transaction_as_one_entry() {
     let mut options = DataOptions::default();
     options.log.sync = SyncPolicy::Always;
     directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
-    let lane = database.lane();
-    let transaction = database.begin(&lane).unwrap();
+    let worker_counters = database.worker_counters();
+    let transaction = database.begin(&worker_counters).unwrap();
     transaction.set(b"b", b"2").unwrap();
     transaction.set(b"a", b"1").unwrap();
     transaction.remove(b"c").unwrap();
@@ -473,11 +473,11 @@ fn an_engine_without_room_still_takes_part_in_transactions_that_only_remove() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     engine.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(1), when_full: WhenFull::Refuse });
     let database = Database::new(Box::new(engine), Arc::new(CachedClock::new()));
-    let lane = database.lane();
-    let transaction = database.begin(&lane).unwrap();
+    let worker_counters = database.worker_counters();
+    let transaction = database.begin(&worker_counters).unwrap();
     transaction.set(b"a", b"1").unwrap();
     assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
-    let transaction = database.begin(&lane).unwrap();
+    let transaction = database.begin(&worker_counters).unwrap();
     assert!(!transaction.remove(b"a").unwrap());
     transaction.commit().unwrap();
 }

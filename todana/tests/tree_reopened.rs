@@ -20,7 +20,7 @@ const START: u64 = 1_700_000_000;
 
 struct Tree {
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     // Dropped last: the lock outlives the log.
     directory: DataDirectory,
@@ -37,13 +37,13 @@ fn open(path: &Path) -> Tree {
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, clock_too(), &options, &mut |_| ()).unwrap();
-    Tree { lane: database.lane(), database, clock, directory }
+    Tree { worker_counters: database.worker_counters(), database, clock, directory }
 }
 
 impl Tree {
     fn run(&self, command: Operation<'_>) {
         let mut is_done = false;
-        self.database.execute(&self.lane, &command, &mut |reply| {
+        self.database.execute(&self.worker_counters, &command, &mut |reply| {
             is_done = matches!(reply, Reply::Done | Reply::Stored(_));
         });
         assert!(is_done, "{command:?}");
@@ -106,11 +106,11 @@ fn tree_never_has_what_a_power_failure_takes_from_the_log_that_is_being_read() {
     let disk = CrashDisk::new();
     let database = tree_with_front(&place("first"), 1 << 30);
     let _directory = restore(&disk, &database, false).unwrap();
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     for n in 0..3000 {
         let key = format!("k{n}");
         let store = Store { key: key.as_bytes(), value: &[b'v'; 1000], ..Store::default() };
-        database.execute(&lane, &Operation::Store(store), &mut |_| ());
+        database.execute(&worker_counters, &Operation::Store(store), &mut |_| ());
     }
     let log = database.log().unwrap();
     while log.written() < log.end() {

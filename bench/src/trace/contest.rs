@@ -98,7 +98,7 @@ pub(crate) fn replay_engine(
 /// The engine under a database.
 struct Contestant {
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     key: Vec<u8>,
     key_size: usize,
     value: Vec<u8>,
@@ -112,10 +112,10 @@ impl Contestant {
         let name = Name::parse(&format!("mem:hash#capcnt={capacity}"))?;
         let engine = name.open_engine(Arc::new(SystemDisk), options)?;
         let database = Database::new(engine, Arc::new(ManualClock::new(UnixSeconds(1_000_000_000))));
-        let lane = database.lane();
+        let worker_counters = database.worker_counters();
         Ok(Contestant {
             database,
-            lane,
+            worker_counters,
             key: Vec::new(),
             key_size: shape.key_size,
             // No decimal number, so it is stored in so many bytes.
@@ -132,11 +132,11 @@ impl Policy for Contestant {
         let _ = write!(self.key, "{id:0width$}", width = self.key_size);
         let mut hit = false;
         let get = Operation::Get(Get { key: &self.key, ..Get::default() });
-        self.database.execute(&self.lane, &get, &mut |reply| hit = matches!(reply, Reply::Hit(_)));
+        self.database.execute(&self.worker_counters, &get, &mut |reply| hit = matches!(reply, Reply::Hit(_)));
         if !hit {
             let set = Operation::Store(Store { key: &self.key, value: &self.value, ..Store::default() });
             let error = &mut self.error;
-            self.database.execute(&self.lane, &set, &mut |reply| {
+            self.database.execute(&self.worker_counters, &set, &mut |reply| {
                 if !matches!(reply, Reply::Stored(_)) {
                     *error = Some(format!("the engine refused a set: {reply:?}"));
                 }

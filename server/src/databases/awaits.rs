@@ -8,16 +8,16 @@ pub(crate) type Changes = Vec<(usize, CommitPoint)>;
 
 /// One thread's way to write to a database.
 #[derive(Clone)]
-pub(crate) struct DatabaseLane {
+pub(crate) struct WorkerDatabase {
     /// Its counters.
-    pub(crate) lane: Arc<WorkerCounters>,
+    pub(crate) worker_counters: Arc<WorkerCounters>,
     /// What it has written and nobody waits for yet.
     pub(crate) commits: Arc<LatestCommit>,
 }
 
-impl DatabaseLane {
-    pub(crate) fn new(database: &Database) -> DatabaseLane {
-        DatabaseLane { lane: database.lane(), commits: Arc::default() }
+impl WorkerDatabase {
+    pub(crate) fn new(database: &Database) -> WorkerDatabase {
+        WorkerDatabase { worker_counters: database.worker_counters(), commits: Arc::default() }
     }
 }
 

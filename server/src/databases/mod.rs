@@ -283,7 +283,7 @@ impl Kept {
         self.syncer = SyncThread::start(database, came_on).map_err(failed)?;
         if name.tuning.truncate {
             let flush = todana_core::Operation::Flush { at: todana::Ttl::Never };
-            database.execute(&database.lane(), &flush, &mut |_| ());
+            database.execute(&database.worker_counters(), &flush, &mut |_| ());
         }
         for warning in &name.warnings {
             tracing::warn!(database = name.label(), "{warning}");

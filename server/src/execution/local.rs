@@ -1,7 +1,7 @@
 //! The databases of this process, as one worker uses them: nothing here ever waits.
 
 use super::{Completion, Executor};
-use crate::databases::awaits::DatabaseLane;
+use crate::databases::awaits::WorkerDatabase;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::{CommitPoint, Database, WorkerCounters};
@@ -11,43 +11,45 @@ use todana_protocol::memcached::Streams;
 /// Executes operations at once, and shows them to observers.
 pub(crate) struct LocalExecutor {
     shared: Arc<Shared>,
-    /// All databases in their order, each with this worker's lane.
-    databases: Vec<(Arc<Database>, DatabaseLane)>,
+    /// All databases in their order, each with this worker's counters.
+    databases: Vec<(Arc<Database>, WorkerDatabase)>,
     /// The descriptor of the connection that is being served, which observers see.
     pub(crate) descriptor: i32,
 }
 
 impl LocalExecutor {
     pub(crate) fn new(shared: &Arc<Shared>) -> LocalExecutor {
-        let with_lane = |served: &crate::databases::Served| {
-            (Arc::clone(&served.database), DatabaseLane::new(&served.database))
+        let with_counters = |served: &crate::databases::Served| {
+            (Arc::clone(&served.database), WorkerDatabase::new(&served.database))
         };
-        let databases = shared.databases.iter().map(with_lane).collect();
+        let databases = shared.databases.iter().map(with_counters).collect();
         LocalExecutor { shared: Arc::clone(shared), databases, descriptor: -1 }
     }
 
-    /// Returns this worker's lanes, in the order of the databases.
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &DatabaseLane> {
-        self.databases.iter().map(|(_, lane)| lane)
+    /// Returns the databases with this worker's counters, in the order of the databases.
+    pub(crate) fn worker_databases(&self) -> impl Iterator<Item = &WorkerDatabase> {
+        self.databases.iter().map(|(_, worker_counters)| worker_counters)
     }
 
     /// Takes what this worker has written since the last call: numbers of databases, and the last commit of each.
     pub(crate) fn take_commits(&self) -> impl Iterator<Item = (usize, CommitPoint)> {
-        self.lanes().enumerate().filter_map(|(number, lane)| Some((number, lane.commits.take()?)))
+        self.worker_databases()
+            .enumerate()
+            .filter_map(|(number, worker_counters)| Some((number, worker_counters.commits.take()?)))
     }
 
     #[cold]
     fn execute_observed(
         &self,
         database: &Database,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> CommitPoint {
         let mut point = CommitPoint::NONE;
         let observers = &self.shared.observation.observers;
         observers.look_on(database, self.descriptor, operation, reply, |reply| {
-            point = database.execute(lane, operation, reply);
+            point = database.execute(worker_counters, operation, reply);
         });
         if matches!(operation, Operation::Flush { .. }) {
             observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
@@ -69,11 +71,11 @@ impl Executor for LocalExecutor {
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
-        let (database, lane) = &self.databases[number];
-        lane.commits.note(if self.shared.observation.observers.are_there() {
-            self.execute_observed(database, &lane.lane, operation, reply)
+        let (database, worker_counters) = &self.databases[number];
+        worker_counters.commits.note(if self.shared.observation.observers.are_there() {
+            self.execute_observed(database, &worker_counters.worker_counters, operation, reply)
         } else {
-            database.execute(&lane.lane, operation, reply)
+            database.execute(&worker_counters.worker_counters, operation, reply)
         });
         Completion::Done
     }

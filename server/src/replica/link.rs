@@ -147,7 +147,7 @@ impl Link {
 
 struct Follower {
     shared: Arc<Shared>,
-    lanes: Vec<Arc<WorkerCounters>>,
+    worker_counters: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
     /// What the file holds.
     kept: u64,
@@ -160,7 +160,11 @@ struct Follower {
 impl Follower {
     fn new(shared: &Arc<Shared>) -> Follower {
         Follower {
-            lanes: shared.databases.iter().map(|served| served.database.lane()).collect(),
+            worker_counters: shared
+                .databases
+                .iter()
+                .map(|served| served.database.worker_counters())
+                .collect(),
             position_file: shared.options.databases.replication.position_file.clone(),
             kept: shared.link.standing().timestamp,
             kept_at: Instant::now(),
@@ -312,7 +316,8 @@ impl Follower {
         let number = usize::from(message.database);
         // Databases that are not here are the master's alone.
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
-        let (database, lane, origin) = (&served.database, &self.lanes[number], u32::from(message.server_id));
+        let (database, worker_counters, origin) =
+            (&served.database, &self.worker_counters[number], u32::from(message.server_id));
         match message.change {
             Change::Set { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {
@@ -325,13 +330,18 @@ impl Follower {
                     (kyoto::expiry_of(time), value)
                 };
                 let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-                database.visit_record_from(origin, lane, key, &mut Overwrite(Action::Put(record)))?;
+                database.visit_record_from(
+                    origin,
+                    worker_counters,
+                    key,
+                    &mut Overwrite(Action::Put(record)),
+                )?;
             }
             Change::Remove { key } => {
-                database.visit_record_from(origin, lane, key, &mut Overwrite(Action::Remove))?;
+                database.visit_record_from(origin, worker_counters, key, &mut Overwrite(Action::Remove))?;
             }
             Change::Clear => {
-                database.clear_from(origin, lane)?;
+                database.clear_from(origin, worker_counters)?;
             }
             Change::Other { .. } => {}
         }

@@ -60,7 +60,7 @@ pub(crate) fn forget_log(path: &Path) {
     let log = database.log().unwrap();
     for _ in 0..3 {
         let store = Store { key: b"k0", value: b"v", ..Store::default() };
-        database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
+        database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
         log.wait(log.end()).unwrap();
         directory.checkpoint_unless(&database, &AtomicBool::new(false)).unwrap();
     }

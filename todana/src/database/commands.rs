@@ -18,27 +18,36 @@ impl Database {
     pub(crate) fn run(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         command: &Operation<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
     ) {
         match command {
-            Operation::Get(get) => self.get(space, lane, get, now, reply),
-            Operation::Store(store) => reply(self.store(space, lane, store, now)),
+            Operation::Get(get) => self.get(space, worker_counters, get, now, reply),
+            Operation::Store(store) => reply(self.store(space, worker_counters, store, now)),
             Operation::RefusedStore(refused) => {
                 let flags_len = if refused.flags != 0 { 4 } else { 0 };
                 let class = self.classes.of(refused.key.len() + refused.value_len + flags_len);
-                self.refuse_store(space, lane, (refused.key, class), refused.discards, refused.refusal, now);
+                self.refuse_store(
+                    space,
+                    worker_counters,
+                    (refused.key, class),
+                    refused.discards,
+                    refused.refusal,
+                    now,
+                );
                 reply(Reply::Refused(refused.refusal));
             }
-            Operation::Delete(delete) => reply(self.delete(space, lane, delete, now)),
-            Operation::Arithmetic(arithmetic) => reply(self.arithmetic(space, lane, arithmetic, now)),
-            Operation::Touch(touch) => reply(self.touch(space, lane, touch, now)),
-            Operation::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
+            Operation::Delete(delete) => reply(self.delete(space, worker_counters, delete, now)),
+            Operation::Arithmetic(arithmetic) => {
+                reply(self.arithmetic(space, worker_counters, arithmetic, now))
+            }
+            Operation::Touch(touch) => reply(self.touch(space, worker_counters, touch, now)),
+            Operation::Inspect(inspect) => reply(self.inspect(space, worker_counters, inspect, now)),
             Operation::Flush { at } => {
-                lane.counts.cmd_flush.one();
-                reply(match self.plan_flush(None, lane, *at, now) {
+                worker_counters.counts.cmd_flush.one();
+                reply(match self.plan_flush(None, worker_counters, *at, now) {
                     Ok(point) => {
                         space.commit.set(point);
                         Reply::Done
@@ -62,15 +71,15 @@ impl Database {
     pub(super) fn delete(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         delete: &Delete<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
         if delete.family == CommandFamily::Meta {
-            lane.counts.cmd_meta.one();
+            worker_counters.counts.cmd_meta.one();
         }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
-        let visited = self.visit(space, lane, delete.key, now, &mut visitor);
+        let visited = self.visit(space, worker_counters, delete.key, now, &mut visitor);
         self.note([delete.ttl, None], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, met.class),
@@ -80,10 +89,10 @@ impl Database {
             // A record that stays, without its value or as stale, is none deleted.
             Reply::Deleted if delete.mark_stale || delete.drop_value => {}
             Reply::Deleted => {
-                lane.counts.delete_hits.one();
-                lane.class(class).delete_hits.one();
+                worker_counters.counts.delete_hits.one();
+                worker_counters.class(class).delete_hits.one();
             }
-            Reply::NotFound => lane.counts.delete_misses.one(),
+            Reply::NotFound => worker_counters.counts.delete_misses.one(),
             _ => {}
         }
         outcome
@@ -92,39 +101,39 @@ impl Database {
     fn arithmetic(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         arithmetic: &Arithmetic<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
         if arithmetic.family == CommandFamily::Meta {
-            lane.counts.cmd_meta.one();
+            worker_counters.counts.cmd_meta.one();
         }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
-        let visited = self.visit(space, lane, arithmetic.key, now, &mut visitor);
+        let visited = self.visit(space, worker_counters, arithmetic.key, now, &mut visitor);
         self.note([arithmetic.touch, arithmetic.vivify], now);
         let (outcome, class) = match visited {
-            Ok(met) => (visitor.outcome, lane.class(met.class)),
+            Ok(met) => (visitor.outcome, worker_counters.class(met.class)),
             Err(error) => {
                 // No store: memcached counts what finds no memory here by class alone.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
-                let class = lane.class(self.classes.of(arithmetic.key.len() + digits));
+                let class = worker_counters.class(self.classes.of(arithmetic.key.len() + digits));
                 class.out_of_memory.add(u64::from(is_full(&error)));
                 (Reply::Refused(refusal(&error)), class)
             }
         };
         let (hits, class_hits, misses) = match arithmetic.direction {
             ArithmeticDirection::Increment => {
-                (&lane.counts.incr_hits, &class.incr_hits, &lane.counts.incr_misses)
+                (&worker_counters.counts.incr_hits, &class.incr_hits, &worker_counters.counts.incr_misses)
             }
             ArithmeticDirection::Decrement => {
-                (&lane.counts.decr_hits, &class.decr_hits, &lane.counts.decr_misses)
+                (&worker_counters.counts.decr_hits, &class.decr_hits, &worker_counters.counts.decr_misses)
             }
         };
         match outcome {
             Reply::Number(number) => {
                 // What is made where there was none is neither a hit nor a miss, as memcached counts.
                 if number.created {
-                    lane.counts.total_items.one();
+                    worker_counters.counts.total_items.one();
                 } else {
                     hits.one();
                     class_hits.one();
@@ -139,22 +148,22 @@ impl Database {
     fn touch(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         touch: &Touch<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        lane.counts.cmd_touch.one();
+        worker_counters.counts.cmd_touch.one();
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
-        let visited = self.visit(space, lane, touch.key, now, &mut visitor);
+        let visited = self.visit(space, worker_counters, touch.key, now, &mut visitor);
         self.note([Some(touch.ttl), None], now);
         match visited {
             Ok(met) if visitor.found => {
-                lane.counts.touch_hits.one();
-                lane.class(met.class).touch_hits.one();
+                worker_counters.counts.touch_hits.one();
+                worker_counters.class(met.class).touch_hits.one();
                 Reply::Touched
             }
             Ok(_) => {
-                lane.counts.touch_misses.one();
+                worker_counters.counts.touch_misses.one();
                 Reply::NotFound
             }
             Err(error) => Reply::Refused(refusal(&error)),
@@ -164,14 +173,21 @@ impl Database {
     fn inspect(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         inspect: &Inspect<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
-        lane.counts.cmd_meta.one();
+        worker_counters.counts.cmd_meta.one();
         self.tracking.ask(now);
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
-        match self.visit_telling(self.for_notes(space), Worth::Answer, lane, inspect.key, now, &mut visitor) {
+        match self.visit_telling(
+            self.for_notes(space),
+            Worth::Answer,
+            worker_counters,
+            inspect.key,
+            now,
+            &mut visitor,
+        ) {
             Ok(_) => visitor.outcome,
             // Only its version is not kept.
             Err(error) if error.is_read_only() => visitor.outcome,

@@ -66,11 +66,13 @@ mod tests {
         let name = Name::parse(place.to_str().unwrap()).unwrap();
         let engine = name.open_engine_at(&place, Arc::new(SystemDisk), EngineOptions::default()).unwrap();
         let database = Arc::new(Database::new(engine, Arc::new(CachedClock::new())));
-        let (lane, upkeep) = (database.lane(), Upkeep::new(Arc::clone(&database)));
+        let (worker_counters, upkeep) = (database.worker_counters(), Upkeep::new(Arc::clone(&database)));
         let value = vec![b'x'; 1 << 20];
         let put = |number: u32| {
             let record = Record::new(&value, Attributes::default());
-            database.visit_record(&lane, &number.to_be_bytes(), &mut Overwrite(Action::Put(record))).is_ok()
+            database
+                .visit_record(&worker_counters, &number.to_be_bytes(), &mut Overwrite(Action::Put(record)))
+                .is_ok()
         };
         for number in 0..200 {
             assert!(!database.front_has_room() || put(number));

@@ -58,12 +58,13 @@ impl Limiter {
     ///
     /// The write is made all the same. Where nothing can be removed, the next one is refused, or others go with that.
     #[cold]
-    pub(super) fn enforce(&self, database: &Database, lane: &WorkerCounters, written: &[u8]) {
+    pub(super) fn enforce(&self, database: &Database, worker_counters: &WorkerCounters, written: &[u8]) {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
             return;
         }
         let is_spared = |key: &[u8]| key == written;
-        let mut evict = |victims: &[Vec<u8>]| victims.iter().try_for_each(|key| database.evict(lane, key));
+        let mut evict =
+            |victims: &[Vec<u8>]| victims.iter().try_for_each(|key| database.evict(worker_counters, key));
         loop {
             match self.relieve(database, AT_ONE_WRITE, &is_spared, &mut evict) {
                 // A transaction is under way. Its commit needs the hand, which is free while this waits.

@@ -15,7 +15,7 @@ pub use visits::Overwrite;
 
 use crate::access::Tracking;
 use crate::clock::Clock;
-use crate::counters::{ClassCounters, Counters, Lanes, WorkerCounters};
+use crate::counters::{ClassCounters, CounterRegistry, Counters, WorkerCounters};
 use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
 use crate::figures::Figures;
 use crate::flush::{self, Flush};
@@ -42,7 +42,7 @@ pub struct Database {
     tracking: Tracking,
     flush: Flush,
     sweep: Sweep,
-    lanes: Lanes,
+    counter_registry: CounterRegistry,
     classes: ClassBounds,
     figures: Figures,
     emulates_full: bool,
@@ -72,7 +72,7 @@ impl Database {
     /// A database that counts by size as well: one class for each of `bounds`, which ascend, and one for all above. The
     /// size of a record is key + value + 4 if it carries flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
-        let (lanes, classes) = (Lanes::default(), ClassBounds::new(bounds));
+        let (counter_registry, classes) = (CounterRegistry::default(), ClassBounds::new(bounds));
         let database = Database {
             engine,
             clock,
@@ -80,7 +80,7 @@ impl Database {
             tracking: Tracking::default(),
             flush: Flush::new(),
             sweep: Sweep::new(),
-            lanes,
+            counter_registry,
             classes,
             figures: Figures::default(),
             emulates_full: false,
@@ -132,19 +132,19 @@ impl Database {
 
     /// Removes what was there before the database was limited, some tens of records at a time, until the limit holds or `goes_on` returns
     /// false. Does not wait for an open transaction.
-    pub(crate) fn keep_to_limits(&self, lane: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
+    pub(crate) fn keep_to_limits(&self, worker_counters: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
         let step = || {
             let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
-            limiter.remove_surplus(&self.try_begin(lane)?).ok().filter(|&removed| removed > 0)
+            limiter.remove_surplus(&self.try_begin(worker_counters)?).ok().filter(|&removed| removed > 0)
         };
         // What cannot be removed now is tried again at the next tick.
         while step().is_some() && goes_on() {}
     }
 
     /// The same, waiting for its turn, until the limit holds.
-    pub(crate) fn meet_limits(&self, lane: &WorkerCounters) -> Result<()> {
+    pub(crate) fn meet_limits(&self, worker_counters: &WorkerCounters) -> Result<()> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
-        while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(lane)?)? > 0 {}
+        while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(worker_counters)?)? > 0 {}
         Ok(())
     }
 
@@ -204,9 +204,9 @@ impl Database {
         }
     }
 
-    /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
-    pub fn lane(&self) -> Arc<WorkerCounters> {
-        self.lanes.open(&self.classes)
+    /// Registers counters for a worker thread. They are counted after the worker has ended, too.
+    pub fn worker_counters(&self) -> Arc<WorkerCounters> {
+        self.counter_registry.open(&self.classes)
     }
 
     /// The second that it is.
@@ -219,14 +219,14 @@ impl Database {
         &*self.engine
     }
 
-    /// What has happened since the start or the last reset, over all lanes.
+    /// What has happened since the start or the last reset, over all workers.
     pub fn counters(&self) -> Counters {
-        self.lanes.sum()
+        self.counter_registry.sum()
     }
 
     /// The same by size class, for what is counted so.
     pub fn counters_by_class(&self) -> Vec<ClassCounters> {
-        self.lanes.sum_by_class()
+        self.counter_registry.sum_by_class()
     }
 
     /// What the engine holds, and what it has counted since the start or the last reset.
@@ -251,7 +251,7 @@ impl Database {
 
     /// Begins counting anew.
     pub fn reset_counters(&self) {
-        self.lanes.reset();
+        self.counter_registry.reset();
         self.figures.reset(self.engine.status(), self.sweep.counts());
     }
 
@@ -348,7 +348,7 @@ impl Database {
     fn plan_flush(
         &self,
         origin: Option<u32>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         at: Ttl,
         now: UnixSeconds,
     ) -> Result<CommitPoint> {
@@ -363,7 +363,7 @@ impl Database {
                 logged.set(self.log.get().map(|log| log.append_from(origin, &change)));
             })
         })?;
-        planned.inspect_err(|error| lane.count_refusal(error))?;
+        planned.inspect_err(|error| worker_counters.count_refusal(error))?;
         Ok(self.commit_point(logged.get()))
     }
 
@@ -407,22 +407,22 @@ impl Database {
     }
 
     /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
-    pub(crate) fn refuse_if_unwritable(&self, lane: &WorkerCounters) -> Result<()> {
+    pub(crate) fn refuse_if_unwritable(&self, worker_counters: &WorkerCounters) -> Result<()> {
         if !self.cannot_write() {
             return Ok(());
         }
         let error = unwritable();
-        lane.count_refusal(&error);
+        worker_counters.count_refusal(&error);
         Err(error)
     }
 
     /// Fails with `Unavailable`, and counts the refusal, while only removals are taken.
-    pub(crate) fn refuse_if_full(&self, lane: &WorkerCounters) -> Result<()> {
+    pub(crate) fn refuse_if_full(&self, worker_counters: &WorkerCounters) -> Result<()> {
         if !self.takes_only_removals() {
             return Ok(());
         }
         let error = unwritable();
-        lane.count_refusal(&error);
+        worker_counters.count_refusal(&error);
         Err(error)
     }
 
@@ -445,19 +445,23 @@ impl Database {
 
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
     /// open.
-    pub fn clear(&self, lane: &WorkerCounters) -> Result<CommitPoint> {
-        self.clear_first_made_by(None, lane)
+    pub fn clear(&self, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
+        self.clear_first_made_by(None, worker_counters)
     }
 
     /// The same as it was first done at the server `origin`, which the update log is told.
-    pub fn clear_from(&self, origin: u32, lane: &WorkerCounters) -> Result<CommitPoint> {
-        self.clear_first_made_by(Some(origin), lane)
+    pub fn clear_from(&self, origin: u32, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
+        self.clear_first_made_by(Some(origin), worker_counters)
     }
 
-    fn clear_first_made_by(&self, origin: Option<u32>, lane: &WorkerCounters) -> Result<CommitPoint> {
-        self.refuse_if_unwritable(lane)?;
-        lane.counts.cmd_flush.one();
-        self.plan_flush(origin, lane, Ttl::Never, self.clock.now())
+    fn clear_first_made_by(
+        &self,
+        origin: Option<u32>,
+        worker_counters: &WorkerCounters,
+    ) -> Result<CommitPoint> {
+        self.refuse_if_unwritable(worker_counters)?;
+        worker_counters.counts.cmd_flush.one();
+        self.plan_flush(origin, worker_counters, Ttl::Never, self.clock.now())
     }
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
@@ -472,7 +476,7 @@ impl Database {
     /// Returns what the answer has to wait for ([`durability`](Self::durability)).
     pub fn execute(
         &self,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         command: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> CommitPoint {
@@ -483,7 +487,7 @@ impl Database {
             return CommitPoint::NONE;
         }
         if self.refuses(command) {
-            lane.counts.log_refusals.one();
+            worker_counters.counts.log_refusals.one();
             let has_log_trouble =
                 self.log.get().is_some_and(|log| !log.takes_changes() || log.takes_only_removals());
             let refusal =
@@ -492,7 +496,7 @@ impl Database {
             return CommitPoint::NONE;
         }
         let commit = Cell::default();
-        self.run(self.space(&commit), lane, command, now, reply);
+        self.run(self.space(&commit), worker_counters, command, now, reply);
         commit.get()
     }
 

@@ -14,7 +14,7 @@ impl Database {
     pub(super) fn get(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -23,9 +23,9 @@ impl Database {
             self.tracking.ask(now);
         }
         let (outcome, class) = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
-            self.look(space, lane, get, now, reply)
+            self.look(space, worker_counters, get, now, reply)
         } else {
-            self.visit_get(space, lane, get, now, reply)
+            self.visit_get(space, worker_counters, get, now, reply)
         };
         if outcome == Outcome::Miss {
             reply(Reply::Miss);
@@ -33,28 +33,28 @@ impl Database {
         // What is made for the caller to fill is found, as memcached counts.
         let found = matches!(outcome, Outcome::HitReply | Outcome::Vivified);
         if outcome == Outcome::Vivified {
-            lane.counts.total_items.one();
+            worker_counters.counts.total_items.one();
         }
         if get.family == CommandFamily::Meta {
-            lane.counts.cmd_meta.one();
+            worker_counters.counts.cmd_meta.one();
         }
         // As memcached counts: a hit of `mg` with a new time to live is a touch and no get, its miss a get.
         if get.counts_as_touch || (get.touch.is_some() && found) {
-            lane.counts.cmd_touch.one();
+            worker_counters.counts.cmd_touch.one();
             if found {
-                lane.counts.touch_hits.one();
-                lane.class(class).touch_hits.one();
+                worker_counters.counts.touch_hits.one();
+                worker_counters.class(class).touch_hits.one();
             } else {
-                lane.counts.touch_misses.one();
+                worker_counters.counts.touch_misses.one();
             }
         } else if !get.silent {
             // A look that shall not count as an access is none to the hit ratio either.
-            lane.counts.cmd_get.one();
+            worker_counters.counts.cmd_get.one();
             if found {
-                lane.counts.get_hits.one();
-                lane.class(class).get_hits.one();
+                worker_counters.counts.get_hits.one();
+                worker_counters.class(class).get_hits.one();
             } else if outcome != Outcome::Unread {
-                lane.counts.get_misses.one();
+                worker_counters.counts.get_misses.one();
             }
         }
     }
@@ -63,7 +63,7 @@ impl Database {
     fn look(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -88,10 +88,10 @@ impl Database {
             return (Outcome::Unread, self.classes.of(get.key.len()));
         }
         if must_visit {
-            return self.visit_get(space, lane, get, now, reply);
+            return self.visit_get(space, worker_counters, get, now, reply);
         }
         if is_expired && !space.is_closed() {
-            let _ = self.visit(space, lane, get.key, now, &mut Bury);
+            let _ = self.visit(space, worker_counters, get.key, now, &mut Bury);
         }
         (outcome, self.classes.of(size))
     }
@@ -99,7 +99,7 @@ impl Database {
     fn visit_get(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
@@ -116,7 +116,7 @@ impl Database {
             false => Worth::Note,
         };
         let noting = if is_change { space } else { self.for_notes(space) };
-        let met = self.visit_telling(noting, worth, lane, get.key, now, &mut visitor);
+        let met = self.visit_telling(noting, worth, worker_counters, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {
@@ -140,7 +140,7 @@ impl Database {
                 }
                 let class = self.classes.of(get.key.len());
                 if is_full(&error) {
-                    lane.class(class).out_of_memory.one();
+                    worker_counters.class(class).out_of_memory.one();
                 }
                 reply(Reply::Refused(refusal(&error)));
                 let is_unread = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable);

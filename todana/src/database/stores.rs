@@ -20,20 +20,20 @@ impl Database {
     pub(super) fn store(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
     ) -> Reply<'static> {
         let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
-        let class = lane.class(class_number);
+        let class = worker_counters.class(class_number);
         if store.family == CommandFamily::Meta {
-            lane.counts.cmd_meta.one();
+            worker_counters.counts.cmd_meta.one();
         }
         // Not even looked at: where memory is really full, it is asked for first.
         let visited = if self.emulates_full {
             Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
         } else {
-            self.visit_store(space, lane, store, now)
+            self.visit_store(space, worker_counters, store, now)
         };
         self.note([Some(store.ttl), store.vivify], now);
         let mut met_class = 0;
@@ -45,23 +45,23 @@ impl Database {
             Err(error) => Reply::Refused(refusal(&error)),
         };
         if !matches!(outcome, Reply::Refused(_)) {
-            lane.counts.cmd_set.one();
+            worker_counters.counts.cmd_set.one();
             class.cmd_set.one();
         }
         match outcome {
             Reply::Stored(_) => {
-                lane.counts.total_items.one();
-                lane.counts.cas_hits.add(u64::from(store.compare.is_some()));
+                worker_counters.counts.total_items.one();
+                worker_counters.counts.cas_hits.add(u64::from(store.compare.is_some()));
                 class.cas_hits.add(u64::from(store.compare.is_some()));
             }
             Reply::Exists => {
-                lane.counts.cas_badval.one();
-                lane.class(met_class).cas_badval.one();
+                worker_counters.counts.cas_badval.one();
+                worker_counters.class(met_class).cas_badval.one();
             }
-            Reply::NotFound => lane.counts.cas_misses.one(),
+            Reply::NotFound => worker_counters.counts.cas_misses.one(),
             Reply::Refused(refusal) => {
                 let discards = store.mode == StoreMode::Set && store.compare.is_none();
-                self.refuse_store(space, lane, (store.key, class_number), discards, refusal, now);
+                self.refuse_store(space, worker_counters, (store.key, class_number), discards, refusal, now);
             }
             _ => {}
         }
@@ -75,30 +75,30 @@ impl Database {
     pub(super) fn refuse_store(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         (key, class): (&[u8], usize),
         discards: bool,
         refusal: RefusalReason,
         now: UnixSeconds,
     ) {
         match refusal {
-            RefusalReason::TooLarge => lane.counts.store_too_large.one(),
+            RefusalReason::TooLarge => worker_counters.counts.store_too_large.one(),
             RefusalReason::OutOfMemory => {
-                lane.counts.store_no_memory.one();
-                lane.class(class).out_of_memory.one();
+                worker_counters.counts.store_no_memory.one();
+                worker_counters.class(class).out_of_memory.one();
             }
             _ => {}
         }
         let is_for_room = matches!(refusal, RefusalReason::TooLarge | RefusalReason::OutOfMemory);
         if discards && is_for_room && !self.keeps_records() {
-            let _ = self.visit(space, lane, key, now, &mut Overwrite(Action::Remove));
+            let _ = self.visit(space, worker_counters, key, now, &mut Overwrite(Action::Remove));
         }
     }
 
     fn visit_store(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
     ) -> Result<(Met, Reply<'static>)> {
@@ -122,7 +122,7 @@ impl Database {
         let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
         let mut tries = 0;
         loop {
-            let met = self.visit(space, lane, store.key, now, &mut visitor)?;
+            let met = self.visit(space, worker_counters, store.key, now, &mut visitor)?;
             let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
             tries += 1;
             if tries > JOINS_APART {

@@ -34,11 +34,11 @@ impl Database {
     pub(crate) fn visit_in(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<()> {
-        self.visit(space, lane, key, self.clock.now(), visitor).map(|_| ())
+        self.visit(space, worker_counters, key, self.clock.now(), visitor).map(|_| ())
     }
 
     /// Runs a visitor on a record atomically. The visitor does not see expired records. Fails as
@@ -48,35 +48,35 @@ impl Database {
     /// Returns what an answer has to wait for.
     pub fn visit_record(
         &self,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<CommitPoint> {
-        self.visit_first_made_by(None, lane, key, visitor)
+        self.visit_first_made_by(None, worker_counters, key, visitor)
     }
 
     /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The log entry names that server.
     pub fn visit_record_from(
         &self,
         origin: u32,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<CommitPoint> {
-        self.visit_first_made_by(Some(origin), lane, key, visitor)
+        self.visit_first_made_by(Some(origin), worker_counters, key, visitor)
     }
 
     fn visit_first_made_by(
         &self,
         origin: Option<u32>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<CommitPoint> {
         self.flush_if_due(self.clock.now());
-        self.refuse_if_unwritable(lane)?;
+        self.refuse_if_unwritable(worker_counters)?;
         let commit = Cell::default();
-        self.visit_in(Space { origin, ..self.space(&commit) }, lane, key, visitor)?;
+        self.visit_in(Space { origin, ..self.space(&commit) }, worker_counters, key, visitor)?;
         Ok(commit.get())
     }
 
@@ -104,19 +104,19 @@ impl Database {
     pub(super) fn visit(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
-        self.visit_telling(space, Worth::Change, lane, key, now, visitor)
+        self.visit_telling(space, Worth::Change, worker_counters, key, now, visitor)
     }
 
     /// Removes a record, unless a transaction is open: fails with `Busy` then, without waiting.
-    pub(super) fn evict(&self, lane: &WorkerCounters, key: &[u8]) -> Result<()> {
+    pub(super) fn evict(&self, worker_counters: &WorkerCounters, key: &[u8]) -> Result<()> {
         let (commit, now) = (Cell::default(), self.clock.now());
         let visitor = &mut Overwrite(Action::Remove);
-        self.visit_telling(self.space(&commit), Worth::Note, lane, key, now, visitor).map(|_| ())
+        self.visit_telling(self.space(&commit), Worth::Note, worker_counters, key, now, visitor).map(|_| ())
     }
 
     /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
@@ -133,7 +133,7 @@ impl Database {
         &self,
         space: Space<'_>,
         worth: Worth,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -145,9 +145,9 @@ impl Database {
             return self.visit_read_only(space, key, now, visitor);
         }
         if worth == Worth::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
-            return self.visit_only_removing(space, lane, key, now, visitor);
+            return self.visit_only_removing(space, worker_counters, key, now, visitor);
         }
-        self.visit_any(space, worth, lane, key, now, visitor)
+        self.visit_any(space, worth, worker_counters, key, now, visitor)
     }
 
     /// Runs a visitor that may only remove the record, because the disk has no room for more.
@@ -155,18 +155,18 @@ impl Database {
     fn visit_only_removing(
         &self,
         space: Space<'_>,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         let mut removals = OnlyRemovals { inner: visitor, refused: false };
-        let met = self.visit_any(space, Worth::Change, lane, key, now, &mut removals)?;
+        let met = self.visit_any(space, Worth::Change, worker_counters, key, now, &mut removals)?;
         if !removals.refused {
             return Ok(met);
         }
         let error = unwritable();
-        lane.count_refusal(&error);
+        worker_counters.count_refusal(&error);
         Err(error)
     }
 
@@ -177,7 +177,7 @@ impl Database {
         &self,
         space: Space<'_>,
         worth: Worth,
-        lane: &WorkerCounters,
+        worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
@@ -188,17 +188,17 @@ impl Database {
         self.note_changes(space, worth, &living);
         // What a transaction puts is limited when it is committed.
         if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.gate) {
-            limiter.enforce(self, lane, key);
+            limiter.enforce(self, worker_counters, key);
         }
         if let Err(error) = &outcome {
-            lane.count_refusal(error);
+            worker_counters.count_refusal(error);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if met.expired && outcome.is_ok() {
             // Whatever the command was, as memcached counts.
-            lane.counts.get_expired.one();
-            lane.counts.reclaimed.one();
-            lane.class(met.class).reclaimed.one();
+            worker_counters.counts.get_expired.one();
+            worker_counters.counts.reclaimed.one();
+            worker_counters.class(met.class).reclaimed.one();
         }
         outcome.map(|()| met)
     }

@@ -58,7 +58,7 @@ struct DbInner {
     /// Stopped first when the database is dropped.
     upkeep: Option<UpkeepThread>,
     database: Arc<Database>,
-    lanes: ThreadCounters,
+    thread_counters: ThreadCounters,
     directory: Option<Arc<DataDirectory>>,
     notes: Vec<String>,
     tracker: Arc<SnapshotTracker>,
@@ -131,7 +131,7 @@ impl Db {
     /// Removes all records.
     pub fn clear(&self) -> Result<()> {
         self.refuse_if_read_only()?;
-        let point = self.0.database.clear(self.lane())?;
+        let point = self.0.database.clear(self.worker_counters())?;
         self.wait_until_durable(point)
     }
 
@@ -235,17 +235,17 @@ impl Db {
     }
 
     /// Returns the counters of this thread.
-    pub(crate) fn lane(&self) -> &WorkerCounters {
-        self.0.lanes.own(|| self.0.database.lane())
+    pub(crate) fn worker_counters(&self) -> &WorkerCounters {
+        self.0.thread_counters.own(|| self.0.database.worker_counters())
     }
 
     /// Returns counters for a transaction, to be returned when it ends.
-    pub(crate) fn lend_lane(&self) -> Arc<WorkerCounters> {
-        self.0.lanes.lend(|| self.0.database.lane())
+    pub(crate) fn lend_counters(&self) -> Arc<WorkerCounters> {
+        self.0.thread_counters.lend(|| self.0.database.worker_counters())
     }
 
-    pub(crate) fn take_back_lane(&self, lane: Arc<WorkerCounters>) {
-        self.0.lanes.take_back(lane);
+    pub(crate) fn return_counters(&self, worker_counters: Arc<WorkerCounters>) {
+        self.0.thread_counters.take_back(worker_counters);
     }
 
     /// Waits until a change is durable.
@@ -266,12 +266,12 @@ impl Records for Db {
         if is_change(command) {
             self.refuse_if_read_only()?;
         }
-        let point = self.0.database.execute(self.lane(), command, reply);
+        let point = self.0.database.execute(self.worker_counters(), command, reply);
         self.wait_until_durable(point)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let visited = self.0.database.visit_record(self.lane(), key, visitor);
+        let visited = self.0.database.visit_record(self.worker_counters(), key, visitor);
         let point = visited.map_err(|error| match error.is_read_only() {
             true => self.refuse_if_read_only().err().unwrap_or(error),
             false => error,

@@ -202,8 +202,8 @@ impl DbOptions {
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
         let upkeep = UpkeepThread::start(&database, clock, directory.as_ref())?;
-        let (upkeep, lanes) = (Some(upkeep), ThreadCounters::default());
-        let db = Db(Arc::new(DbInner { upkeep, database, lanes, directory, notes, tracker, name }));
+        let (upkeep, thread_counters) = (Some(upkeep), ThreadCounters::default());
+        let db = Db(Arc::new(DbInner { upkeep, database, thread_counters, directory, notes, tracker, name }));
         if truncate {
             db.clear()?;
         }

@@ -50,7 +50,7 @@ impl Db {
     /// ```
     pub fn snapshot(&self) -> Result<Snapshot> {
         let database = self.database();
-        let held = database.begin(self.lane())?;
+        let held = database.begin(self.worker_counters())?;
         let delta = self.0.tracker.open();
         // Wait for visits that began before the snapshot was registered.
         database.engine().wait_for_visits();

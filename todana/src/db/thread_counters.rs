@@ -26,7 +26,7 @@ struct LateCounters {
     /// Address of the thread's thread-locals. A later thread may have the same address, and then
     /// uses the same counters.
     thread: usize,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     next: LateCountersList,
 }
 
@@ -49,7 +49,7 @@ impl ThreadCounters {
     #[inline]
     pub(super) fn own(&self, open: impl FnOnce() -> Arc<WorkerCounters>) -> &WorkerCounters {
         match self.by_thread.get() {
-            Some(lane) => lane,
+            Some(worker_counters) => worker_counters,
             None => self.first(open),
         }
     }
@@ -61,8 +61,8 @@ impl ThreadCounters {
     }
 
     /// Takes back the counters of a finished transaction.
-    pub(super) fn take_back(&self, lane: Arc<WorkerCounters>) {
-        self.spare.lock().push(lane);
+    pub(super) fn take_back(&self, worker_counters: Arc<WorkerCounters>) {
+        self.spare.lock().push(worker_counters);
     }
 
     #[cold]
@@ -70,10 +70,10 @@ impl ThreadCounters {
         if HAS_ENDED.get() {
             return self.late.own(open);
         }
-        let lane = self.by_thread.get_or(open);
+        let worker_counters = self.by_thread.get_or(open);
         // Registered after the values of `thread_local`, so that it is dropped before them.
         let _ = END_MARKER.try_with(|_| ());
-        lane
+        worker_counters
     }
 }
 
@@ -83,12 +83,12 @@ impl LateCountersList {
         let (mut open, mut place) = (Some(open), self);
         loop {
             let late = place.0.get_or_init(|| {
-                let lane =
+                let worker_counters =
                     open.take().expect("only the last place is empty, and then this is the thread's")();
-                Box::new(LateCounters { thread, lane, next: LateCountersList::default() })
+                Box::new(LateCounters { thread, worker_counters, next: LateCountersList::default() })
             });
             if late.thread == thread {
-                return &late.lane;
+                return &late.worker_counters;
             }
             place = &late.next;
         }
@@ -105,7 +105,7 @@ mod tests {
     fn threads_that_are_past_their_end_have_lanes_of_their_own() {
         let db = Db::open("mem:hash").unwrap();
         let late = LateCountersList::default();
-        let own = || Arc::as_ptr(late.own(|| db.database().lane())).addr();
+        let own = || Arc::as_ptr(late.own(|| db.database().worker_counters())).addr();
         let first = own();
         std::thread::scope(|scope| {
             let (told, tells) = channel();

@@ -107,7 +107,7 @@ impl Db {
             durable.copy(draft.place())?;
             draft.finish()?;
             let copy = Db::open(name)?;
-            copy.database().meet_limits(&copy.database().lane())?;
+            copy.database().meet_limits(&copy.database().worker_counters())?;
             copy.sync()?;
             return Ok(copy.count());
         }

@@ -101,7 +101,7 @@ pub(crate) fn records_into<S: RecordSource>(
         restored.called_off = Some(at);
     }
     let openings = source.openings_of_restored(&database, now);
-    database.meet_limits(&database.lane())?;
+    database.meet_limits(&database.worker_counters())?;
     let engine = database.engine();
     restored.records = engine.status().records;
     if let Some(tree) = engine.checkpointed() {
@@ -125,7 +125,7 @@ pub(crate) fn records_into<S: RecordSource>(
 pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u64> {
     let opened = Box::new(hash_at(place, false, openings)?);
     let database = Database::new(opened, Arc::new(SystemClock)).limited_as(name);
-    database.meet_limits(&database.lane())?;
+    database.meet_limits(&database.worker_counters())?;
     database.engine().durable().map_or(Ok(()), |files| files.close())?;
     Ok(database.engine().status().records)
 }

@@ -119,7 +119,7 @@ pub trait TransactionHolder: Send + Sync {
     fn database(&self) -> &Database;
 
     /// The lane that the transaction counts in. Nobody else counts in it while the transaction is there.
-    fn lane(&self) -> &WorkerCounters;
+    fn worker_counters(&self) -> &WorkerCounters;
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -131,16 +131,16 @@ impl fmt::Debug for Transaction<'_> {
 impl Database {
     /// Begins a transaction, once no other one is open; what it does is counted in this lane, in which nobody else counts while it is
     /// there. Fails with `Busy` if this thread has one open already.
-    pub fn begin<'d>(&'d self, lane: &'d WorkerCounters) -> Result<Transaction<'d>> {
+    pub fn begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
-        Ok(Transaction::new(Home::Lent(self, lane)))
+        Ok(Transaction::new(Home::Lent(self, worker_counters)))
     }
 
     /// The same without waiting: `None` if there is another one.
-    pub fn try_begin<'d>(&'d self, lane: &'d WorkerCounters) -> Option<Transaction<'d>> {
+    pub fn try_begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
-        self.gate().try_close().then(|| Transaction::new(Home::Lent(self, lane)))
+        self.gate().try_close().then(|| Transaction::new(Home::Lent(self, worker_counters)))
     }
 }
 
@@ -179,7 +179,7 @@ impl Db {
         self.refuse_if_read_only()?;
         let database = self.database();
         database.flush_if_due(database.now());
-        let begin = || Transaction::new(Home::Db(Cow::Owned(self.clone()), self.lend_lane()));
+        let begin = || Transaction::new(Home::Db(Cow::Owned(self.clone()), self.lend_counters()));
         Ok(database.gate().try_close().then(begin))
     }
 }
@@ -199,8 +199,8 @@ impl<'d> Transaction<'d> {
         let database = db.database();
         database.flush_if_due(database.now());
         database.gate().close()?;
-        let lane = db.lend_lane();
-        Ok(Transaction::new(Home::Db(db, lane)))
+        let worker_counters = db.lend_counters();
+        Ok(Transaction::new(Home::Db(db, worker_counters)))
     }
 
     /// Behind a gate that has just been closed.
@@ -219,11 +219,11 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    fn lane(&self) -> &WorkerCounters {
+    fn worker_counters(&self) -> &WorkerCounters {
         match &self.home {
-            Home::Lent(_, lane) => lane,
-            Home::Db(_, lane) => lane,
-            Home::Held(holder) => holder.lane(),
+            Home::Lent(_, worker_counters) => worker_counters,
+            Home::Db(_, worker_counters) => worker_counters,
+            Home::Held(holder) => holder.worker_counters(),
         }
     }
 
@@ -233,12 +233,12 @@ impl<'d> Transaction<'d> {
             return reply(Reply::Unknown);
         }
         let database = self.database();
-        self.within(|space| database.run(space, self.lane(), command, database.now(), reply));
+        self.within(|space| database.run(space, self.worker_counters(), command, database.now(), reply));
     }
 
     /// Runs a visitor on a record as this transaction sees it.
     pub(crate) fn visit_record(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.within(|space| self.database().visit_in(space, self.lane(), key, visitor))
+        self.within(|space| self.database().visit_in(space, self.worker_counters(), key, visitor))
     }
 
     /// Runs with the space of this transaction.
@@ -298,9 +298,9 @@ impl<'d> Transaction<'d> {
     fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<CommitPoint> {
         let database = self.database();
         let log = database.log();
-        database.refuse_if_unwritable(self.lane())?;
+        database.refuse_if_unwritable(self.worker_counters())?;
         if changes.values().any(Option::is_some) {
-            database.refuse_if_full(self.lane())?;
+            database.refuse_if_full(self.worker_counters())?;
         }
         if database.is_flush_due() {
             let message = "everything was to be removed while the transaction was open: try again";
@@ -325,7 +325,7 @@ impl<'d> Transaction<'d> {
                 .values()
                 .flatten()
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
-            durable.apply(&actions).inspect_err(|error| self.lane().count_refusal(error))?;
+            durable.apply(&actions).inspect_err(|error| self.worker_counters().count_refusal(error))?;
             if let Some(log) = log {
                 log.append(&gathered.change());
             }
@@ -388,8 +388,8 @@ impl<'d> Transaction<'d> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         self.end();
-        if let Home::Db(db, lane) = &self.home {
-            db.take_back_lane(Arc::clone(lane));
+        if let Home::Db(db, worker_counters) = &self.home {
+            db.return_counters(Arc::clone(worker_counters));
         }
     }
 }
@@ -470,9 +470,9 @@ mod tests {
         let db = Db::open("mem:hash").unwrap();
         let lane_of = |transaction: &Transaction<'_>| {
             transaction.set(b"a", b"1").unwrap();
-            ptr::from_ref(transaction.lane())
+            ptr::from_ref(transaction.worker_counters())
         };
-        let own = ptr::from_ref(db.lane());
+        let own = ptr::from_ref(db.worker_counters());
         let lent = lane_of(&db.begin().unwrap());
         let transaction = db.begin_owned().unwrap();
         assert_eq!(lane_of(&transaction), lent);

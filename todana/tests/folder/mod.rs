@@ -24,7 +24,7 @@ pub(crate) const NOW: u64 = 1_700_000_000;
 
 pub(crate) struct Kept {
     pub(crate) database: Arc<Database>,
-    pub(crate) lane: Arc<WorkerCounters>,
+    pub(crate) worker_counters: Arc<WorkerCounters>,
     pub(crate) clock: Arc<ManualClock>,
     // Dropped last: the lock outlives the log.
     pub(crate) directory: DataDirectory,
@@ -71,23 +71,23 @@ pub(crate) fn open_with(path: &Path, options: &DataOptions) -> Kept {
     let database = empty(&clock);
     let directory = DataDirectory::open(disk(), path).unwrap();
     directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ()).unwrap();
-    let lane = database.lane();
-    Kept { database: Arc::new(database), lane, clock, directory }
+    let worker_counters = database.worker_counters();
+    Kept { database: Arc::new(database), worker_counters, clock, directory }
 }
 
 impl Kept {
     pub(crate) fn set(&self, key: &str, value: &str) {
         let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
-        self.database.execute(&self.lane, &Operation::Store(store), &mut |_| ());
+        self.database.execute(&self.worker_counters, &Operation::Store(store), &mut |_| ());
     }
 
     pub(crate) fn delete(&self, key: &str) {
         let delete = Delete { key: key.as_bytes(), ..Delete::default() };
-        self.database.execute(&self.lane, &Operation::Delete(delete), &mut |_| ());
+        self.database.execute(&self.worker_counters, &Operation::Delete(delete), &mut |_| ());
     }
 
     pub(crate) fn flush(&self, at: Ttl) {
-        self.database.execute(&self.lane, &Operation::Flush { at }, &mut |_| ());
+        self.database.execute(&self.worker_counters, &Operation::Flush { at }, &mut |_| ());
     }
 
     pub(crate) fn settle(&self) {

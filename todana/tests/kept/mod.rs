@@ -23,7 +23,7 @@ pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 pub(crate) struct Kept {
     pub(crate) database: Database,
-    pub(crate) lane: Arc<WorkerCounters>,
+    pub(crate) worker_counters: Arc<WorkerCounters>,
     committed: Mutex<CommitPoint>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) opened: Opened,
@@ -51,9 +51,9 @@ pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Res
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA))?;
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
-    let lane = database.lane();
+    let worker_counters = database.worker_counters();
     let committed = Mutex::default();
-    Ok(Kept { database, lane, committed, clock, opened, disk: disk.clone(), directory })
+    Ok(Kept { database, worker_counters, committed, clock, opened, disk: disk.clone(), directory })
 }
 
 /// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files stay as they are.
@@ -93,7 +93,9 @@ impl Kept {
     /// The reply, as text.
     pub(crate) fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
-        let point = self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        let point = self
+            .database
+            .execute(&self.worker_counters, &command, &mut |reply| answer = format!("{reply:?}"));
         let mut committed = self.committed.lock().unwrap();
         *committed = point.max(*committed);
         answer
@@ -110,11 +112,15 @@ impl Kept {
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         let mut value = None;
-        self.database.execute(&self.lane, &Operation::Get(Get { key, ..Get::default() }), &mut |reply| {
-            if let Reply::Hit(hit) = reply {
-                value = Some(hit.record.value.to_vec());
-            }
-        });
+        self.database.execute(
+            &self.worker_counters,
+            &Operation::Get(Get { key, ..Get::default() }),
+            &mut |reply| {
+                if let Reply::Hit(hit) = reply {
+                    value = Some(hit.record.value.to_vec());
+                }
+            },
+        );
         value
     }
 

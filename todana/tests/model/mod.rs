@@ -147,7 +147,7 @@ type Outcome = Result<(), TestCaseError>;
 /// Both sides.
 pub(crate) struct Model {
     database: Database,
-    lane: Arc<WorkerCounters>,
+    worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     pub(crate) items: BTreeMap<usize, Item>,
     flush_at: Option<u64>,
@@ -164,7 +164,7 @@ impl Model {
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         Model {
-            lane: database.lane(),
+            worker_counters: database.worker_counters(),
             database,
             clock,
             items: BTreeMap::new(),
@@ -215,7 +215,7 @@ impl Model {
     /// The reply to a command; there is exactly one.
     fn run(&self, command: &todana_core::Operation<'_>) -> Said {
         let mut replies = Vec::new();
-        self.database.execute(&self.lane, command, &mut |reply| replies.push(said(&reply)));
+        self.database.execute(&self.worker_counters, command, &mut |reply| replies.push(said(&reply)));
         assert_eq!(replies.len(), 1, "{command:?}: {replies:?}");
         replies.remove(0)
     }

@@ -242,7 +242,7 @@ mod tests {
         let log = database.log().unwrap();
         for _ in 0..3 {
             let store = Store { key: b"key", value: &[7; TOO_MUCH as usize], ..Store::default() };
-            database.execute(&database.lane(), &Operation::Store(store), &mut |_| ());
+            database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
             log.wait(log.end()).unwrap();
             directory.checkpoint_unless(database, &AtomicBool::new(false)).unwrap();
         }
@@ -314,12 +314,12 @@ mod tests {
         };
         let engine = DiskHash::open(&path, options).unwrap();
         let database = Arc::new(Database::new(Box::new(engine), Arc::new(SystemClock)));
-        let lane = database.lane();
+        let worker_counters = database.worker_counters();
         let write = || {
             for number in 0..100u32 {
                 let key = number.to_string();
                 let store = Store { key: key.as_bytes(), value: &[7; 1000], ..Store::default() };
-                database.execute(&lane, &Operation::Store(store), &mut |reply| {
+                database.execute(&worker_counters, &Operation::Store(store), &mut |reply| {
                     assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
                 });
             }

@@ -265,7 +265,7 @@ fn fill(
     now: todana::UnixSeconds,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<(SnapshotHead, u64)> {
-    let (database, lane) = (&served.database, served.database.lane());
+    let (database, worker_counters) = (&served.database, served.database.worker_counters());
     let is_persistent = served.name.tuning.persistent;
     let (mut records, mut seen, mut is_called_off) = (0, 0u64, false);
     let mut see = |key: &[u8], stored: &Stored<'_>| {
@@ -296,7 +296,7 @@ fn fill(
             return Ok(());
         }
         let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
-        let stored = database.visit_record(&lane, key, &mut Overwrite(Action::Put(record)));
+        let stored = database.visit_record(&worker_counters, key, &mut Overwrite(Action::Put(record)));
         stored.map_err(|error| error.to_string())?;
         records += 1;
         Ok(())

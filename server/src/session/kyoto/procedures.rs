@@ -284,7 +284,7 @@ impl Scope {
         let reach = self.reach(call.target())?;
         let is_persistent = reach.served().name.tuning.persistent;
         let outcome = if call.flag(b"atomic") {
-            let begin = reach.served().database.begin(reach.lane());
+            let begin = reach.served().database.begin(reach.worker_counters());
             begin.and_then(|transaction| {
                 let outcome = work(&KyotoRecords::new(&transaction, is_persistent))?;
                 reach.commit(transaction)?;

@@ -1,23 +1,23 @@
 //! A database, as one worker gets at it.
 
-use crate::databases::awaits::DatabaseLane;
+use crate::databases::awaits::WorkerDatabase;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use todana::{CommitPoint, Records, ScanDirection, Transaction, WorkerCounters};
 use todana_core::{Operation, Record, Reply, Result, ScanPosition, Visitor};
 
-/// A database of the server's, with a lane of the worker's.
+/// A database of the server's, with the worker's counters.
 #[derive(Clone)]
 pub(crate) struct Reach {
     shared: Arc<Shared>,
     number: usize,
-    lane: DatabaseLane,
+    worker_counters: WorkerDatabase,
 }
 
 impl Reach {
-    pub(crate) fn new(shared: &Arc<Shared>, number: usize, lane: DatabaseLane) -> Reach {
-        Reach { shared: Arc::clone(shared), number, lane }
+    pub(crate) fn new(shared: &Arc<Shared>, number: usize, worker_counters: WorkerDatabase) -> Reach {
+        Reach { shared: Arc::clone(shared), number, worker_counters }
     }
 
     pub(crate) fn number(&self) -> usize {
@@ -38,24 +38,24 @@ impl Reach {
         self.shared.options.limits.flush_allowed
     }
 
-    pub(crate) fn lane(&self) -> &WorkerCounters {
-        &self.lane.lane
+    pub(crate) fn worker_counters(&self) -> &WorkerCounters {
+        &self.worker_counters.worker_counters
     }
 
     /// Returns what has been written here since the last call, and has to be durable before it is answered.
     pub(crate) fn take_commit(&self) -> Option<CommitPoint> {
-        self.lane.commits.take()
+        self.worker_counters.commits.take()
     }
 
     /// Removes all records.
     pub(crate) fn clear(&self) -> Result<()> {
-        self.lane.commits.note(self.served().database.clear(self.lane())?);
+        self.worker_counters.commits.note(self.served().database.clear(self.worker_counters())?);
         Ok(())
     }
 
     /// Makes all changes of a transaction: the answer waits for the disk, not the worker.
     pub(crate) fn commit(&self, transaction: Transaction<'_>) -> Result<()> {
-        self.lane.commits.note(transaction.commit_unsettled()?);
+        self.worker_counters.commits.note(transaction.commit_unsettled()?);
         Ok(())
     }
 }
@@ -63,12 +63,20 @@ impl Reach {
 impl Records for Reach {
     #[inline]
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.lane.commits.note(self.served().database.execute(self.lane(), command, reply));
+        self.worker_counters.commits.note(self.served().database.execute(
+            self.worker_counters(),
+            command,
+            reply,
+        ));
         Ok(())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.lane.commits.note(self.served().database.visit_record(self.lane(), key, visitor)?);
+        self.worker_counters.commits.note(self.served().database.visit_record(
+            self.worker_counters(),
+            key,
+            visitor,
+        )?);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::counters::Counters;
 use super::reach::Reach;
-use crate::databases::awaits::DatabaseLane;
+use crate::databases::awaits::WorkerDatabase;
 use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -25,8 +25,10 @@ pub(super) struct Scope {
 impl Scope {
     pub(super) fn new(context: &WorkerContext) -> Scope {
         let shared = &context.shared;
-        let reach = |(number, lane): (usize, &DatabaseLane)| Reach::new(shared, number, lane.clone());
-        let reaches = context.executor.lanes().enumerate().map(reach).collect();
+        let reach = |(number, worker_counters): (usize, &WorkerDatabase)| {
+            Reach::new(shared, number, worker_counters.clone())
+        };
+        let reaches = context.executor.worker_databases().enumerate().map(reach).collect();
         Scope { shared: Arc::clone(shared), worker: context.worker, answer_max: ANSWER_MAX, reaches }
     }
 

@@ -2,7 +2,7 @@
 
 use super::reach::Reach;
 use crate::databases::Served;
-use crate::databases::awaits::{Changes, DatabaseLane};
+use crate::databases::awaits::{Changes, WorkerDatabase};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -71,8 +71,8 @@ impl TransactionHolder for Reach {
         &self.served().database
     }
 
-    fn lane(&self) -> &WorkerCounters {
-        Reach::lane(self)
+    fn worker_counters(&self) -> &WorkerCounters {
+        Reach::worker_counters(self)
     }
 }
 
@@ -134,7 +134,7 @@ impl Scripts {
             }
         };
         let reach = |(number, served): (usize, &Served)| {
-            Reach::new(shared, number, DatabaseLane::new(&served.database))
+            Reach::new(shared, number, WorkerDatabase::new(&served.database))
         };
         let reaches = match reaches {
             none if none.is_empty() => shared.databases.iter().enumerate().map(reach).collect(),

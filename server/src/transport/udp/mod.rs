@@ -221,9 +221,12 @@ impl DatagramServer {
 
 /// Waits until what has been executed is settled, as far as it has not been before; returns false if that cannot be known.
 fn settle(context: &WorkerContext) -> bool {
-    let (shared, Some(lane)) = (&context.shared, context.executor.lanes().next()) else { return true };
+    let (shared, Some(worker_counters)) = (&context.shared, context.executor.worker_databases().next())
+    else {
+        return true;
+    };
     // Answers to reads wait for nothing.
-    let Some(point) = lane.commits.take() else { return true };
+    let Some(point) = worker_counters.commits.take() else { return true };
     let Some(durability) = shared.databases.primary().database.durability() else { return true };
     durability.request(point);
     // A stop does not wait for a disk that does not answer.
@@ -231,7 +234,7 @@ fn settle(context: &WorkerContext) -> bool {
     let is_durable = durability.wait_while(point, &goes_on);
     if !is_durable {
         // Nor may a later answer leave before.
-        lane.commits.note(point);
+        worker_counters.commits.note(point);
     }
     is_durable
 }
