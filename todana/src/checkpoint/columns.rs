@@ -4,7 +4,7 @@ use crate::update_log::{ByteReader, put_varint};
 use todana_core::{Attributes, Expiry, Record, StaleMarks, UnixSeconds, decimal};
 
 const SIZES_LEN: usize = 12;
-/// The form of what is kept as text.
+/// The form of keys and values that are stored as text.
 const TEXT: u8 = 8;
 
 const FLAGS: u8 = 0x01;
@@ -15,14 +15,15 @@ const STALE: u8 = 0x10;
 const TOKEN_OUT: u8 = 0x20;
 const TAG_BITS: u8 = 0x3f;
 
-/// Records that are gathered for a block. Adding one is brief enough for an engine's lock: the planes are laid out later.
+/// Collects the records of a block. Adding one is brief enough for an engine's lock: the planes are
+/// laid out later.
 #[derive(Default)]
 pub(crate) struct Columns {
     tags: Vec<u8>,
     forms: Vec<u8>,
     keys: Vec<u64>,
     values: Vec<u64>,
-    /// Bytes that the numbers will take.
+    /// Bytes that the numbers will occupy.
     planes_len: usize,
     lengths: Vec<u8>,
     attributes: Vec<u8>,
@@ -60,7 +61,7 @@ impl Columns {
         self.tags.len()
     }
 
-    /// The length of the content.
+    /// Returns the length of the content.
     pub(crate) fn len(&self) -> usize {
         SIZES_LEN
             + 2 * self.tags.len()
@@ -71,7 +72,7 @@ impl Columns {
             + self.value_text.len()
     }
 
-    /// Appends the content.
+    /// Appends the content to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.len());
         for size in [self.lengths.len(), self.attributes.len(), self.key_text.len()] {
@@ -86,7 +87,7 @@ impl Columns {
         }
     }
 
-    /// Forgets the records and keeps the memory.
+    /// Removes the records and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.tags.clear();
         self.forms.clear();
@@ -100,7 +101,7 @@ impl Columns {
     }
 }
 
-/// The lowest bytes of all, then the second bytes of those that have one, and so on.
+/// Writes the lowest bytes of all numbers, then the second bytes of those that have one, and so on.
 fn put_planes(numbers: &[u64], out: &mut Vec<u8>) {
     out.extend(numbers.iter().map(|&number| number as u8));
     let all = numbers.iter().fold(0, |all, &number| all | number);
@@ -136,7 +137,7 @@ pub(crate) fn put_attributes(attributes: &Attributes, out: &mut Vec<u8>) {
     }
 }
 
-/// What a tag says is there. `None` if it is not.
+/// Reads the attributes that the tag announces. Returns `None` if they are invalid.
 pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attributes> {
     let mut attributes = Attributes::default();
     if tag == 0 {
@@ -163,7 +164,7 @@ pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attr
     Some(attributes)
 }
 
-/// The records of a block's content, one after the other.
+/// Iterates over the records in the content of a block.
 #[derive(Clone)]
 pub(crate) struct Rows<'a> {
     tags: &'a [u8],
@@ -200,13 +201,13 @@ impl Text<'_> {
 }
 
 impl<'a> Rows<'a> {
-    /// `None` if this is not the content of so many records.
+    /// Returns `None` if this is not the content of `records` records.
     pub(crate) fn new(content: &'a [u8], records: usize) -> Option<Rows<'a>> {
         let mut rest = ByteReader(content);
         let mut size = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
         let (lengths_len, attributes_len, key_text_len) = (size()?, size()?, size()?);
         let (tags, forms) = (rest.take(records)?, rest.take(records)?);
-        // How many numbers there are of each form.
+        // The number of numbers of each form.
         let (mut keys, mut values) = ([0; 16], [0; 16]);
         for &form in forms {
             keys[usize::from(form >> 4)] += 1;
@@ -224,12 +225,13 @@ impl<'a> Rows<'a> {
         Some(Rows { tags, forms, keys, values, lengths, attributes, key_text, value_text: rest })
     }
 
-    /// True behind the last record.
+    /// Returns true after the last record.
     pub(crate) fn is_done(&self) -> bool {
         self.tags.is_empty()
     }
 
-    /// The next record; `None` if it is none, or not all is used up with the last one.
+    /// Returns the next record. Returns `None` if it is invalid, or if bytes remain after the last
+    /// one.
     #[inline]
     pub(crate) fn next_row(&mut self) -> Option<Row<'a>> {
         let ((&tag, tags), (&form, forms)) = (self.tags.split_first()?, self.forms.split_first()?);
@@ -262,12 +264,12 @@ fn text<'a>(
     Some(Text::Digits { text, len })
 }
 
-/// Numbers, by planes of their bytes.
+/// Numbers, as planes of their bytes.
 #[derive(Clone)]
 struct Planes<'a>([&'a [u8]; 8]);
 
 impl<'a> Planes<'a> {
-    /// `counts`: how many numbers there are of each length less one.
+    /// `counts`: the number of numbers by length, less one.
     fn take(counts: &[usize; 16], rest: &mut ByteReader<'a>) -> Option<Planes<'a>> {
         let mut planes = [&b""[..]; 8];
         for (plane, bytes) in planes.iter_mut().enumerate() {
@@ -276,7 +278,8 @@ impl<'a> Planes<'a> {
         Some(Planes(planes))
     }
 
-    /// `None` for what is no decimal text's number. There are as many of each length as were counted.
+    /// Returns the next number, which has `len` bytes. Returns `None` if it does not encode a
+    /// decimal text. The caller must not read more numbers of a length than were counted.
     #[inline]
     fn next_number(&mut self, len: usize) -> Option<u64> {
         let mut number = 0;
@@ -308,7 +311,7 @@ mod tests {
         out
     }
 
-    /// All of them, or as many as there are before what is none.
+    /// Returns all records, or `None` if one of them is invalid.
     fn rows(content: &[u8], records: usize) -> Option<Vec<Owned>> {
         let mut rows = Rows::new(content, records)?;
         let mut all = Vec::new();

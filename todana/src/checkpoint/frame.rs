@@ -1,4 +1,5 @@
-//! What stands around the records of a checkpoint: header, block frames, footer (docs/format/checkpoint.md).
+//! The structure around the records of a checkpoint: header, block frames, footer
+//! (docs/format/checkpoint.md).
 
 use crate::file_header::{Format, eight, four, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
@@ -13,17 +14,17 @@ pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
 const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANACP", version: 1, oldest: 1, what: "checkpoint" };
 const END_MAGIC: &[u8; 8] = b"TODANAEC";
 
-/// How a checkpoint begins.
+/// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) identity: DatabaseIdentity,
-    /// The log has to be read again from here.
+    /// A reader must replay the log from here.
     pub(crate) start: LogPosition,
     pub(crate) created_ms: u64,
-    /// The highest made so far.
+    /// The highest version assigned so far.
     pub(crate) version: u64,
     pub(crate) planned_clear: Option<UnixSeconds>,
-    /// The order of the records, if the engine has any.
+    /// The order of the records, if the engine has one.
     pub(crate) order: Option<ScanOrder>,
 }
 
@@ -41,7 +42,7 @@ impl Header {
         sealed(bytes)
     }
 
-    /// Says what is wrong with it otherwise.
+    /// Returns the reason as the error if the header is invalid.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         Ok(Header {
             identity: FORMAT.check(bytes, &[36, 88])?,
@@ -54,13 +55,14 @@ impl Header {
         })
     }
 
-    /// What the checksums of all that follows begin with, so that nothing of another checkpoint passes.
+    /// Returns the initial part of all later checksums, so that no part of another checkpoint
+    /// passes for one of this.
     pub(crate) fn crc(&self) -> [u8; 4] {
         self.encode()[92..].try_into().expect("four bytes")
     }
 }
 
-/// What a block holds.
+/// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Records = 1,
@@ -68,26 +70,26 @@ pub(crate) enum Kind {
     Piece = 3,
 }
 
-/// How its content is kept.
+/// How the content of a block is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     Plain = 0,
     Zstd = 1,
 }
 
-/// What stands before a block.
+/// The frame of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockFrame {
     pub(crate) kind: Kind,
     pub(crate) method: Method,
-    /// Of what follows.
+    /// The length of what follows the frame.
     pub(crate) stored_len: u32,
     pub(crate) content_len: u32,
     pub(crate) records: u32,
 }
 
 impl BlockFrame {
-    /// `crc` begins with the header's CRC and the block's offset.
+    /// `seed` is the CRC of the header's CRC and the block's offset.
     pub(crate) fn encode(&self, seed: u32, stored: &[u8]) -> [u8; BLOCK_FRAME_LEN] {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         (bytes[4], bytes[5]) = (self.kind as u8, self.method as u8);
@@ -99,7 +101,8 @@ impl BlockFrame {
         bytes
     }
 
-    /// Not checked yet against its CRC. `None` if it is none, whatever that says.
+    /// Decodes a frame without checking its CRC. Returns `None` if it cannot be a frame, even if
+    /// its CRC is right.
     pub(crate) fn decode(bytes: &[u8; BLOCK_FRAME_LEN]) -> Option<BlockFrame> {
         let kind = match bytes[4] {
             1 => Kind::Records,
@@ -113,7 +116,7 @@ impl BlockFrame {
             _ => return None,
         };
         let (stored_len, content_len, records) = (four(bytes, 8), four(bytes, 12), four(bytes, 16));
-        // What is compressed is kept so only if it is shorter.
+        // Compressed content is stored only if it is shorter.
         let is_sound = bytes[6..8] == [0, 0]
             && content_len as usize <= CONTENT_LEN_MAX
             && match method {
@@ -123,28 +126,28 @@ impl BlockFrame {
         is_sound.then_some(BlockFrame { kind, method, stored_len, content_len, records })
     }
 
-    /// Whether these bytes and what follows them are as they were written.
+    /// Returns true if the frame and the stored content are intact.
     pub(crate) fn is_whole(bytes: &[u8; BLOCK_FRAME_LEN], seed: u32, stored: &[u8]) -> bool {
         let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), stored);
         crc == four(bytes, 0)
     }
 }
 
-/// What a block's CRC begins with.
+/// Returns the initial value of a block's CRC.
 pub(crate) fn seed(header_crc: [u8; 4], offset: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&header_crc), &offset.to_le_bytes())
 }
 
-/// How a checkpoint ends.
+/// The footer of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) blocks: u64,
     pub(crate) records: u64,
-    /// Where it stands itself.
+    /// The offset of the footer itself.
     pub(crate) offset: u64,
-    /// The log was on disk to here.
+    /// The log was on disk up to here.
     pub(crate) until: LogPosition,
-    /// Of all blocks.
+    /// The length of the contents of all blocks.
     pub(crate) content_len: u64,
 }
 
@@ -161,7 +164,7 @@ impl Footer {
         bytes
     }
 
-    /// `None` unless it is the footer of that header's checkpoint.
+    /// Returns `None` unless this is the footer of the checkpoint with that header.
     pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], header_crc: [u8; 4]) -> Option<Footer> {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&header_crc), &bytes[..52]);
         let is_whole = &bytes[..8] == END_MAGIC && four(bytes, 48) == 0 && crc == four(bytes, 52);

@@ -1,4 +1,4 @@
-//! The thread that makes checkpoints when they are due.
+//! The thread that writes checkpoints when they are due.
 
 use super::CheckpointInfo;
 use crate::{DataDirectory, Database};
@@ -9,15 +9,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// How often it looks whether one is due.
+/// How often it checks whether a checkpoint is due.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long it waits after one that failed.
+/// Delay after a failed checkpoint.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often whoever waits for its end is asked whether they still do.
+/// How often `gives_up` is called while the end of the thread is awaited.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// Makes checkpoints of a database when they are due, in a thread of its own, until it is dropped. One that is being made
-/// then is called off.
+/// Writes checkpoints of a database when they are due, in a thread of its own, until it is dropped.
+/// A checkpoint being written at that time is aborted.
 pub struct CheckpointKeeper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl CheckpointKeeper {
-    /// Starts it. `report` is called, by its thread, after each one that was made and each that could not be made.
+    /// Starts the thread. The thread calls `report` after each checkpoint, successful or not.
     pub fn start(
         directory: Arc<DataDirectory>,
         database: Arc<Database>,
@@ -40,7 +40,7 @@ impl CheckpointKeeper {
         let shared = Arc::new(Shared::default());
         let its_own = Arc::clone(&shared);
         let work = move || {
-            // What waits in memory for a checkpoint grows fast.
+            // Changes that wait in memory for a checkpoint grow fast.
             let is_checkpointed = database.engine().checkpointed().is_some();
             let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
             let mut report = |made: Result<CheckpointInfo>| {
@@ -59,7 +59,8 @@ impl CheckpointKeeper {
                     }
                     continue;
                 }
-                // One that has failed stays due: until there is one it is reported as trouble.
+                // After a failure a checkpoint stays due, and each failure is reported until one
+                // succeeds.
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
@@ -90,7 +91,7 @@ impl Shared {
         self.wakes.notify_all();
     }
 
-    /// False when it is time to end.
+    /// Returns false when the thread must end.
     fn waits(&self, pause: Duration) -> bool {
         let mut lock = self.lock.lock();
         if !self.stops.load(Ordering::Relaxed) {
@@ -101,8 +102,8 @@ impl Shared {
 }
 
 impl CheckpointKeeper {
-    /// Ends it, unless the disk keeps it waiting: `gives_up` is asked now and then, and once it says so, the thread is left to
-    /// itself. False then.
+    /// Ends the thread, unless the disk does not answer: `gives_up` is called regularly, and once
+    /// it returns true, the thread is abandoned. Returns false in that case.
     pub fn end_unless(mut self, gives_up: &dyn Fn() -> bool) -> bool {
         self.shared.stop();
         let Some(thread) = self.thread.take() else { return true };
@@ -110,10 +111,10 @@ impl CheckpointKeeper {
             if gives_up() {
                 return false;
             }
-            // Unparked by nobody: there is no hurry at the end of a server.
+            // Nothing unparks this thread; a delay at the end of a server does no harm.
             std::thread::park_timeout(ASK_EVERY);
         }
-        // A panic in it has been shown already.
+        // A panic of the thread has already been printed.
         let _ = thread.join();
         true
     }
@@ -123,7 +124,7 @@ impl Drop for CheckpointKeeper {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been shown already.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }

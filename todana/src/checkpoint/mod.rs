@@ -1,5 +1,5 @@
-//! Checkpoints: all records in one file, so that a restart reads no more of the update log than what came since
-//! (docs/format/checkpoint.md).
+//! Checkpoints: all records in one file, so that a restart reads only the part of the update log
+//! that was written since (docs/format/checkpoint.md).
 //!
 //! ```text
 //! engine --scan, some records at a time--> columns --a block: compress, checksum--> file     writer
@@ -7,8 +7,8 @@
 //! file --blocks, each thread its own--> checksum, decompress --> records --> engine          reader
 //! ```
 //!
-//! Always true: a file with the name of a checkpoint was on disk as a whole, and the log to its `until`, when it got that
-//! name. No record of a block is used before the block's checksum has been found right.
+//! Invariants: a file gets the name of a checkpoint only when all of it is on disk, and the log up
+//! to its `until`. No record of a block is used before the block's checksum has been verified.
 
 mod columns;
 mod frame;
@@ -30,23 +30,26 @@ pub(crate) use shelf::{BroughtBack, HoldFiles, Shelf};
 pub use shelf::{DiskFootprint, HeldBytes, LogHold};
 pub(crate) use writer::{Sink, write, write_empty};
 
-/// So many bytes of changes may wait in memory where an engine brings them to disk by checkpoints ([`todana_core::CheckpointedEngine`]); then
-/// whoever makes more waits for one.
+/// Bytes of changes that may wait in memory if the engine writes them to disk by checkpoints
+/// ([`todana_core::CheckpointedEngine`]). At this limit, threads that make more changes wait for a
+/// checkpoint.
 pub const FRONT_BYTES_MAX: u64 = 128 << 20;
 
-/// How checkpoints are made, and when.
+/// Options for writing checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
-    /// How they are kept.
+    /// The compression of blocks.
     pub compression: CheckpointCompression,
-    /// One is due when the log has grown since the last one by more than this and by more than that one's size.
+    /// A checkpoint is due when the log has grown since the last one by more than this and by more
+    /// than the size of that checkpoint.
     pub log_len_min: u64,
-    /// Of the log that no checkpoint needs any longer so many bytes are kept, the newest ones, for whoever restores a backup to a
-    /// point in time.
+    /// Bytes of log that are kept although no checkpoint needs them, the newest ones, so that a
+    /// backup can be restored to a point in time.
     pub log_kept_len: u64,
-    /// But nothing that ended longer ago than this when a checkpoint is made.
+    /// The kept log never includes segments that ended longer ago than this when a checkpoint is
+    /// written.
     pub log_kept_age: Duration,
-    /// For each moment at work on one, so many moments of rest, for the sake of requests.
+    /// The time of rest for each unit of time at work on a checkpoint, in favour of requests.
     pub rests: u32,
 }
 
@@ -62,23 +65,24 @@ impl Default for CheckpointOptions {
     }
 }
 
-/// How blocks are kept on disk.
+/// How blocks are stored on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointCompression {
-    /// As they are.
+    /// Without compression.
     None,
-    /// Compressed by zstd at this level where that makes them smaller.
+    /// Compressed by zstd at this level if that makes them smaller.
     Zstd(i32),
 }
 
-/// What has become of the checkpoints since a data directory was opened.
+/// The checkpoints since a data directory was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointHistory {
-    /// How many were made.
+    /// The number of checkpoints written.
     pub made: u64,
-    /// How many could not be made; those that were called off are not among them.
+    /// The number of checkpoints that failed, without those that were aborted.
     pub failed: u64,
-    /// The newest one. Of one that was brought back nobody knows how long it took to make, and that is 0.
+    /// The newest checkpoint. For one that was loaded, the time that it took to write is unknown,
+    /// and 0.
     pub last: Option<CheckpointInfo>,
 }
 
@@ -95,21 +99,21 @@ impl CheckpointHistory {
     }
 }
 
-/// A checkpoint.
+/// Describes a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The log has to be read again from here.
+    /// A reader must replay the log from here.
     pub start: LogPosition,
-    /// The log has to go to here at least.
+    /// The log must reach at least to here.
     pub until: LogPosition,
-    /// How many records it has.
+    /// The number of records in it.
     pub records: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// When it was begun, Unix time in milliseconds.
+    /// When it was begun, as Unix time in milliseconds.
     pub created_ms: u64,
-    /// How long it took to make, or to bring back.
+    /// How long it took to write or to load.
     pub took: Duration,
 }

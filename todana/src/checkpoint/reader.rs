@@ -1,4 +1,5 @@
-//! Reading a checkpoint: its blocks are taken by several threads, each checked before any of it is used.
+//! Reads a checkpoint: several threads read its blocks, and each block is checked before it is
+//! used.
 
 use super::columns::{Rows, take_attributes};
 use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method};
@@ -17,23 +18,23 @@ use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Record, ScanOrde
 /// The longest key and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// More of them only wait for each other.
+/// More threads would only wait for each other.
 const THREADS_MAX: usize = 8;
-/// Records that are brought back together.
+/// Records that are loaded together.
 const GROUP: usize = 16;
-/// How often it is told how far it has come.
+/// How often the progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(50);
 
-/// Why records do not come back.
+/// Why records cannot be loaded.
 #[derive(Debug)]
 pub(crate) enum CheckpointFailure {
-    /// The file is no whole checkpoint: what, and where.
+    /// The file is not an intact checkpoint; the text states the problem and the place.
     Damaged(String),
-    /// The engine does not take them.
+    /// The engine does not accept the records.
     Refused(Error),
 }
 
-/// A file with the header and the footer of a checkpoint.
+/// A checkpoint file with valid header and footer.
 pub(crate) struct CheckpointReader {
     path: PathBuf,
     file: Box<dyn File>,
@@ -42,16 +43,16 @@ pub(crate) struct CheckpointReader {
     pub(crate) footer: Footer,
 }
 
-/// What is taken by one thread: a block of records, or a long record with its pieces.
+/// The work of one step: a block of records, or a long record with its pieces.
 struct Unit {
     offset: u64,
     end: u64,
 }
 
-/// What one thread begins with, and others may help with.
+/// The units that one thread begins with. Other threads may help with them.
 type Part<'u> = Mutex<std::slice::Iter<'u, Unit>>;
 
-/// What threads have brought back.
+/// Counts what threads have read.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     blocks: u64,
@@ -60,7 +61,7 @@ struct Tally {
 }
 
 impl CheckpointReader {
-    /// Says what is wrong with the file otherwise.
+    /// Returns the problem of the file as the error.
     pub(crate) fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -87,20 +88,20 @@ impl CheckpointReader {
         Ok(CheckpointReader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
     }
 
-    /// The length of the file.
+    /// Returns the length of the file.
     pub(crate) fn len(&self) -> u64 {
         self.footer.offset + FOOTER_LEN as u64
     }
 
-    /// Brings all records back into a database, and what else the checkpoint tells. `progress` is told now and then how many
-    /// bytes have been read. What was brought back before a failure stays there.
+    /// Loads all records into a database, and the planned clear and the version. `progress` is
+    /// called regularly with the number of bytes read. Records loaded before a failure stay.
     pub(crate) fn load(
         &self,
         database: &Database,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
         if let Some(ScanOrder { seed, groups }) = self.header.order {
-            // Neither is known to be true yet, and what is expected takes memory.
+            // Neither number has been verified yet, and an ordered load allocates memory for them.
             let groups = groups.min(self.footer.records).min(self.len());
             database.expect(ScanOrder { seed, groups });
         }
@@ -111,7 +112,7 @@ impl CheckpointReader {
         Ok(())
     }
 
-    /// Reads everything and checks every checksum.
+    /// Reads the complete file and checks every checksum.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), CheckpointFailure> {
         self.read_all(None, &mut |done| {
             progress(done);
@@ -119,15 +120,15 @@ impl CheckpointReader {
         })
     }
 
-    /// `progress` may call it off.
+    /// Reads everything; `progress` may break to stop it.
     fn read_all(
         &self,
         database: Option<&Database>,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointFailure> {
         let threads = thread::available_parallelism().map_or(2, |threads| threads.get().min(THREADS_MAX));
-        // Each thread begins at a place of its own: neighbours in a checkpoint are neighbours in the engine, and two threads
-        // would wait for one another there.
+        // Each thread begins at a different place: neighbours in a checkpoint are neighbours in the
+        // engine, and two threads would wait for each other there.
         let units = self.units()?;
         let part_len = units.len().div_ceil(threads).max(1);
         let parts: Vec<Part<'_>> = units.chunks(part_len).map(|units| Mutex::new(units.iter())).collect();
@@ -143,7 +144,7 @@ impl CheckpointReader {
                     if outcome.is_err() {
                         stops.store(true, Ordering::Relaxed);
                     }
-                    // The other end waits for as many as there are threads.
+                    // The receiver waits for all threads.
                     let _ = sender.send(outcome);
                 });
             }
@@ -173,7 +174,7 @@ impl CheckpointReader {
         }
     }
 
-    /// One thread's part.
+    /// Processes units as one of the threads.
     fn take_units(
         &self,
         database: Option<&Database>,
@@ -184,7 +185,7 @@ impl CheckpointReader {
     ) -> Result<Tally, CheckpointFailure> {
         let mut blocks = Blocks { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
         let mut tally = Tally::default();
-        // Its own part, then what others have not come to.
+        // First its own part, then units that other threads have not reached.
         let (before, from) = parts.split_at(first);
         let mut order = from.iter().chain(before).peekable();
         while let Some(part) = order.peek().filter(|_| !stops.load(Ordering::Relaxed)) {
@@ -200,7 +201,7 @@ impl CheckpointReader {
         Ok(tally)
     }
 
-    /// All units, told by the frames alone, which are checked with what follows them.
+    /// Finds all units by the frames alone. The frames are checked later, with their contents.
     fn units(&self) -> Result<Vec<Unit>, CheckpointFailure> {
         let (mut units, mut cursor) = (Vec::new(), HEADER_LEN as u64);
         while let Some(unit) = self.next_unit(&mut cursor)? {
@@ -229,7 +230,8 @@ impl CheckpointReader {
         Ok(Some(Unit { offset, end }))
     }
 
-    /// The frame at an offset, and where its block ends: at the footer at the latest.
+    /// Returns the frame at an offset and the end of its block, which is at most the offset of the
+    /// footer.
     fn frame(&self, offset: u64) -> Result<([u8; BLOCK_FRAME_LEN], BlockFrame, u64), CheckpointFailure> {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         self.read(offset, &mut bytes)?;
@@ -263,7 +265,7 @@ impl Tally {
     }
 }
 
-/// One thread's buffers.
+/// The buffers of one thread.
 struct Blocks<'r> {
     reader: &'r CheckpointReader,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
@@ -287,7 +289,8 @@ impl Blocks<'_> {
         Ok(tally)
     }
 
-    /// Brings the block at an offset into `content`, once it has been checked; tells where it ends.
+    /// Reads and checks the block at an offset. Its content is then in `content`. Returns the end
+    /// of the block.
     fn load(&mut self, offset: u64) -> Result<(BlockFrame, u64), CheckpointFailure> {
         let reader = self.reader;
         let (bytes, frame, end) = reader.frame(offset)?;
@@ -328,12 +331,13 @@ impl Blocks<'_> {
     ) -> Result<(), CheckpointFailure> {
         let malformed = || self.reader.damaged(offset, "a block does not hold the records it should");
         let mut rows = Rows::new(&self.content, records).ok_or_else(malformed)?;
-        // In the engine's own order each record goes to where the one before it went.
+        // If the engine has the same order, each record is stored next to the one before it.
         let order = self.reader.header.order;
         let fetches = database.is_some_and(|database| !database.keeps(order));
         let mut group = Vec::with_capacity(GROUP);
         while !rows.is_done() {
-            // Where the records of a group go is fetched from memory while the others of it are looked at.
+            // The memory where the records of a group will be stored is prefetched while the rest
+            // of the group is decoded.
             while group.len() < GROUP && !rows.is_done() {
                 let row = rows.next_row().ok_or_else(malformed)?;
                 if let Some(database) = database.filter(|_| fetches) {
@@ -348,7 +352,7 @@ impl Blocks<'_> {
         Ok(())
     }
 
-    /// A long record, whose head is in `content`.
+    /// Loads a long record whose head is in `content`.
     fn long(
         &mut self,
         unit: &Unit,
@@ -363,7 +367,7 @@ impl Blocks<'_> {
         let mut key = Vec::new();
         pieces.extend(&mut key, key_len)?;
         match database {
-            // Nothing takes it, so nothing has to hold it.
+            // Without a database the value is only checked.
             None => pieces.pass(value_len)?,
             Some(database) => {
                 let value = pieces.value(database, value_len)?;
@@ -379,7 +383,7 @@ impl Blocks<'_> {
     }
 }
 
-/// Somebody wanted no more of it.
+/// Returns the error for a read that its caller has stopped.
 pub(crate) fn called_off() -> Error {
     Error::new(ErrorKind::Closed, "reading the data was called off")
 }
@@ -389,7 +393,7 @@ fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<()
     database.replay(&LogChange::Put { key, record }).map_err(CheckpointFailure::Refused)
 }
 
-/// Attributes, length of the key, length of the value.
+/// Decodes the attributes, the length of the key, and the length of the value.
 pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
     let mut rest = ByteReader(content);
     let tag = rest.byte()?;
@@ -400,24 +404,24 @@ pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
     is_sound.then_some((attributes, key_len, value_len))
 }
 
-/// The pieces of a long record, one behind the other.
+/// Reads the consecutive pieces of a long record.
 struct Pieces<'b, 'r> {
     blocks: &'b mut Blocks<'r>,
-    /// Of the next block, and of the end of the last one.
+    /// The offset of the next block, and of the end of the last one.
     offset: u64,
     end: u64,
-    /// What has been used of the block that is loaded.
+    /// The bytes used of the present block.
     at: usize,
     tally: Tally,
 }
 
 impl Pieces<'_, '_> {
-    /// What is left of the block that is loaded.
+    /// Returns the number of unused bytes of the present block.
     fn left(&self) -> usize {
         self.blocks.content.len().saturating_sub(self.at)
     }
 
-    /// At most `len` of the next bytes, at least one of them.
+    /// Returns between one and `len` of the next bytes.
     fn next(&mut self, len: usize) -> Result<&[u8], CheckpointFailure> {
         while self.left() == 0 {
             let reader = self.blocks.reader;
@@ -462,7 +466,7 @@ impl Pieces<'_, '_> {
         Ok(())
     }
 
-    /// The value, in the engine's own memory if it has any.
+    /// Reads the value, into the engine's own memory if it has any.
     fn value(&mut self, database: &Database, len: usize) -> Result<SharedBytes, CheckpointFailure> {
         let engine = database.engine();
         let mut buffer = match engine.buffer(len) {
@@ -487,7 +491,7 @@ impl Pieces<'_, '_> {
     }
 }
 
-/// What has to be known of a checkpoint to choose among several.
+/// The fields needed to choose among several checkpoints.
 impl CheckpointReader {
     pub(crate) fn start(&self) -> LogPosition {
         self.header.start

@@ -1,7 +1,9 @@
-//! What is left of a damaged checkpoint: each block has a checksum of its own, so those that are whole can be told and kept.
+//! Salvages a damaged checkpoint: each block has its own checksum, so intact blocks are identified
+//! and kept.
 //!
-//! The header has to be whole, as all checksums begin with its own, but for one bit, which is found by trying. Where a block is damaged, the next one is looked for where
-//! that one says that it ends, and else at each byte behind it. A long record counts only with all of its pieces.
+//! The header must be intact except for one bit, which is found by trial, because all checksums
+//! depend on it. The block after a damaged one is searched first where the damaged one should end,
+//! and then at each later byte. A long record counts only with all its pieces.
 
 use super::frame::{
     self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method,
@@ -14,47 +16,50 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use todana_core::Result;
 
-/// Looked through at once.
+/// Bytes searched at once.
 const WINDOW: usize = 256 << 10;
-/// So many bytes are checked at most to find where blocks go on: what looks like a block at every byte is no accident.
+/// The most bytes that are checked to find the next block, because a file in which every byte looks
+/// like a block was not damaged by accident.
 const SEARCH_MAX: u64 = 4 << 30;
 
-/// What is left.
+/// The intact part of a damaged checkpoint.
 pub(crate) struct Saved {
     pub(crate) header: Header,
-    /// Where the log is needed to; the checkpoint's own position if that is not known.
+    /// The position up to which the log is needed; if it is unknown, the position of the checkpoint
+    /// itself.
     pub(crate) until: LogPosition,
-    /// Records that are whole.
+    /// The number of intact records.
     pub(crate) records: u64,
-    /// And those that are not, if it is known how many there were.
+    /// The number of lost records, if known.
     pub(crate) lost: Option<u64>,
 }
 
-/// A damaged file whose header is known.
+/// A damaged file with a known header.
 struct Ruin {
     file: Box<dyn File>,
     header: Header,
     footer: Option<Footer>,
-    /// Blocks end here at the latest.
+    /// No block ends after this offset.
     end: u64,
     searched: u64,
 }
 
-/// Where a block of records, or a long record with its pieces, begins and ends, and how many records that is.
+/// A block of records, or a long record with its pieces, and the number of its records.
 struct Unit {
     offset: u64,
     end: u64,
     records: u64,
 }
 
-/// A long record whose pieces are still to come.
+/// A long record with some pieces still missing.
 struct Unfinished {
     offset: u64,
     missing: u64,
 }
 
-/// Tells what is left of a damaged checkpoint, and writes it as one of its own `into` a file that is not there yet, if told.
-/// `None` if nothing can be told of it. Fails with `Unavailable` if it cannot be written.
+/// Reports what is intact in a damaged checkpoint, and, if `into` is given, writes that as a new
+/// checkpoint to this file, which must not exist. Returns `None` if nothing can be read. Fails with
+/// `Unavailable` if the file cannot be written.
 pub(crate) fn salvage_checkpoint(
     disk: &dyn Disk,
     path: &Path,
@@ -127,7 +132,8 @@ impl Ruin {
         units
     }
 
-    /// The block at an offset, if it is whole, and where it ends; its content is in `stored`.
+    /// Returns the block at an offset and its end, if it is intact. Its stored content is then in
+    /// `stored`.
     fn block(&self, offset: u64, stored: &mut Vec<u8>) -> Option<(BlockFrame, u64)> {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         let got = self.file.read_at(offset, &mut bytes).ok()?;
@@ -143,7 +149,8 @@ impl Ruin {
         is_whole.then_some((frame, end))
     }
 
-    /// Where blocks go on behind a damaged one; the end if they do not.
+    /// Returns the offset of the next intact block after a damaged one, or the end if there is
+    /// none.
     fn resume(&mut self, offset: u64, stored: &mut Vec<u8>) -> u64 {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         let got = self.file.read_at(offset, &mut bytes).unwrap_or(0);
@@ -166,7 +173,7 @@ impl Ruin {
                     return found;
                 }
             }
-            // What cannot be read is passed over.
+            // Parts that cannot be read are skipped.
             let step = if got < BLOCK_FRAME_LEN { WINDOW } else { got - BLOCK_FRAME_LEN + 1 };
             from += step as u64;
         }
@@ -197,7 +204,7 @@ impl Ruin {
     }
 }
 
-/// The header, or the one that it was before one of its bits changed.
+/// Decodes the header, if necessary after correcting one changed bit.
 fn whole_header(bytes: [u8; HEADER_LEN]) -> Option<Header> {
     let with_bit_changed = |bit: usize| {
         let mut changed = bytes;
@@ -207,7 +214,7 @@ fn whole_header(bytes: [u8; HEADER_LEN]) -> Option<Header> {
     Header::decode(&bytes).ok().or_else(|| (0..HEADER_LEN * 8).find_map(with_bit_changed))
 }
 
-/// How many bytes the pieces of a long record have; `None` if its head cannot be read.
+/// Returns the length of all pieces of a long record, or `None` if its head cannot be read.
 fn long_len(frame: &BlockFrame, stored: &[u8]) -> Option<u64> {
     let unpacked = match frame.method {
         Method::Plain => None,

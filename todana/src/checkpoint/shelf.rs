@@ -1,4 +1,5 @@
-//! The checkpoints of a data directory: which there are, which of them stay, and what of the log stays for them.
+//! The checkpoints of a data directory: which exist, which are kept, and which part of the log is
+//! kept for them.
 
 use super::writer::Written;
 use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, Sink, write};
@@ -20,34 +21,34 @@ use todana_core::{CheckpointedEngine, Error, ErrorKind, FrozenContent, FrozenFil
 use todana_engine::reserve::is_out_of_room;
 
 const SUFFIX: &str = ".checkpoint";
-/// So many whole ones are kept.
+/// The number of intact checkpoints that are kept.
 const KEPT: usize = 2;
-/// What waits to be synced is bounded, so that the log's own syncs do not wait for all of a checkpoint at once.
+/// Limit of unsynced bytes, so that the syncs of the log do not wait for a complete checkpoint.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
-/// The checkpoints of a directory, and the log that goes with them.
+/// The checkpoints of a directory and the log that belongs to them.
 pub(crate) struct Shelf {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     log: PathBuf,
     identity: DatabaseIdentity,
-    /// Known to be whole, the newest one first. Locked while one is made.
+    /// Intact checkpoints, the newest first. Locked while one is written.
     whole: Mutex<Vec<Known>>,
     holds: Arc<Holds>,
-    /// How many have been made aside.
+    /// The number of checkpoints written aside.
     asides: AtomicU64,
 }
 
-/// What a data directory has on disk.
+/// The disk space of a data directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFootprint {
     /// Segments of the update log.
     pub log_segments: u64,
-    /// Their bytes.
+    /// Their length in bytes.
     pub log_bytes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Bytes of those that are whole.
+    /// The length of the intact ones in bytes.
     pub checkpoint_bytes: u64,
 }
 
@@ -57,13 +58,13 @@ struct Known {
     len: u64,
 }
 
-/// What bringing back the newest checkpoint has come to.
+/// The result of loading the newest checkpoint.
 #[derive(Default)]
 pub(crate) struct BroughtBack {
     pub(crate) checkpoint: Option<CheckpointInfo>,
-    /// Newer ones that are not whole, and why.
+    /// Newer checkpoints that are not intact, with the reasons.
     pub(crate) refused: Vec<String>,
-    /// Older ones that are not, as far as they were looked at, and why.
+    /// Older checkpoints that are not intact, as far as they were checked, with the reasons.
     pub(crate) spare: Vec<String>,
 }
 
@@ -78,10 +79,10 @@ impl Shelf {
         Shelf { disk, directory, log, identity, whole, holds, asides: AtomicU64::new(0) }
     }
 
-    /// Where they begin, the newest one first.
+    /// Returns the positions of all checkpoints, the newest first.
     pub(crate) fn list(&self) -> Result<Vec<LogPosition>> {
         let names = match self.disk.list(&self.directory) {
-            // Whoever opens a database makes it.
+            // Opening a database creates the directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| cannot("read", &self.directory, &error))?,
         };
@@ -100,8 +101,8 @@ impl Shelf {
         Ok(reader)
     }
 
-    /// Brings the newest whole checkpoint back into an empty database, if there is any. `progress` is told where its log
-    /// begins, how many bytes have been read and how many there are.
+    /// Loads the newest intact checkpoint into an empty database, if there is one. `progress` is
+    /// called with its position, the bytes read and the bytes in total.
     pub(crate) fn bring_back(
         &self,
         database: &Database,
@@ -120,7 +121,8 @@ impl Shelf {
             };
             whole.push(Known { start, len: reader.len() });
             if brought.checkpoint.is_some() {
-                // Looked at no further: it is needed only if the newest one is damaged some day.
+                // It is checked no further, because it is needed only if the newest one becomes
+                // damaged.
                 continue;
             }
             let began = Instant::now();
@@ -147,15 +149,16 @@ impl Shelf {
         Ok(brought)
     }
 
-    /// Returns true if the log has grown enough for another one; on a full disk, if it has grown at all.
+    /// Returns true if the log has grown enough for another checkpoint; on a full disk, if it has
+    /// grown at all.
     pub(crate) fn is_due(&self, end: LogPosition, options: &CheckpointOptions, is_full: bool) -> bool {
-        // One that is being made now is none the less.
+        // While one is being written, none is due.
         let Some(whole) = self.whole.try_lock() else { return false };
         let (start, len) = whole.first().map_or((LogPosition(0), 0), |last| (last.start, last.len));
         end.0.saturating_sub(start.0) > if is_full { 0 } else { options.log_len_min.max(len) }
     }
 
-    /// Makes one, and removes what is not needed any longer.
+    /// Writes a checkpoint and removes everything that is not needed any longer.
     pub(crate) fn make(
         &self,
         database: &Database,
@@ -165,14 +168,14 @@ impl Shelf {
         let mut whole = self.whole.lock();
         let began = Instant::now();
         if let Some(log) = database.log() {
-            // So that what lies before it can be removed some day.
+            // So that the log before it can be removed later.
             log.rotate()?;
         }
         let is_full = database.log().is_some_and(UpdateLog::takes_only_removals);
         let now_ms = database.now().0.saturating_mul(1000);
         let mut made = match self.write_named(database, options, stops) {
             Err(error) if error.kind() == ErrorKind::Full && whole.len() > 1 => {
-                // The spare one has the room that the next one needs.
+                // The next checkpoint needs the space of the spare one.
                 self.tidy(&mut whole, 1, options, now_ms)?;
                 self.write_named(database, options, stops)?
             }
@@ -180,14 +183,14 @@ impl Shelf {
         };
         whole.retain(|known| known.start != made.start);
         whole.insert(0, Known { start: made.start, len: made.len });
-        // On a full disk there is no room for a spare one.
+        // A full disk has no space for a spare one.
         self.tidy(&mut whole, if is_full { 1 } else { KEPT }, options, now_ms)?;
         made.took = began.elapsed();
         Ok(made)
     }
 
-    /// Makes one that nothing here depends on, and whose file has lost its name by the time it is returned. What of the log it needs
-    /// has to be held.
+    /// Writes a checkpoint that nothing in the directory depends on. Its file has no name any
+    /// longer when it is returned. The caller must hold the log that the checkpoint needs.
     pub(crate) fn make_aside(
         &self,
         database: &Database,
@@ -196,10 +199,11 @@ impl Shelf {
     ) -> Result<(CheckpointInfo, Box<dyn File>)> {
         let began = Instant::now();
         if let Some(log) = database.log() {
-            // So that little of the log before it goes along.
+            // So that little log before it is included.
             log.rotate()?;
         }
-        // Several may be made at once. What a crash leaves is removed at the next opening, as is all that is partial.
+        // Several may be written at once. The next opening removes all partial files that a crash
+        // leaves.
         let number = self.asides.fetch_add(1, Ordering::Relaxed);
         let partial = self.directory.join(format!("backup-{number}.checkpoint.partial"));
         let made = self.write_to(database, options, stops, &partial);
@@ -211,8 +215,8 @@ impl Shelf {
         Ok((CheckpointInfo { took: began.elapsed(), ..checkpoint(partial, &written) }, file))
     }
 
-    /// Has an engine that keeps a checkpoint itself bring everything there, and removes the log before it. `directory`: where
-    /// it is.
+    /// Has an engine that keeps its own checkpoint write all changes to it, and removes the log
+    /// before it. `directory` is the place of that checkpoint.
     pub(crate) fn settle(
         &self,
         database: &Database,
@@ -225,7 +229,7 @@ impl Shelf {
         let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
         let log = database.log().ok_or_else(no_log)?;
         log.rotate()?;
-        // A commit is in as a whole, or not begun.
+        // A commit is included completely or not at all.
         let still = RefCell::new(Some(database.stillness()));
         let told = Cell::new(LogPosition(0));
         let mut cut = || {
@@ -252,7 +256,7 @@ impl Shelf {
         })
     }
 
-    /// Writes one and gives it its name. When it fails nothing is left of it.
+    /// Writes a checkpoint and gives it its name. A failure leaves nothing.
     fn write_named(
         &self,
         database: &Database,
@@ -262,7 +266,7 @@ impl Shelf {
         let partial = self.directory.join("new.checkpoint.partial");
         let made = self.write(database, options, stops, &partial);
         if made.is_err() {
-            // It has no name of a checkpoint, so nothing depends on this.
+            // A partial file is not a checkpoint, so nothing depends on this.
             let _ = self.disk.remove(&partial);
         }
         made
@@ -303,7 +307,8 @@ impl Shelf {
         Ok(written)
     }
 
-    /// Removes all checkpoints but the `kept` newest whole ones, and the log before them. As long as there are too few, nothing.
+    /// Removes all checkpoints except the `kept` newest intact ones, and the log before them.
+    /// Removes nothing while there are fewer.
     fn tidy(
         &self,
         whole: &mut Vec<Known>,
@@ -322,14 +327,16 @@ impl Shelf {
         self.remove_log(oldest, options, now_ms)
     }
 
-    /// Removes the log before a position, but for what the options keep, where it is for replicas alone.
+    /// Removes the log before a position, except for what the options keep. Used if the log exists
+    /// only for replicas.
     pub(crate) fn trim(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let _alone = self.whole.lock();
         self.remove_log(position, options, now_ms)
     }
 
-    /// Removes what of the log no checkpoint needs and the options keep all the same, as far as `is_over` says so of the time when a
-    /// segment came to its end, in milliseconds. `mark`: that of an engine which keeps a checkpoint itself.
+    /// Removes log that no checkpoint needs and that only the options keep, if `is_over` returns
+    /// true for the time in milliseconds at which a segment ended. `mark` is the position of an
+    /// engine that keeps its own checkpoint.
     pub(crate) fn release(&self, mark: Option<LogPosition>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let whole = self.whole.lock();
         let Some(needed) = mark.or_else(|| whole.get(KEPT - 1).map(|known| known.start)) else {
@@ -339,23 +346,25 @@ impl Shelf {
         self.remove_segments(needed, &|pair| !is_over(ended_ms(pair)))
     }
 
-    /// Removes the segments that end at or before a position, but those that the options keep, or somebody who still reads them.
+    /// Removes the segments that end at or before a position, except those that the options keep or
+    /// that are still being read.
     fn remove_log(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
         self.remove_segments(position, &|pair| {
-            // A segment ends when the one behind it is made.
+            // A segment ends when the next one is created.
             let age_ms = || now_ms.saturating_sub(update_log::created_ms(&*self.disk, &self.log, pair[1]));
             position.0 - pair[0].0 <= options.log_kept_len
                 && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
         })
     }
 
-    /// The same with those from the first on, of the last ones, of which `is_kept` says so. It is shown where they begin and end.
+    /// Removes the segments that end at or before a position, except held ones and the last ones
+    /// for which `is_kept` returns true. It receives the start and the end of a segment.
     fn remove_segments(&self, position: LogPosition, is_kept: &dyn Fn(&[LogPosition]) -> bool) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
-        // In order, so that there is never a gap; the last one is written to.
+        // In order, so that there is never a gap. The last segment is being written.
         let over: Vec<&[LogPosition]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
         let unneeded = &over[..over.len() - kept];
@@ -363,26 +372,27 @@ impl Shelf {
             self.holds.free_until(pair[1]);
         }
         for pair in unneeded {
-            // Asked before each: somebody may have begun to read it since.
+            // Checked before each removal, because a reader may have begun in the meantime.
             if pair[1] > self.holds.first() {
                 break;
             }
             let path = self.log.join(segment_name(pair[0]));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
-            // Gone for good before the next one is: else a crash could leave a gap, which looks like a loss.
+            // Each removal must be on disk before the next one. Otherwise a crash could leave a
+            // gap, which looks like a loss.
             self.disk.sync_directory(&self.log).map_err(|error| cannot("sync", &self.log, &error))?;
         }
         Ok(())
     }
 
-    /// What there is on disk now; the log ends at `end`.
+    /// Returns the present disk space. `end` is the end of the log.
     pub(crate) fn footprint(&self, end: LogPosition) -> Result<DiskFootprint> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let segments: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
         let first = segments.iter().min().copied().unwrap_or(end);
         let headers = (segments.len() * SEGMENT_HEADER_LEN) as u64;
         let checkpoints = self.list()?;
-        // One that was found damaged stands there too, and its size is not known.
+        // A checkpoint that was found damaged also counts, but its size is unknown.
         let whole = self.whole.lock();
         Ok(DiskFootprint {
             log_segments: segments.len() as u64,
@@ -433,16 +443,16 @@ impl Sink for FileSink {
     }
 }
 
-/// What of the log somebody still reads.
+/// The parts of the log that are still being read.
 #[derive(Default)]
 pub(crate) struct Holds(Mutex<Readers>);
 
 #[derive(Default)]
 struct Readers {
     last: u64,
-    /// From where each of them needs it.
+    /// The position from which each reader needs the log.
     positions: BTreeMap<u64, LogPosition>,
-    /// Up to here nobody else needs it.
+    /// The log before this position is not needed for anything else.
     free: LogPosition,
 }
 
@@ -465,14 +475,14 @@ impl Holds {
     }
 }
 
-/// Keeps the update log from a position on, for a backup or a replica, until it is dropped. What has been removed before is
-/// not brought back.
+/// Keeps the update log from a position on, for a backup or a replica, until it is dropped. Log
+/// that was removed before does not come back.
 pub struct LogHold {
     holds: Arc<Holds>,
     number: u64,
 }
 
-/// How much is on disk for the sake of one reader alone: of the update log, or of the files of a hash.
+/// The bytes that are on disk only for one reader: of the update log, or of the files of a hash.
 #[derive(Clone)]
 pub struct HeldBytes(Kept);
 
@@ -482,19 +492,19 @@ enum Kept {
         holds: Arc<Holds>,
         number: u64,
     },
-    /// Files that are to be read, in one directory.
+    /// Files to be read, in one directory.
     Files {
         all: Weak<[Unsent]>,
     },
 }
 
 impl LogHold {
-    /// What lies before this position is not needed any longer.
+    /// Releases the log before this position.
     pub fn advance(&self, position: LogPosition) {
         self.holds.0.lock().positions.insert(self.number, position);
     }
 
-    /// For whoever wants to know what this costs.
+    /// Returns a handle that reports the bytes held.
     pub fn held(&self) -> HeldBytes {
         HeldBytes(Kept::Log { holds: Arc::clone(&self.holds), number: self.number })
     }
@@ -506,10 +516,10 @@ impl Drop for LogHold {
     }
 }
 
-/// A file that somebody is to read, and its length.
+/// A file to be read, and its length.
 type Unsent = (Weak<dyn FrozenContent>, u64);
 
-/// Files of a hash whose names go when compaction does not need them any longer, for as long as this is there.
+/// Keeps files of a hash readable while this exists, even after compaction has removed their names.
 pub(crate) struct HoldFiles {
     all: Arc<[Unsent]>,
 }
@@ -525,8 +535,9 @@ impl HoldFiles {
 }
 
 impl HeldBytes {
-    /// Bytes of entries that the last checkpoint would have removed if they were not held; 0 once they are not. Others may hold the
-    /// same ones. Of files, those that have no name any more and still are to be read.
+    /// Returns the bytes of log that the last checkpoint would have removed without this hold, or 0
+    /// after its end. Other readers may hold the same bytes. For files, returns the bytes of those
+    /// that have lost their names and are still to be read.
     pub fn len_bytes(&self) -> u64 {
         match &self.0 {
             Kept::Log { holds, number } => {
@@ -539,7 +550,7 @@ impl HeldBytes {
     }
 }
 
-/// Bytes of files that somebody holds, and that have been removed from their directory.
+/// Returns the bytes of held files that have been removed from their directory.
 fn unnamed_bytes(all: &[Unsent]) -> u64 {
     let held = all.iter().filter_map(|(content, len)| Some((content.upgrade()?, len)));
     held.filter(|(content, _)| !content.has_name()).map(|(_, len)| len).sum()

@@ -1,4 +1,4 @@
-//! Writing a checkpoint while the database is at work.
+//! Writes a checkpoint while the database is in use.
 
 use super::columns::{Columns, put_attributes, tag_of};
 use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN};
@@ -16,24 +16,24 @@ use std::time::{Duration, Instant};
 use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes, UnixSeconds};
 use todana_engine::reserve::is_out_of_room;
 
-/// A block of records ends when its content has come to this.
+/// A block of records ends when its content has this length.
 const BLOCK_LEN: usize = 256 << 10;
-/// Records that are looked at between two looks at the clock.
+/// Records scanned between two readings of the clock.
 const GROUP: usize = 256;
-/// A record that expired so recently is written all the same: a touch that looked at the time before that second may be on its
-/// way, and what it tells the log is nothing without the record.
+/// Records that expired less than this ago are still written: a touch that read the clock before
+/// that second may be under way, and its log entry is useless without the record.
 const LATE_S: u64 = 60;
-/// So long it works at a time.
+/// The longest time of work between rests.
 const WORK: Duration = Duration::from_millis(1);
-/// And rests no longer than this at a time, however long the disk has kept it.
+/// The longest single rest, however long the disk took.
 const REST_MAX: Duration = Duration::from_millis(20);
 
-/// Where a checkpoint goes, piece by piece.
+/// Receives a checkpoint, piece by piece.
 pub(crate) trait Sink {
     fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 }
 
-/// What has been written.
+/// Describes a checkpoint after it was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub(crate) header: Header,
@@ -41,14 +41,15 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Of the file.
+    /// Returns the length of the file.
     pub(crate) fn len(&self) -> u64 {
         self.footer.offset + FOOTER_LEN as u64
     }
 }
 
-/// Writes a checkpoint of a database that keeps a log. When this returns the log is on disk as far as it must be.
-/// Fails with `Unavailable` if the sink or the log fails, with `Closed` if `stops` has become true.
+/// Writes a checkpoint of a database with an update log. When this returns, the log is on disk up
+/// to the required position. Fails with `Unavailable` if the sink or the log fails, and with
+/// `Closed` if `stops` has become true.
 pub(crate) fn write(
     database: &Database,
     identity: DatabaseIdentity,
@@ -112,7 +113,8 @@ pub(crate) fn write(
     Ok(Written { header, footer })
 }
 
-/// Writes a checkpoint of no records, for what a log alone can tell from a position on.
+/// Writes a checkpoint without records, so that a database can be restored from its log alone, from
+/// a position on.
 pub(crate) fn write_empty(
     disk: &dyn Disk,
     directory: &Path,
@@ -134,16 +136,17 @@ pub(crate) fn write_empty(
     write().map_err(unwritable)
 }
 
-/// A record that goes into blocks of its own. The value is shared, so that nothing long is copied under a lock.
+/// A record that is stored in blocks of its own. The value is shared, so that nothing long is
+/// copied under a lock.
 struct Long {
     key: Vec<u8>,
     value: SharedBytes,
     attributes: Attributes,
-    /// Records of one place are shown together, so that there may be more than one.
+    /// The engine shows records at one position together, so there may be several.
     before: Option<Box<Long>>,
 }
 
-/// Leaves time to the requests.
+/// Limits the time at work in favour of requests.
 struct Pace {
     since: Instant,
     rests: u32,
@@ -162,7 +165,7 @@ impl Pace {
     }
 }
 
-/// The blocks, one behind the other.
+/// Writes blocks one after another.
 struct Blocks<'s> {
     sink: &'s mut dyn Sink,
     header_crc: [u8; 4],
