@@ -2,7 +2,7 @@
 
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
-use crate::checkpoint::{CheckpointFailure, HeldBytes, HoldFiles, LogHold};
+use crate::checkpoint::{CheckpointFailure, FileHold, HeldBytes, LogHold};
 use crate::data_directory::{LOG, cannot, refuse_tree};
 use crate::disk::{Disk, File};
 use crate::update_log::{
@@ -48,7 +48,7 @@ pub struct Backup {
     bytes: Vec<u8>,
     hold: Option<LogHold>,
     /// Of a hash on disk: what compaction removes meanwhile.
-    hold_files: Option<HoldFiles>,
+    hold_files: Option<FileHold>,
     /// What has to stay open meanwhile.
     _open: Option<Db>,
 }
@@ -126,7 +126,7 @@ impl Backup {
         let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
         let durable = database.engine().durable().ok_or_else(not_so)?;
         let files = durable.freeze()?;
-        let hold_files = HoldFiles::new(&files);
+        let hold_files = FileHold::new(&files);
         let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
         backup.hold_files = Some(hold_files);
         backup.created_ms = database.now().0.saturating_mul(1000);
@@ -164,13 +164,14 @@ impl Backup {
         let hold = directory.hold(LogPosition(0));
         let mut backup = Backup::new(directory, hold, None);
         backup.enqueue_identity()?;
-        let shelf = directory.shelf();
+        let checkpoint_store = directory.checkpoint_store();
         let mut until = LogPosition(0);
-        for start in shelf.list()? {
-            let outcome = shelf.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
-                reader.verify(progress)?;
-                Ok(reader)
-            });
+        for start in checkpoint_store.list()? {
+            let outcome =
+                checkpoint_store.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
+                    reader.verify(progress)?;
+                    Ok(reader)
+                });
             match outcome {
                 Ok(reader) => {
                     (backup.start, backup.records, backup.created_ms) =
@@ -178,7 +179,7 @@ impl Backup {
                     until = reader.footer.until;
                     let listed =
                         Listed { kind: Kind::Checkpoint, crc: 0, position: start, len: reader.len() };
-                    backup.enqueue(shelf.path_of(start), listed)?;
+                    backup.enqueue(checkpoint_store.path_of(start), listed)?;
                     break;
                 }
                 Err(CheckpointFailure::Damaged(why)) => backup.refused.push(why),
@@ -284,7 +285,7 @@ impl Backup {
 
     /// How much of the log, or of the files of a hash, is on disk for the sake of this alone.
     pub fn held(&self) -> Option<HeldBytes> {
-        self.hold.as_ref().map(LogHold::held).or_else(|| self.hold_files.as_ref().map(HoldFiles::held))
+        self.hold.as_ref().map(LogHold::held).or_else(|| self.hold_files.as_ref().map(FileHold::held))
     }
 
     /// The checkpoint's records.

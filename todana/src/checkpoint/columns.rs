@@ -18,7 +18,7 @@ const TAG_BITS: u8 = 0x3f;
 /// Collects the records of a block. Adding one is brief enough for an engine's lock: the planes are
 /// laid out later.
 #[derive(Default)]
-pub(crate) struct Columns {
+pub(crate) struct ColumnBuilder {
     tags: Vec<u8>,
     forms: Vec<u8>,
     keys: Vec<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct Columns {
     value_text: Vec<u8>,
 }
 
-impl Columns {
+impl ColumnBuilder {
     pub(crate) fn push(&mut self, key: &[u8], record: &Record<'_>) {
         let tag = tag_of(&record.attributes);
         self.tags.push(tag);
@@ -166,11 +166,11 @@ pub(crate) fn take_attributes(tag: u8, rest: &mut ByteReader<'_>) -> Option<Attr
 
 /// Iterates over the records in the content of a block.
 #[derive(Clone)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowReader<'a> {
     tags: &'a [u8],
     forms: &'a [u8],
-    keys: Planes<'a>,
-    values: Planes<'a>,
+    keys: BytePlanes<'a>,
+    values: BytePlanes<'a>,
     lengths: ByteReader<'a>,
     attributes: ByteReader<'a>,
     key_text: ByteReader<'a>,
@@ -178,31 +178,31 @@ pub(crate) struct Rows<'a> {
 }
 
 /// A record of a block.
-pub(crate) struct Row<'a> {
-    pub(crate) key: Text<'a>,
-    pub(crate) value: Text<'a>,
+pub(crate) struct BlockRow<'a> {
+    pub(crate) key: ColumnText<'a>,
+    pub(crate) value: ColumnText<'a>,
     pub(crate) attributes: Attributes,
 }
 
 /// The bytes of a key or value.
-pub(crate) enum Text<'a> {
+pub(crate) enum ColumnText<'a> {
     Digits { text: [u8; 20], len: u8 },
     Plain(&'a [u8]),
 }
 
-impl Text<'_> {
+impl ColumnText<'_> {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Text::Digits { text, len } => &text[..usize::from(*len)],
-            Text::Plain(bytes) => bytes,
+            ColumnText::Digits { text, len } => &text[..usize::from(*len)],
+            ColumnText::Plain(bytes) => bytes,
         }
     }
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowReader<'a> {
     /// Returns `None` if this is not the content of `records` records.
-    pub(crate) fn new(content: &'a [u8], records: usize) -> Option<Rows<'a>> {
+    pub(crate) fn new(content: &'a [u8], records: usize) -> Option<RowReader<'a>> {
         let mut rest = ByteReader(content);
         let mut size = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
         let (lengths_len, attributes_len, key_text_len) = (size()?, size()?, size()?);
@@ -217,12 +217,12 @@ impl<'a> Rows<'a> {
         if unknown(&keys) || unknown(&values) {
             return None;
         }
-        let keys = Planes::take(&keys, &mut rest)?;
-        let values = Planes::take(&values, &mut rest)?;
+        let keys = BytePlanes::take(&keys, &mut rest)?;
+        let values = BytePlanes::take(&values, &mut rest)?;
         let lengths = ByteReader(rest.take(lengths_len)?);
         let attributes = ByteReader(rest.take(attributes_len)?);
         let key_text = ByteReader(rest.take(key_text_len)?);
-        Some(Rows { tags, forms, keys, values, lengths, attributes, key_text, value_text: rest })
+        Some(RowReader { tags, forms, keys, values, lengths, attributes, key_text, value_text: rest })
     }
 
     /// Returns true after the last record.
@@ -233,7 +233,7 @@ impl<'a> Rows<'a> {
     /// Returns the next record. Returns `None` if it is invalid, or if bytes remain after the last
     /// one.
     #[inline]
-    pub(crate) fn next_row(&mut self) -> Option<Row<'a>> {
+    pub(crate) fn next_row(&mut self) -> Option<BlockRow<'a>> {
         let ((&tag, tags), (&form, forms)) = (self.tags.split_first()?, self.forms.split_first()?);
         (self.tags, self.forms) = (tags, forms);
         let key = text(form >> 4, &mut self.keys, &mut self.lengths, &mut self.key_text)?;
@@ -243,39 +243,39 @@ impl<'a> Rows<'a> {
         if tags.is_empty() && left.iter().any(|rest| !rest.0.is_empty()) {
             return None;
         }
-        Some(Row { key, value, attributes })
+        Some(BlockRow { key, value, attributes })
     }
 }
 
 #[inline]
 fn text<'a>(
     form: u8,
-    numbers: &mut Planes<'a>,
+    numbers: &mut BytePlanes<'a>,
     lengths: &mut ByteReader<'a>,
     plain: &mut ByteReader<'a>,
-) -> Option<Text<'a>> {
+) -> Option<ColumnText<'a>> {
     if form == TEXT {
         let len = usize::try_from(lengths.varint()?).ok()?;
-        return Some(Text::Plain(plain.take(len)?));
+        return Some(ColumnText::Plain(plain.take(len)?));
     }
     let number = numbers.next_number(usize::from(form) + 1)?;
     let mut text = [0; 20];
     let len = decimal::unpack(number, &mut text).len() as u8;
-    Some(Text::Digits { text, len })
+    Some(ColumnText::Digits { text, len })
 }
 
 /// Numbers, as planes of their bytes.
 #[derive(Clone)]
-struct Planes<'a>([&'a [u8]; 8]);
+struct BytePlanes<'a>([&'a [u8]; 8]);
 
-impl<'a> Planes<'a> {
+impl<'a> BytePlanes<'a> {
     /// `counts`: the number of numbers by length, less one.
-    fn take(counts: &[usize; 16], rest: &mut ByteReader<'a>) -> Option<Planes<'a>> {
+    fn take(counts: &[usize; 16], rest: &mut ByteReader<'a>) -> Option<BytePlanes<'a>> {
         let mut planes = [&b""[..]; 8];
         for (plane, bytes) in planes.iter_mut().enumerate() {
             *bytes = rest.take(counts[plane..8].iter().sum())?;
         }
-        Some(Planes(planes))
+        Some(BytePlanes(planes))
     }
 
     /// Returns the next number, which has `len` bytes. Returns `None` if it does not encode a
@@ -298,10 +298,10 @@ mod tests {
     use proptest::prelude::*;
 
     /// Key, value, attributes.
-    type Owned = (Vec<u8>, Vec<u8>, Attributes);
+    type OwnedRow = (Vec<u8>, Vec<u8>, Attributes);
 
-    fn content(records: &[Owned]) -> Vec<u8> {
-        let mut columns = Columns::default();
+    fn content(records: &[OwnedRow]) -> Vec<u8> {
+        let mut columns = ColumnBuilder::default();
         for (key, value, attributes) in records {
             columns.push(key, &Record::new(value, *attributes));
         }
@@ -312,8 +312,8 @@ mod tests {
     }
 
     /// Returns all records, or `None` if one of them is invalid.
-    fn rows(content: &[u8], records: usize) -> Option<Vec<Owned>> {
-        let mut rows = Rows::new(content, records)?;
+    fn rows(content: &[u8], records: usize) -> Option<Vec<OwnedRow>> {
+        let mut rows = RowReader::new(content, records)?;
         let mut all = Vec::new();
         while !rows.is_done() {
             let row = rows.next_row()?;

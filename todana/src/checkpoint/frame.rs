@@ -16,7 +16,7 @@ const END_MAGIC: &[u8; 8] = b"TODANAEC";
 
 /// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct CheckpointHeader {
     pub(crate) identity: DatabaseIdentity,
     /// A reader must replay the log from here.
     pub(crate) start: LogPosition,
@@ -28,7 +28,7 @@ pub(crate) struct Header {
     pub(crate) order: Option<ScanOrder>,
 }
 
-impl Header {
+impl CheckpointHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = FORMAT.begin(&self.identity);
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
@@ -43,8 +43,8 @@ impl Header {
     }
 
     /// Returns the reason as the error if the header is invalid.
-    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
-        Ok(Header {
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<CheckpointHeader, String> {
+        Ok(CheckpointHeader {
             identity: FORMAT.check(bytes, &[36, 88])?,
             start: LogPosition(eight(bytes, 40)),
             created_ms: eight(bytes, 48),
@@ -64,7 +64,7 @@ impl Header {
 
 /// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     Records = 1,
     Long = 2,
     Piece = 3,
@@ -72,7 +72,7 @@ pub(crate) enum Kind {
 
 /// How the content of a block is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
+pub(crate) enum BlockMethod {
     Plain = 0,
     Zstd = 1,
 }
@@ -80,8 +80,8 @@ pub(crate) enum Method {
 /// The frame of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockFrame {
-    pub(crate) kind: Kind,
-    pub(crate) method: Method,
+    pub(crate) kind: BlockKind,
+    pub(crate) method: BlockMethod,
     /// The length of what follows the frame.
     pub(crate) stored_len: u32,
     pub(crate) content_len: u32,
@@ -105,14 +105,14 @@ impl BlockFrame {
     /// its CRC is right.
     pub(crate) fn decode(bytes: &[u8; BLOCK_FRAME_LEN]) -> Option<BlockFrame> {
         let kind = match bytes[4] {
-            1 => Kind::Records,
-            2 => Kind::Long,
-            3 => Kind::Piece,
+            1 => BlockKind::Records,
+            2 => BlockKind::Long,
+            3 => BlockKind::Piece,
             _ => return None,
         };
         let method = match bytes[5] {
-            0 => Method::Plain,
-            1 => Method::Zstd,
+            0 => BlockMethod::Plain,
+            1 => BlockMethod::Zstd,
             _ => return None,
         };
         let (stored_len, content_len, records) = (four(bytes, 8), four(bytes, 12), four(bytes, 16));
@@ -120,14 +120,14 @@ impl BlockFrame {
         let is_sound = bytes[6..8] == [0, 0]
             && content_len as usize <= CONTENT_LEN_MAX
             && match method {
-                Method::Plain => stored_len == content_len,
-                Method::Zstd => stored_len < content_len,
+                BlockMethod::Plain => stored_len == content_len,
+                BlockMethod::Zstd => stored_len < content_len,
             };
         is_sound.then_some(BlockFrame { kind, method, stored_len, content_len, records })
     }
 
     /// Returns true if the frame and the stored content are intact.
-    pub(crate) fn is_whole(bytes: &[u8; BLOCK_FRAME_LEN], seed: u32, stored: &[u8]) -> bool {
+    pub(crate) fn is_intact(bytes: &[u8; BLOCK_FRAME_LEN], seed: u32, stored: &[u8]) -> bool {
         let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), stored);
         crc == four(bytes, 0)
     }
@@ -140,7 +140,7 @@ pub(crate) fn seed(header_crc: [u8; 4], offset: u64) -> u32 {
 
 /// The footer of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Footer {
+pub(crate) struct CheckpointFooter {
     pub(crate) blocks: u64,
     pub(crate) records: u64,
     /// The offset of the footer itself.
@@ -151,7 +151,7 @@ pub(crate) struct Footer {
     pub(crate) content_len: u64,
 }
 
-impl Footer {
+impl CheckpointFooter {
     pub(crate) fn encode(&self, header_crc: [u8; 4]) -> [u8; FOOTER_LEN] {
         let mut bytes = [0; FOOTER_LEN];
         bytes[..8].copy_from_slice(END_MAGIC);
@@ -165,10 +165,10 @@ impl Footer {
     }
 
     /// Returns `None` unless this is the footer of the checkpoint with that header.
-    pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], header_crc: [u8; 4]) -> Option<Footer> {
+    pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], header_crc: [u8; 4]) -> Option<CheckpointFooter> {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&header_crc), &bytes[..52]);
-        let is_whole = &bytes[..8] == END_MAGIC && four(bytes, 48) == 0 && crc == four(bytes, 52);
-        is_whole.then(|| Footer {
+        let is_intact = &bytes[..8] == END_MAGIC && four(bytes, 48) == 0 && crc == four(bytes, 52);
+        is_intact.then(|| CheckpointFooter {
             blocks: eight(bytes, 8),
             records: eight(bytes, 16),
             offset: eight(bytes, 24),
@@ -182,7 +182,7 @@ impl Footer {
 mod tests {
     use super::*;
 
-    const HEADER: Header = Header {
+    const HEADER: CheckpointHeader = CheckpointHeader {
         identity: DatabaseIdentity { server_id: 7, database_id: *b"0123456789abcdef" },
         start: LogPosition(0x0102_0304),
         created_ms: 1_800_000_000_123,
@@ -194,20 +194,21 @@ mod tests {
     #[test]
     fn header_and_footer_come_back_and_no_flipped_bit_goes_unseen() {
         let bytes = HEADER.encode();
-        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+        assert_eq!(CheckpointHeader::decode(&bytes), Ok(HEADER));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+            assert!(CheckpointHeader::decode(&damaged).is_err(), "bit {bit}");
         }
-        let footer = Footer { blocks: 1, records: 2, offset: 3, until: LogPosition(4), content_len: 5 };
+        let footer =
+            CheckpointFooter { blocks: 1, records: 2, offset: 3, until: LogPosition(4), content_len: 5 };
         let bytes = footer.encode(HEADER.crc());
-        assert_eq!(Footer::decode(&bytes, HEADER.crc()), Some(footer));
-        assert_eq!(Footer::decode(&bytes, [0; 4]), None);
+        assert_eq!(CheckpointFooter::decode(&bytes, HEADER.crc()), Some(footer));
+        assert_eq!(CheckpointFooter::decode(&bytes, [0; 4]), None);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Footer::decode(&damaged, HEADER.crc()), None, "bit {bit}");
+            assert_eq!(CheckpointFooter::decode(&damaged, HEADER.crc()), None, "bit {bit}");
         }
     }
 
@@ -217,23 +218,26 @@ mod tests {
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..92]);
         bytes[92..].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Header::decode(&bytes), Err("format version 2; this program knows version 1".into()));
+        assert_eq!(
+            CheckpointHeader::decode(&bytes),
+            Err("format version 2; this program knows version 1".into())
+        );
     }
 
     #[test]
     fn a_block_is_whole_only_where_it_was_written() {
         let frame = BlockFrame {
-            kind: Kind::Records,
-            method: Method::Plain,
+            kind: BlockKind::Records,
+            method: BlockMethod::Plain,
             stored_len: 3,
             content_len: 3,
             records: 1,
         };
         let bytes = frame.encode(seed(HEADER.crc(), 80), b"abc");
         assert_eq!(BlockFrame::decode(&bytes), Some(frame));
-        assert!(BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 80), b"abc"));
-        assert!(!BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 81), b"abc"));
-        assert!(!BlockFrame::is_whole(&bytes, seed([0; 4], 80), b"abc"));
-        assert!(!BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 80), b"abd"));
+        assert!(BlockFrame::is_intact(&bytes, seed(HEADER.crc(), 80), b"abc"));
+        assert!(!BlockFrame::is_intact(&bytes, seed(HEADER.crc(), 81), b"abc"));
+        assert!(!BlockFrame::is_intact(&bytes, seed([0; 4], 80), b"abc"));
+        assert!(!BlockFrame::is_intact(&bytes, seed(HEADER.crc(), 80), b"abd"));
     }
 }

@@ -10,21 +10,21 @@ use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
 /// How often it checks whether a checkpoint is due.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after a failed checkpoint.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// How often `gives_up` is called while the end of the thread is awaited.
-const ASK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Writes checkpoints of a database when they are due, in a thread of its own, until it is dropped.
 /// A checkpoint being written at that time is aborted.
 pub struct CheckpointKeeper {
-    shared: Arc<Shared>,
+    shared: Arc<KeeperState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct KeeperState {
     stops: AtomicBool,
     lock: Mutex<()>,
     wakes: Condvar,
@@ -37,24 +37,24 @@ impl CheckpointKeeper {
         database: Arc<Database>,
         mut report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
     ) -> Result<CheckpointKeeper> {
-        let shared = Arc::new(Shared::default());
-        let its_own = Arc::clone(&shared);
+        let shared = Arc::new(KeeperState::default());
+        let thread_state = Arc::clone(&shared);
         let work = move || {
             // Changes that wait in memory for a checkpoint grow fast.
             let is_checkpointed = database.engine().checkpointed().is_some();
-            let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
+            let check_interval = if is_checkpointed { CHECK_INTERVAL / 20 } else { CHECK_INTERVAL };
             let mut report = |made: Result<CheckpointInfo>| {
                 database.note_checkpoint(made.is_err());
                 report(made);
             };
-            let mut pause = look_every;
+            let mut pause = check_interval;
             let mut has_failed = false;
-            while its_own.waits(pause) {
-                pause = look_every;
+            while thread_state.wait(pause) {
+                pause = check_interval;
                 directory.measure(&database);
                 if database.engine().durable().is_some() {
                     if let Err(error) = directory.trim_replica_log(&database) {
-                        pause = RETRY;
+                        pause = RETRY_DELAY;
                         report(Err(error));
                     }
                     continue;
@@ -64,13 +64,13 @@ impl CheckpointKeeper {
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
-                let made = directory.checkpoint_unless(&database, &its_own.stops);
-                if its_own.stops.load(Ordering::Relaxed) {
+                let made = directory.checkpoint_unless(&database, &thread_state.stops);
+                if thread_state.stops.load(Ordering::Relaxed) {
                     return;
                 }
                 has_failed = made.is_err();
                 if has_failed {
-                    pause = RETRY;
+                    pause = RETRY_DELAY;
                 }
                 report(made);
             }
@@ -82,7 +82,7 @@ impl CheckpointKeeper {
     }
 }
 
-impl Shared {
+impl KeeperState {
     fn stop(&self) {
         {
             let _lock = self.lock.lock();
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// Returns false when the thread must end.
-    fn waits(&self, pause: Duration) -> bool {
+    fn wait(&self, pause: Duration) -> bool {
         let mut lock = self.lock.lock();
         if !self.stops.load(Ordering::Relaxed) {
             self.wakes.wait_for(&mut lock, pause);
@@ -112,7 +112,7 @@ impl CheckpointKeeper {
                 return false;
             }
             // Nothing unparks this thread; a delay at the end of a server does no harm.
-            std::thread::park_timeout(ASK_EVERY);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
         // A panic of the thread has already been printed.
         let _ = thread.join();

@@ -15,7 +15,7 @@ mod frame;
 mod keeper;
 mod reader;
 mod salvage;
-mod shelf;
+mod store;
 mod writer;
 
 use crate::update_log::LogPosition;
@@ -25,10 +25,10 @@ use todana_core::{ErrorKind, Result};
 
 pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{CheckpointFailure, CheckpointReader, called_off};
-pub(crate) use salvage::{Saved, salvage_checkpoint};
-pub(crate) use shelf::{BroughtBack, HoldFiles, Shelf};
-pub use shelf::{DiskFootprint, HeldBytes, LogHold};
-pub(crate) use writer::{Sink, write, write_empty};
+pub(crate) use salvage::{SalvagedCheckpoint, salvage_checkpoint};
+pub(crate) use store::{CheckpointStore, FileHold, LoadedCheckpoint};
+pub use store::{DiskFootprint, HeldBytes, LogHold};
+pub(crate) use writer::{CheckpointSink, write, write_empty};
 
 /// Bytes of changes that may wait in memory if the engine writes them to disk by checkpoints
 /// ([`todana_core::CheckpointedEngine`]). At this limit, threads that make more changes wait for a

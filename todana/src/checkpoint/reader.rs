@@ -1,8 +1,11 @@
 //! Reads a checkpoint: several threads read its blocks, and each block is checked before it is
 //! used.
 
-use super::columns::{Rows, take_attributes};
-use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method};
+use super::columns::{RowReader, take_attributes};
+use super::frame::{
+    self, BLOCK_FRAME_LEN, BlockFrame, BlockKind, BlockMethod, CheckpointFooter, CheckpointHeader,
+    FOOTER_LEN, HEADER_LEN,
+};
 use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{ByteReader, DatabaseIdentity, LogChange, LogPosition};
@@ -21,9 +24,9 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 /// More threads would only wait for each other.
 const THREADS_MAX: usize = 8;
 /// Records that are loaded together.
-const GROUP: usize = 16;
+const GROUP_LEN: usize = 16;
 /// How often the progress is reported.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why records cannot be loaded.
 #[derive(Debug)]
@@ -39,22 +42,22 @@ pub(crate) struct CheckpointReader {
     path: PathBuf,
     file: Box<dyn File>,
     header_crc: [u8; 4],
-    pub(crate) header: Header,
-    pub(crate) footer: Footer,
+    pub(crate) header: CheckpointHeader,
+    pub(crate) footer: CheckpointFooter,
 }
 
 /// The work of one step: a block of records, or a long record with its pieces.
-struct Unit {
+struct BlockRange {
     offset: u64,
     end: u64,
 }
 
 /// The units that one thread begins with. Other threads may help with them.
-type Part<'u> = Mutex<std::slice::Iter<'u, Unit>>;
+type ThreadPart<'u> = Mutex<std::slice::Iter<'u, BlockRange>>;
 
 /// Counts what threads have read.
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct ReadTally {
     blocks: u64,
     records: u64,
     content_len: u64,
@@ -67,22 +70,22 @@ impl CheckpointReader {
         path: &Path,
         identity: DatabaseIdentity,
     ) -> Result<CheckpointReader, String> {
-        let told = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let at = |offset: u64, why: &str| format!("{} at offset {offset}: {why}", path.display());
-        let file = disk.open(path, false).map_err(told)?;
-        let file_len = file.len().map_err(told)?;
+        let file = disk.open(path, false).map_err(unreadable)?;
+        let file_len = file.len().map_err(unreadable)?;
         let mut bytes = [0; HEADER_LEN];
-        if file.read_at(0, &mut bytes).map_err(told)? < HEADER_LEN {
+        if file.read_at(0, &mut bytes).map_err(unreadable)? < HEADER_LEN {
             return Err(at(0, "the header is cut off"));
         }
-        let header = Header::decode(&bytes).map_err(|why| at(0, &why))?;
+        let header = CheckpointHeader::decode(&bytes).map_err(|why| at(0, &why))?;
         if header.identity.database_id != identity.database_id {
             return Err(at(0, "it belongs to another database"));
         }
         let offset = file_len.saturating_sub(FOOTER_LEN as u64).max(HEADER_LEN as u64);
         let mut bytes = [0; FOOTER_LEN];
-        let got = file.read_at(offset, &mut bytes).map_err(told)?;
-        let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
+        let got = file.read_at(offset, &mut bytes).map_err(unreadable)?;
+        let footer = CheckpointFooter::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
         let footer = footer.filter(|footer| footer.offset == offset && footer.until >= header.start);
         let footer = footer.ok_or_else(|| at(offset, "the footer is missing or damaged"))?;
         Ok(CheckpointReader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
@@ -131,9 +134,10 @@ impl CheckpointReader {
         // engine, and two threads would wait for each other there.
         let units = self.units()?;
         let part_len = units.len().div_ceil(threads).max(1);
-        let parts: Vec<Part<'_>> = units.chunks(part_len).map(|units| Mutex::new(units.iter())).collect();
+        let parts: Vec<ThreadPart<'_>> =
+            units.chunks(part_len).map(|units| Mutex::new(units.iter())).collect();
         let (stops, done) = (AtomicBool::new(false), AtomicU64::new(0));
-        let mut total = Tally::default();
+        let mut total = ReadTally::default();
         let mut outcome = Ok(());
         thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel();
@@ -150,7 +154,7 @@ impl CheckpointReader {
             }
             drop(sender);
             loop {
-                match receiver.recv_timeout(TELL_EVERY) {
+                match receiver.recv_timeout(REPORT_INTERVAL) {
                     Ok(Ok(tally)) => total.add(tally),
                     Ok(Err(failure)) => outcome = Err(failure),
                     Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -164,7 +168,7 @@ impl CheckpointReader {
             }
         });
         outcome?;
-        let Footer { blocks, records, content_len, .. } = self.footer;
+        let CheckpointFooter { blocks, records, content_len, .. } = self.footer;
         if (total.blocks, total.records, total.content_len) != (blocks, records, content_len) {
             return Err(self.damaged(self.footer.offset, "the footer does not tell what is there"));
         }
@@ -178,13 +182,13 @@ impl CheckpointReader {
     fn take_units(
         &self,
         database: Option<&Database>,
-        parts: &[Part<'_>],
+        parts: &[ThreadPart<'_>],
         first: usize,
         stops: &AtomicBool,
         done: &AtomicU64,
-    ) -> Result<Tally, CheckpointFailure> {
-        let mut blocks = Blocks { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
-        let mut tally = Tally::default();
+    ) -> Result<ReadTally, CheckpointFailure> {
+        let mut blocks = BlockReader { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
+        let mut tally = ReadTally::default();
         // First its own part, then units that other threads have not reached.
         let (before, from) = parts.split_at(first);
         let mut order = from.iter().chain(before).peekable();
@@ -195,14 +199,14 @@ impl CheckpointReader {
                 continue;
             };
             let len = unit.end - unit.offset;
-            tally.add(blocks.bring_back(unit, database)?);
+            tally.add(blocks.load_unit(unit, database)?);
             done.fetch_add(len, Ordering::Relaxed);
         }
         Ok(tally)
     }
 
     /// Finds all units by the frames alone. The frames are checked later, with their contents.
-    fn units(&self) -> Result<Vec<Unit>, CheckpointFailure> {
+    fn units(&self) -> Result<Vec<BlockRange>, CheckpointFailure> {
         let (mut units, mut cursor) = (Vec::new(), HEADER_LEN as u64);
         while let Some(unit) = self.next_unit(&mut cursor)? {
             units.push(unit);
@@ -210,24 +214,24 @@ impl CheckpointReader {
         Ok(units)
     }
 
-    fn next_unit(&self, cursor: &mut u64) -> Result<Option<Unit>, CheckpointFailure> {
+    fn next_unit(&self, cursor: &mut u64) -> Result<Option<BlockRange>, CheckpointFailure> {
         let offset = *cursor;
         if offset == self.footer.offset {
             return Ok(None);
         }
         let (_, frame, mut end) = self.frame(offset)?;
-        if frame.kind == Kind::Piece {
+        if frame.kind == BlockKind::Piece {
             return Err(self.damaged(offset, "a piece of no record"));
         }
-        while frame.kind == Kind::Long && end < self.footer.offset {
+        while frame.kind == BlockKind::Long && end < self.footer.offset {
             let (_, next, next_end) = self.frame(end)?;
-            if next.kind != Kind::Piece {
+            if next.kind != BlockKind::Piece {
                 break;
             }
             end = next_end;
         }
         *cursor = end;
-        Ok(Some(Unit { offset, end }))
+        Ok(Some(BlockRange { offset, end }))
     }
 
     /// Returns the frame at an offset and the end of its block, which is at most the offset of the
@@ -257,8 +261,8 @@ impl CheckpointReader {
     }
 }
 
-impl Tally {
-    fn add(&mut self, other: Tally) {
+impl ReadTally {
+    fn add(&mut self, other: ReadTally) {
         self.blocks += other.blocks;
         self.records += other.records;
         self.content_len += other.content_len;
@@ -266,22 +270,28 @@ impl Tally {
 }
 
 /// The buffers of one thread.
-struct Blocks<'r> {
+struct BlockReader<'r> {
     reader: &'r CheckpointReader,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     stored: Vec<u8>,
     content: Vec<u8>,
 }
 
-impl Blocks<'_> {
-    fn bring_back(&mut self, unit: &Unit, database: Option<&Database>) -> Result<Tally, CheckpointFailure> {
+impl BlockReader<'_> {
+    fn load_unit(
+        &mut self,
+        unit: &BlockRange,
+        database: Option<&Database>,
+    ) -> Result<ReadTally, CheckpointFailure> {
         let offset = unit.offset;
         let (frame, end) = self.load(offset)?;
         let mut tally =
-            Tally { blocks: 1, records: frame.records.into(), content_len: frame.content_len.into() };
+            ReadTally { blocks: 1, records: frame.records.into(), content_len: frame.content_len.into() };
         match frame.kind {
-            Kind::Records if end == unit.end => self.records(offset, frame.records as usize, database)?,
-            Kind::Long if frame.records == 1 => {
+            BlockKind::Records if end == unit.end => {
+                self.records(offset, frame.records as usize, database)?
+            }
+            BlockKind::Long if frame.records == 1 => {
                 tally.add(self.long(unit, end, database)?);
             }
             _ => return Err(self.reader.damaged(offset, "the file changes while it is read")),
@@ -295,15 +305,15 @@ impl Blocks<'_> {
         let reader = self.reader;
         let (bytes, frame, end) = reader.frame(offset)?;
         let into = match frame.method {
-            Method::Plain => &mut self.content,
-            Method::Zstd => &mut self.stored,
+            BlockMethod::Plain => &mut self.content,
+            BlockMethod::Zstd => &mut self.stored,
         };
         into.resize(frame.stored_len as usize, 0);
         reader.read(offset + BLOCK_FRAME_LEN as u64, into)?;
-        if !BlockFrame::is_whole(&bytes, frame::seed(reader.header_crc, offset), into) {
+        if !BlockFrame::is_intact(&bytes, frame::seed(reader.header_crc, offset), into) {
             return Err(reader.damaged(offset, "the checksum of a block differs"));
         }
-        if frame.method == Method::Zstd {
+        if frame.method == BlockMethod::Zstd {
             self.decompress(offset, frame.content_len as usize)?;
         }
         Ok((frame, end))
@@ -330,15 +340,15 @@ impl Blocks<'_> {
         database: Option<&Database>,
     ) -> Result<(), CheckpointFailure> {
         let malformed = || self.reader.damaged(offset, "a block does not hold the records it should");
-        let mut rows = Rows::new(&self.content, records).ok_or_else(malformed)?;
+        let mut rows = RowReader::new(&self.content, records).ok_or_else(malformed)?;
         // If the engine has the same order, each record is stored next to the one before it.
         let order = self.reader.header.order;
         let fetches = database.is_some_and(|database| !database.keeps(order));
-        let mut group = Vec::with_capacity(GROUP);
+        let mut group = Vec::with_capacity(GROUP_LEN);
         while !rows.is_done() {
             // The memory where the records of a group will be stored is prefetched while the rest
             // of the group is decoded.
-            while group.len() < GROUP && !rows.is_done() {
+            while group.len() < GROUP_LEN && !rows.is_done() {
                 let row = rows.next_row().ok_or_else(malformed)?;
                 if let Some(database) = database.filter(|_| fetches) {
                     database.engine().prefetch(row.key.bytes());
@@ -355,15 +365,20 @@ impl Blocks<'_> {
     /// Loads a long record whose head is in `content`.
     fn long(
         &mut self,
-        unit: &Unit,
+        unit: &BlockRange,
         pieces: u64,
         database: Option<&Database>,
-    ) -> Result<Tally, CheckpointFailure> {
+    ) -> Result<ReadTally, CheckpointFailure> {
         let reader = self.reader;
         let malformed = || reader.damaged(unit.offset, "a long record is not as it should be");
         let (attributes, key_len, value_len) = long_head(&self.content).ok_or_else(malformed)?;
-        let mut pieces =
-            Pieces { blocks: self, offset: pieces, end: unit.end, at: usize::MAX, tally: Tally::default() };
+        let mut pieces = PieceReader {
+            blocks: self,
+            offset: pieces,
+            end: unit.end,
+            at: usize::MAX,
+            tally: ReadTally::default(),
+        };
         let mut key = Vec::new();
         pieces.extend(&mut key, key_len)?;
         match database {
@@ -405,17 +420,17 @@ pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
 }
 
 /// Reads the consecutive pieces of a long record.
-struct Pieces<'b, 'r> {
-    blocks: &'b mut Blocks<'r>,
+struct PieceReader<'b, 'r> {
+    blocks: &'b mut BlockReader<'r>,
     /// The offset of the next block, and of the end of the last one.
     offset: u64,
     end: u64,
     /// The bytes used of the present block.
     at: usize,
-    tally: Tally,
+    tally: ReadTally,
 }
 
-impl Pieces<'_, '_> {
+impl PieceReader<'_, '_> {
     /// Returns the number of unused bytes of the present block.
     fn left(&self) -> usize {
         self.blocks.content.len().saturating_sub(self.at)
@@ -429,10 +444,10 @@ impl Pieces<'_, '_> {
                 return Err(reader.damaged(self.offset, "a long record is cut off"));
             }
             let (frame, end) = self.blocks.load(self.offset)?;
-            if frame.kind != Kind::Piece || frame.records != 0 || frame.content_len == 0 {
+            if frame.kind != BlockKind::Piece || frame.records != 0 || frame.content_len == 0 {
                 return Err(reader.damaged(self.offset, "this is no piece of a long record"));
             }
-            self.tally.add(Tally { blocks: 1, records: 0, content_len: frame.content_len.into() });
+            self.tally.add(ReadTally { blocks: 1, records: 0, content_len: frame.content_len.into() });
             (self.offset, self.at) = (end, 0);
         }
         let piece = &self.blocks.content[self.at..];

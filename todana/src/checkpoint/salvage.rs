@@ -6,7 +6,8 @@
 //! and then at each later byte. A long record counts only with all its pieces.
 
 use super::frame::{
-    self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method,
+    self, BLOCK_FRAME_LEN, BlockFrame, BlockKind, BlockMethod, CONTENT_LEN_MAX, CheckpointFooter,
+    CheckpointHeader, FOOTER_LEN, HEADER_LEN,
 };
 use super::reader::long_head;
 use super::writer::unwritable;
@@ -17,14 +18,14 @@ use std::path::Path;
 use todana_core::Result;
 
 /// Bytes searched at once.
-const WINDOW: usize = 256 << 10;
+const WINDOW_LEN: usize = 256 << 10;
 /// The most bytes that are checked to find the next block, because a file in which every byte looks
 /// like a block was not damaged by accident.
 const SEARCH_MAX: u64 = 4 << 30;
 
 /// The intact part of a damaged checkpoint.
-pub(crate) struct Saved {
-    pub(crate) header: Header,
+pub(crate) struct SalvagedCheckpoint {
+    pub(crate) header: CheckpointHeader,
     /// The position up to which the log is needed; if it is unknown, the position of the checkpoint
     /// itself.
     pub(crate) until: LogPosition,
@@ -35,24 +36,24 @@ pub(crate) struct Saved {
 }
 
 /// A damaged file with a known header.
-struct Ruin {
+struct DamagedCheckpoint {
     file: Box<dyn File>,
-    header: Header,
-    footer: Option<Footer>,
+    header: CheckpointHeader,
+    footer: Option<CheckpointFooter>,
     /// No block ends after this offset.
     end: u64,
     searched: u64,
 }
 
 /// A block of records, or a long record with its pieces, and the number of its records.
-struct Unit {
+struct IntactRange {
     offset: u64,
     end: u64,
     records: u64,
 }
 
 /// A long record with some pieces still missing.
-struct Unfinished {
+struct UnfinishedRecord {
     offset: u64,
     missing: u64,
 }
@@ -66,66 +67,71 @@ pub(crate) fn salvage_checkpoint(
     identity: DatabaseIdentity,
     start: LogPosition,
     into: Option<&Path>,
-) -> Result<Option<Saved>> {
-    let Some(mut ruin) = Ruin::open(disk, path, identity, start) else { return Ok(None) };
-    let units = ruin.units();
+) -> Result<Option<SalvagedCheckpoint>> {
+    let Some(mut damaged) = DamagedCheckpoint::open(disk, path, identity, start) else { return Ok(None) };
+    let units = damaged.units();
     let records = units.iter().map(|unit| unit.records).sum();
-    let until = ruin.footer.as_ref().map_or(start, |footer| footer.until);
-    let lost = ruin.footer.as_ref().map(|footer| footer.records.saturating_sub(records));
+    let until = damaged.footer.as_ref().map_or(start, |footer| footer.until);
+    let lost = damaged.footer.as_ref().map(|footer| footer.records.saturating_sub(records));
     if let Some(into) = into {
         let file = disk.create(into).map_err(unwritable)?;
-        ruin.write(&units, until, &*file).map_err(unwritable)?;
+        damaged.write(&units, until, &*file).map_err(unwritable)?;
     }
-    Ok(Some(Saved { header: ruin.header, until, records, lost }))
+    Ok(Some(SalvagedCheckpoint { header: damaged.header, until, records, lost }))
 }
 
-impl Ruin {
-    fn open(disk: &dyn Disk, path: &Path, identity: DatabaseIdentity, start: LogPosition) -> Option<Ruin> {
+impl DamagedCheckpoint {
+    fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        identity: DatabaseIdentity,
+        start: LogPosition,
+    ) -> Option<DamagedCheckpoint> {
         let file = disk.open(path, false).ok()?;
         let len = file.len().ok()?;
         let mut bytes = [0; HEADER_LEN];
         let got = file.read_at(0, &mut bytes).ok()?;
-        let header = whole_header(bytes).filter(|_| got == HEADER_LEN)?;
+        let header = intact_header(bytes).filter(|_| got == HEADER_LEN)?;
         if header.identity.database_id != identity.database_id || header.start != start {
             return None;
         }
         let offset = len.saturating_sub(FOOTER_LEN as u64).max(HEADER_LEN as u64);
         let mut bytes = [0; FOOTER_LEN];
         let got = file.read_at(offset, &mut bytes).unwrap_or(0);
-        let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
+        let footer = CheckpointFooter::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
         let footer = footer.filter(|footer| footer.offset == offset);
         let end = if footer.is_some() { offset } else { len };
-        Some(Ruin { file, header, footer, end, searched: 0 })
+        Some(DamagedCheckpoint { file, header, footer, end, searched: 0 })
     }
 
-    fn units(&mut self) -> Vec<Unit> {
+    fn units(&mut self) -> Vec<IntactRange> {
         let (mut units, mut offset) = (Vec::new(), HEADER_LEN as u64);
-        let mut unfinished: Option<Unfinished> = None;
+        let mut unfinished: Option<UnfinishedRecord> = None;
         let mut stored = Vec::new();
         while offset < self.end {
             let Some((frame, end)) = self.block(offset, &mut stored) else {
                 unfinished = None;
-                offset = self.resume(offset, &mut stored);
+                offset = self.next_block(offset, &mut stored);
                 continue;
             };
             match frame.kind {
-                Kind::Records => {
+                BlockKind::Records => {
                     unfinished = None;
-                    units.push(Unit { offset, end, records: frame.records.into() });
+                    units.push(IntactRange { offset, end, records: frame.records.into() });
                 }
-                Kind::Long => {
+                BlockKind::Long => {
                     let missing = long_len(&frame, &stored);
-                    unfinished = missing.map(|missing| Unfinished { offset, missing });
+                    unfinished = missing.map(|missing| UnfinishedRecord { offset, missing });
                 }
-                Kind::Piece => {
+                BlockKind::Piece => {
                     unfinished = unfinished.and_then(|long| {
                         let missing = long.missing.checked_sub(frame.content_len.into())?;
-                        Some(Unfinished { missing, ..long })
+                        Some(UnfinishedRecord { missing, ..long })
                     });
                 }
             }
             if let Some(long) = unfinished.take_if(|long| long.missing == 0) {
-                units.push(Unit { offset: long.offset, end, records: 1 });
+                units.push(IntactRange { offset: long.offset, end, records: 1 });
             }
             offset = end;
         }
@@ -144,14 +150,14 @@ impl Ruin {
         }
         stored.resize(frame.stored_len as usize, 0);
         let got = self.file.read_at(offset + BLOCK_FRAME_LEN as u64, stored).ok()?;
-        let is_whole = got == stored.len()
-            && BlockFrame::is_whole(&bytes, frame::seed(self.header.crc(), offset), stored);
-        is_whole.then_some((frame, end))
+        let is_intact = got == stored.len()
+            && BlockFrame::is_intact(&bytes, frame::seed(self.header.crc(), offset), stored);
+        is_intact.then_some((frame, end))
     }
 
     /// Returns the offset of the next intact block after a damaged one, or the end if there is
     /// none.
-    fn resume(&mut self, offset: u64, stored: &mut Vec<u8>) -> u64 {
+    fn next_block(&mut self, offset: u64, stored: &mut Vec<u8>) -> u64 {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         let got = self.file.read_at(offset, &mut bytes).unwrap_or(0);
         if let Some(frame) = BlockFrame::decode(&bytes).filter(|_| got == BLOCK_FRAME_LEN) {
@@ -160,7 +166,7 @@ impl Ruin {
                 return behind;
             }
         }
-        let mut window = vec![0; WINDOW];
+        let mut window = vec![0; WINDOW_LEN];
         let mut from = offset + 1;
         while from < self.end && self.searched < SEARCH_MAX {
             let got = self.file.read_at(from, &mut window).unwrap_or(0);
@@ -174,16 +180,17 @@ impl Ruin {
                 }
             }
             // Parts that cannot be read are skipped.
-            let step = if got < BLOCK_FRAME_LEN { WINDOW } else { got - BLOCK_FRAME_LEN + 1 };
+            let step = if got < BLOCK_FRAME_LEN { WINDOW_LEN } else { got - BLOCK_FRAME_LEN + 1 };
             from += step as u64;
         }
         self.end
     }
 
-    fn write(&self, units: &[Unit], until: LogPosition, to: &dyn File) -> io::Result<()> {
+    fn write(&self, units: &[IntactRange], until: LogPosition, to: &dyn File) -> io::Result<()> {
         let crc = self.header.crc();
         to.write_at(0, &mut [IoSlice::new(&self.header.encode())])?;
-        let mut footer = Footer { blocks: 0, records: 0, offset: HEADER_LEN as u64, until, content_len: 0 };
+        let mut footer =
+            CheckpointFooter { blocks: 0, records: 0, offset: HEADER_LEN as u64, until, content_len: 0 };
         let mut stored = Vec::new();
         for unit in units {
             let mut offset = unit.offset;
@@ -205,20 +212,20 @@ impl Ruin {
 }
 
 /// Decodes the header, if necessary after correcting one changed bit.
-fn whole_header(bytes: [u8; HEADER_LEN]) -> Option<Header> {
+fn intact_header(bytes: [u8; HEADER_LEN]) -> Option<CheckpointHeader> {
     let with_bit_changed = |bit: usize| {
         let mut changed = bytes;
         changed[bit / 8] ^= 1 << (bit % 8);
-        Header::decode(&changed).ok()
+        CheckpointHeader::decode(&changed).ok()
     };
-    Header::decode(&bytes).ok().or_else(|| (0..HEADER_LEN * 8).find_map(with_bit_changed))
+    CheckpointHeader::decode(&bytes).ok().or_else(|| (0..HEADER_LEN * 8).find_map(with_bit_changed))
 }
 
 /// Returns the length of all pieces of a long record, or `None` if its head cannot be read.
 fn long_len(frame: &BlockFrame, stored: &[u8]) -> Option<u64> {
     let unpacked = match frame.method {
-        Method::Plain => None,
-        Method::Zstd => Some(zstd::bulk::decompress(stored, CONTENT_LEN_MAX).ok()?),
+        BlockMethod::Plain => None,
+        BlockMethod::Zstd => Some(zstd::bulk::decompress(stored, CONTENT_LEN_MAX).ok()?),
     };
     let (_, key_len, value_len) = long_head(unpacked.as_deref().unwrap_or(stored))?;
     Some((key_len + value_len) as u64)

@@ -1,8 +1,10 @@
 //! Writes a checkpoint while the database is in use.
 
-use super::columns::{Columns, put_attributes, tag_of};
-use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN};
-use super::frame::{Header, Kind, Method};
+use super::columns::{ColumnBuilder, put_attributes, tag_of};
+use super::frame::{
+    self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, CheckpointFooter, FOOTER_LEN, HEADER_LEN,
+};
+use super::frame::{BlockKind, BlockMethod, CheckpointHeader};
 use super::{CheckpointCompression, CheckpointOptions};
 use crate::Database;
 use crate::disk::Disk;
@@ -19,28 +21,28 @@ use todana_engine::reserve::is_out_of_room;
 /// A block of records ends when its content has this length.
 const BLOCK_LEN: usize = 256 << 10;
 /// Records scanned between two readings of the clock.
-const GROUP: usize = 256;
+const GROUP_LEN: usize = 256;
 /// Records that expired less than this ago are still written: a touch that read the clock before
 /// that second may be under way, and its log entry is useless without the record.
-const LATE_S: u64 = 60;
+const EXPIRED_MARGIN_S: u64 = 60;
 /// The longest time of work between rests.
-const WORK: Duration = Duration::from_millis(1);
+const WORK_MAX: Duration = Duration::from_millis(1);
 /// The longest single rest, however long the disk took.
 const REST_MAX: Duration = Duration::from_millis(20);
 
 /// Receives a checkpoint, piece by piece.
-pub(crate) trait Sink {
+pub(crate) trait CheckpointSink {
     fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 }
 
 /// Describes a checkpoint after it was written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    pub(crate) header: Header,
-    pub(crate) footer: Footer,
+pub(crate) struct WrittenCheckpoint {
+    pub(crate) header: CheckpointHeader,
+    pub(crate) footer: CheckpointFooter,
 }
 
-impl Written {
+impl WrittenCheckpoint {
     /// Returns the length of the file.
     pub(crate) fn len(&self) -> u64 {
         self.footer.offset + FOOTER_LEN as u64
@@ -55,12 +57,12 @@ pub(crate) fn write(
     identity: DatabaseIdentity,
     options: &CheckpointOptions,
     stops: &AtomicBool,
-    sink: &mut dyn Sink,
-) -> Result<Written> {
+    sink: &mut dyn CheckpointSink,
+) -> Result<WrittenCheckpoint> {
     let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
     let log = database.log().ok_or_else(no_log)?;
     let stand = database.stand().ok_or_else(no_log)?;
-    let header = Header {
+    let header = CheckpointHeader {
         identity,
         start: stand.end,
         created_ms: database.now().0 * 1000,
@@ -68,14 +70,14 @@ pub(crate) fn write(
         planned_clear: stand.planned_clear,
         order: database.engine().scan_order(),
     };
-    let mut blocks = Blocks::new(sink, &header, options.compression)?;
-    let mut pace = Pace { since: Instant::now(), rests: options.rests };
-    let mut columns = Columns::default();
+    let mut blocks = BlockWriter::new(sink, &header, options.compression)?;
+    let mut pace = WorkPacer { since: Instant::now(), rests: options.rests };
+    let mut columns = ColumnBuilder::default();
     let mut place = None;
     loop {
         let mut long = None;
         let mut seen = 0;
-        let dead_since = UnixSeconds(database.now().0.saturating_sub(LATE_S));
+        let dead_since = UnixSeconds(database.now().0.saturating_sub(EXPIRED_MARGIN_S));
         place = database.engine().scan(place, &mut |key, record| {
             seen += 1;
             let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;
@@ -83,13 +85,17 @@ pub(crate) fn write(
                 // No reader would see it, and no later entry of the log revives it.
             } else if is_long {
                 let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
-                let next =
-                    Long { key: key.to_vec(), value, attributes: record.attributes, before: long.take() };
+                let next = LongRecord {
+                    key: key.to_vec(),
+                    value,
+                    attributes: record.attributes,
+                    before: long.take(),
+                };
                 long = Some(Box::new(next));
             } else {
                 columns.push(key, &record);
             }
-            let goes_on = long.is_none() && seen < GROUP && columns.len() < BLOCK_LEN;
+            let goes_on = long.is_none() && seen < GROUP_LEN && columns.len() < BLOCK_LEN;
             if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         while let Some(next) = long {
@@ -110,7 +116,7 @@ pub(crate) fn write(
     let until = database.log_end(log);
     log.sync_to(until)?;
     let footer = blocks.finish(until)?;
-    Ok(Written { header, footer })
+    Ok(WrittenCheckpoint { header, footer })
 }
 
 /// Writes a checkpoint without records, so that a database can be restored from its log alone, from
@@ -122,9 +128,10 @@ pub(crate) fn write_empty(
     identity: DatabaseIdentity,
     start: LogPosition,
 ) -> Result<()> {
-    let header = Header { identity, start, created_ms: 0, version: 0, planned_clear: None, order: None };
+    let header =
+        CheckpointHeader { identity, start, created_ms: 0, version: 0, planned_clear: None, order: None };
     let offset = HEADER_LEN as u64;
-    let footer = Footer { blocks: 0, records: 0, offset, until: start, content_len: 0 };
+    let footer = CheckpointFooter { blocks: 0, records: 0, offset, until: start, content_len: 0 };
     let partial = directory.join("new.checkpoint.partial");
     let write = || -> io::Result<()> {
         let file = disk.create(&partial)?;
@@ -138,24 +145,24 @@ pub(crate) fn write_empty(
 
 /// A record that is stored in blocks of its own. The value is shared, so that nothing long is
 /// copied under a lock.
-struct Long {
+struct LongRecord {
     key: Vec<u8>,
     value: SharedBytes,
     attributes: Attributes,
     /// The engine shows records at one position together, so there may be several.
-    before: Option<Box<Long>>,
+    before: Option<Box<LongRecord>>,
 }
 
 /// Limits the time at work in favour of requests.
-struct Pace {
+struct WorkPacer {
     since: Instant,
     rests: u32,
 }
 
-impl Pace {
+impl WorkPacer {
     fn rest(&mut self) {
         let worked = self.since.elapsed();
-        if worked >= WORK {
+        if worked >= WORK_MAX {
             let rest = (worked * self.rests).min(REST_MAX);
             if !rest.is_zero() {
                 std::thread::sleep(rest);
@@ -166,21 +173,21 @@ impl Pace {
 }
 
 /// Writes blocks one after another.
-struct Blocks<'s> {
-    sink: &'s mut dyn Sink,
+struct BlockWriter<'s> {
+    sink: &'s mut dyn CheckpointSink,
     header_crc: [u8; 4],
     zstd: Option<zstd::bulk::Compressor<'static>>,
     content: Vec<u8>,
     packed: Vec<u8>,
-    footer: Footer,
+    footer: CheckpointFooter,
 }
 
-impl<'s> Blocks<'s> {
+impl<'s> BlockWriter<'s> {
     fn new(
-        sink: &'s mut dyn Sink,
-        header: &Header,
+        sink: &'s mut dyn CheckpointSink,
+        header: &CheckpointHeader,
         compression: CheckpointCompression,
-    ) -> Result<Blocks<'s>> {
+    ) -> Result<BlockWriter<'s>> {
         let bytes = header.encode();
         sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;
         let zstd = match compression {
@@ -190,47 +197,55 @@ impl<'s> Blocks<'s> {
             }
         };
         let offset = HEADER_LEN as u64;
-        let footer = Footer { blocks: 0, records: 0, offset, until: LogPosition(0), content_len: 0 };
-        Ok(Blocks { sink, header_crc: header.crc(), zstd, content: Vec::new(), packed: Vec::new(), footer })
+        let footer =
+            CheckpointFooter { blocks: 0, records: 0, offset, until: LogPosition(0), content_len: 0 };
+        Ok(BlockWriter {
+            sink,
+            header_crc: header.crc(),
+            zstd,
+            content: Vec::new(),
+            packed: Vec::new(),
+            footer,
+        })
     }
 
-    fn put_records(&mut self, columns: &mut Columns) -> Result<()> {
+    fn put_records(&mut self, columns: &mut ColumnBuilder) -> Result<()> {
         self.content.clear();
         columns.encode(&mut self.content);
         let content = std::mem::take(&mut self.content);
-        self.put(Kind::Records, columns.records(), &content)?;
+        self.put(BlockKind::Records, columns.records(), &content)?;
         self.content = content;
         columns.clear();
         Ok(())
     }
 
-    fn put_long(&mut self, long: &Long) -> Result<()> {
+    fn put_long(&mut self, long: &LongRecord) -> Result<()> {
         let value = (*long.value).as_ref();
         let mut head = vec![tag_of(&long.attributes)];
         head.extend_from_slice(&(long.key.len() as u32).to_le_bytes());
         head.extend_from_slice(&(value.len() as u32).to_le_bytes());
         put_attributes(&long.attributes, &mut head);
-        self.put(Kind::Long, 1, &head)?;
+        self.put(BlockKind::Long, 1, &head)?;
         for piece in long.key.chunks(BLOCK_LEN).chain(value.chunks(BLOCK_LEN)) {
-            self.put(Kind::Piece, 0, piece)?;
+            self.put(BlockKind::Piece, 0, piece)?;
         }
         Ok(())
     }
 
-    fn put(&mut self, kind: Kind, records: usize, content: &[u8]) -> Result<()> {
+    fn put(&mut self, kind: BlockKind, records: usize, content: &[u8]) -> Result<()> {
         if content.len() > CONTENT_LEN_MAX {
             return Err(Error::new(ErrorKind::Invalid, "too many records of one place for a checkpoint"));
         }
-        let mut method = Method::Plain;
+        let mut method = BlockMethod::Plain;
         if let Some(zstd) = &mut self.zstd {
             self.packed.clear();
             self.packed.reserve(zstd::zstd_safe::compress_bound(content.len()));
             let len = zstd.compress_to_buffer(content, &mut self.packed).map_err(unwritable)?;
             if len < content.len() {
-                method = Method::Zstd;
+                method = BlockMethod::Zstd;
             }
         }
-        let stored = if method == Method::Zstd { &self.packed[..] } else { content };
+        let stored = if method == BlockMethod::Zstd { &self.packed[..] } else { content };
         let frame = BlockFrame {
             kind,
             method,
@@ -247,7 +262,7 @@ impl<'s> Blocks<'s> {
         Ok(())
     }
 
-    fn finish(mut self, until: LogPosition) -> Result<Footer> {
+    fn finish(mut self, until: LogPosition) -> Result<CheckpointFooter> {
         self.footer.until = until;
         let bytes = self.footer.encode(self.header_crc);
         self.sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;

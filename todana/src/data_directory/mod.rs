@@ -10,7 +10,8 @@ mod work_paths;
 
 use crate::backup::Manifest;
 use crate::checkpoint::{
-    BroughtBack, CheckpointHistory, CheckpointInfo, CheckpointOptions, DiskFootprint, LogHold, Shelf,
+    CheckpointHistory, CheckpointInfo, CheckpointOptions, CheckpointStore, DiskFootprint, LoadedCheckpoint,
+    LogHold,
 };
 use crate::clock::Clock;
 use crate::disk::{Disk, File, busy};
@@ -55,7 +56,7 @@ pub struct DataDirectory {
     log_disk: ReserveDisk,
     path: PathBuf,
     identity: DatabaseIdentity,
-    shelf: Shelf,
+    checkpoint_store: CheckpointStore,
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<DiskFootprint>,
     history: Mutex<CheckpointHistory>,
@@ -140,13 +141,23 @@ impl DataDirectory {
         // Whatever was made is there before anything lies in it.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
         let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
-        let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
+        let checkpoint_store =
+            CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
         let (footprint, history) = Default::default();
         let reserve = Reserve::find(Arc::clone(&disk), &path);
         let log_disk = ReserveDisk { disk: Arc::clone(&disk), reserve };
-        let directory =
-            DataDirectory { disk, log_disk, path, identity, shelf, checkpoints, footprint, history, lock };
+        let directory = DataDirectory {
+            disk,
+            log_disk,
+            path,
+            identity,
+            checkpoint_store,
+            checkpoints,
+            footprint,
+            history,
+            lock,
+        };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         let log_disk: Arc<dyn Disk> = Arc::new(directory.log_disk.clone());
@@ -234,8 +245,8 @@ impl DataDirectory {
         }
         let brought = match engine {
             // What it had at its mark lies in files of its own.
-            Some(_) => BroughtBack::default(),
-            None => self.shelf.bring_back(database, &mut |start, done, len| {
+            Some(_) => LoadedCheckpoint::default(),
+            None => self.checkpoint_store.load_newest(database, &mut |start, done, len| {
                 let (_, ahead) = *log_len
                     .take_if(|(from, _)| *from == start)
                     // Whether the log can be read is found out when it is.
@@ -292,7 +303,7 @@ impl DataDirectory {
         let found = checkpoint.clone().map(|found| CheckpointInfo { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
-        let BroughtBack { refused, spare, .. } = brought;
+        let LoadedCheckpoint { refused, spare, .. } = brought;
         Ok(Opened { checkpoint, refused, spare, entries, lost, end, tail, took })
     }
 
@@ -308,8 +319,8 @@ impl DataDirectory {
         self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
         let made = match database.engine().checkpointed() {
-            Some(engine) => self.shelf.settle(database, engine, &self.path, &options),
-            None => self.shelf.make(database, &options, stops),
+            Some(engine) => self.checkpoint_store.checkpoint_engine(database, engine, &self.path, &options),
+            None => self.checkpoint_store.write_new(database, &options, stops),
         };
         self.history.lock().add(&made);
         self.measure(database);
@@ -325,7 +336,7 @@ impl DataDirectory {
     ) -> Result<(CheckpointInfo, Box<dyn File>)> {
         self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
-        self.shelf.make_aside(database, &options, stops)
+        self.checkpoint_store.write_unnamed(database, &options, stops)
     }
 
     /// Removes what is kept of the update log longer than any checkpoint needs it, as far as `is_over` says so of the time when a
@@ -337,7 +348,7 @@ impl DataDirectory {
             Some(engine) => Some(LogPosition(engine.log_position())),
             None => database.log().filter(|_| is_for_replicas).map(UpdateLog::synced),
         };
-        let outcome = self.shelf.release(mark, is_over);
+        let outcome = self.checkpoint_store.release_log(mark, is_over);
         self.measure(database);
         outcome
     }
@@ -358,7 +369,7 @@ impl DataDirectory {
                     let len = log.end().0.saturating_sub(engine.log_position());
                     engine.is_due() || len > if is_full { 0 } else { options.log_len_min }
                 }
-                None => self.shelf.is_due(log.end(), &options, is_full),
+                None => self.checkpoint_store.is_due(log.end(), &options, is_full),
             }
         })
     }
@@ -372,14 +383,14 @@ impl DataDirectory {
     pub(crate) fn measure(&self, database: &Database) {
         let Some(end) = database.log().map(UpdateLog::written) else { return };
         // What cannot be looked at now is as it was.
-        if let Ok(footprint) = self.shelf.footprint(end) {
+        if let Ok(footprint) = self.checkpoint_store.footprint(end) {
             *self.footprint.lock() = footprint;
         }
     }
 
     /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.
     pub fn hold(&self, from: LogPosition) -> LogHold {
-        self.shelf.hold(from)
+        self.checkpoint_store.hold(from)
     }
 
     /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside whoever writes it. Fails with
@@ -406,8 +417,8 @@ impl DataDirectory {
         &self.path
     }
 
-    pub(crate) fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub(crate) fn checkpoint_store(&self) -> &CheckpointStore {
+        &self.checkpoint_store
     }
 
     /// What has been read of the log is on disk when this returns.
@@ -446,9 +457,9 @@ impl DataDirectory {
 /// beginning and the end of the file.
 pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let identity = identity::read(&*disk, path).ok()??;
-    let shelf = Shelf::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
-    let mut starts = shelf.list().ok()?.into_iter();
-    let newest = starts.find_map(|start| shelf.open(start).ok())?;
+    let checkpoint_store = CheckpointStore::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
+    let mut starts = checkpoint_store.list().ok()?.into_iter();
+    let newest = starts.find_map(|start| checkpoint_store.open(start).ok())?;
     newest.header.order.map(|order| order.seed)
 }
 

@@ -115,7 +115,11 @@ impl DataDirectory {
         let options = *self.checkpoints.lock();
         let Some(log) = database.log() else { return Ok(()) };
         if self.footprint().log_bytes > options.log_kept_len {
-            self.shelf.trim(log.synced(), &options, database.now().0.saturating_mul(1000))?;
+            self.checkpoint_store.remove_log_before(
+                log.synced(),
+                &options,
+                database.now().0.saturating_mul(1000),
+            )?;
         }
         Ok(())
     }

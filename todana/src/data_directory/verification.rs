@@ -2,7 +2,7 @@
 
 use super::{CHECKPOINTS, LOG, identity, is_tree};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
-use crate::checkpoint::{CheckpointFailure, Shelf};
+use crate::checkpoint::{CheckpointFailure, CheckpointStore};
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::engine::TREE;
@@ -108,10 +108,11 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let log = path.join(LOG);
     // Writes that a killed process has left beside its log belong to it.
     let disk = with_recent(disk, &log, identity)?;
-    let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
+    let checkpoint_store =
+        CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
     let mut needed = tree.map(|tree| (LogPosition(tree.mark), path.join(TREE)));
-    for start in shelf.list()? {
-        let reader = match shelf.open(start) {
+    for start in checkpoint_store.list()? {
+        let reader = match checkpoint_store.open(start) {
             Ok(reader) => reader,
             Err(why) => {
                 verified.damages.push(why);
@@ -123,11 +124,11 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
                 verified.checkpoints += 1;
                 verified.checkpoint_bytes += reader.len();
                 verified.newest.get_or_insert_with(|| Newest {
-                    path: shelf.path_of(start),
+                    path: checkpoint_store.path_of(start),
                     records: reader.footer.records,
                     created_ms: reader.header.created_ms,
                 });
-                needed = needed.max(Some((reader.footer.until, shelf.path_of(start))));
+                needed = needed.max(Some((reader.footer.until, checkpoint_store.path_of(start))));
             }
             Err(CheckpointFailure::Damaged(why)) => verified.damages.push(why),
             Err(CheckpointFailure::Refused(error)) => return Err(error),

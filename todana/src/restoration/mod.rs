@@ -16,7 +16,7 @@
 mod database;
 
 use crate::backup::Manifest;
-use crate::checkpoint::{CheckpointFailure, CheckpointOptions, CheckpointReader, Shelf};
+use crate::checkpoint::{CheckpointFailure, CheckpointOptions, CheckpointReader, CheckpointStore};
 use crate::clock::Clock;
 use crate::data_directory::{
     CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_overlap, refuse_tree,
@@ -204,7 +204,7 @@ pub(crate) struct Source {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: DatabaseIdentity,
-    shelf: Shelf,
+    checkpoint_store: CheckpointStore,
     /// Each goes on where the one before it ends.
     logs: Vec<PathBuf>,
     _lock: Option<Lock>,
@@ -284,8 +284,9 @@ impl Source {
         }
         // A killed process may have left a part of it beside its segments.
         let disk = logs.iter().try_fold(disk, |disk, log| with_recent(disk, log, identity))?;
-        let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
-        Ok(Source { disk, path, identity, shelf, logs, _lock: lock })
+        let checkpoint_store =
+            CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
+        Ok(Source { disk, path, identity, checkpoint_store, logs, _lock: lock })
     }
 }
 
@@ -303,11 +304,11 @@ impl RecordSource for Source {
     ) -> Result<Restored> {
         let mut refused = Vec::new();
         let mut earliest_ms = None;
-        for start in self.shelf.list()?.into_iter().map(Some).chain([None]) {
+        for start in self.checkpoint_store.list()?.into_iter().map(Some).chain([None]) {
             let beginning = match start {
                 None if !self.logs.iter().any(|log| self.goes_back(log, LogPosition(0))) => break,
                 None => Beginning { checkpoint: None, start: LogPosition(0), until: LogPosition(0) },
-                Some(start) => match self.shelf.open(start) {
+                Some(start) => match self.checkpoint_store.open(start) {
                     Err(why) => {
                         refused.push(why);
                         continue;

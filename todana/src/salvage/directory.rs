@@ -2,7 +2,9 @@
 //! damaged files in it are replaced or removed.
 
 use super::Damage;
-use crate::checkpoint::{CheckpointFailure, Saved, Shelf, salvage_checkpoint, write_empty};
+use crate::checkpoint::{
+    CheckpointFailure, CheckpointStore, SalvagedCheckpoint, salvage_checkpoint, write_empty,
+};
 use crate::data_directory::{CHECKPOINTS, DataDirectory, LOG, Lock, cannot, identity, names};
 use crate::disk::Disk;
 use crate::moment;
@@ -41,15 +43,17 @@ pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<
     let _directory = DataDirectory::open_locked(Arc::clone(&disk), path, lock)?;
     let log = path.join(LOG);
     let first = first_segment(&*disk, &log)?;
-    let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
-    let starts = shelf.list()?;
+    let checkpoint_store =
+        CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
+    let starts = checkpoint_store.list()?;
     let segments = match first {
         Some(first) => mend_segments(&*disk, &log, identity, first, &starts)?,
         None => MendedSegments::default(),
     };
     damages.extend(segments.findings.into_iter().map(of_log));
     let log = MendedLog { path: log, identity, first, end: segments.end, between: segments.between };
-    let mut mending = Mending { disk: &*disk, path: &path.join(CHECKPOINTS), shelf, log, damages, whole: 0 };
+    let mut mending =
+        Mending { disk: &*disk, path: &path.join(CHECKPOINTS), checkpoint_store, log, damages, whole: 0 };
     mending.mend_checkpoints(starts)?;
     mending.begin_with_nothing()?;
     Ok(mending.damages)
@@ -68,7 +72,7 @@ pub(super) fn of_log(finding: LogDamage) -> Damage {
 struct Mending<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,
-    shelf: Shelf,
+    checkpoint_store: CheckpointStore,
     log: MendedLog,
     damages: Vec<Damage>,
     /// Checkpoints that are whole, whether the log has what they need or not.
@@ -85,12 +89,13 @@ impl Mending<'_> {
         // The newest one that can be used.
         let mut used = None;
         for start in starts {
-            let outcome = self.shelf.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
-                reader.verify(&mut |_| ())?;
-                let (header, footer) = (&reader.header, &reader.footer);
-                let (created_ms, version) = (header.created_ms, header.version);
-                Ok(Lacking { start, until: footer.until, records: footer.records, created_ms, version })
-            });
+            let outcome =
+                self.checkpoint_store.open(start).map_err(CheckpointFailure::Damaged).and_then(|reader| {
+                    reader.verify(&mut |_| ())?;
+                    let (header, footer) = (&reader.header, &reader.footer);
+                    let (created_ms, version) = (header.created_ms, header.version);
+                    Ok(Lacking { start, until: footer.until, records: footer.records, created_ms, version })
+                });
             self.whole += u64::from(outcome.is_ok());
             match outcome {
                 Ok(one) if self.log.has(one.start, one.until) => used = used.or(Some(start)),
@@ -123,13 +128,13 @@ impl Mending<'_> {
                 Some(used) if start < used => "left out; a newer one is whole, and nothing needs this one",
                 Some(_) => "left out; an older one and more of the log take its place",
             };
-            let file = self.shelf.path_of(start);
+            let file = self.checkpoint_store.path_of(start);
             self.disk.remove(&file).map_err(|error| cannot("remove", &file, &error))?;
             self.add(file, what, outcome);
         }
         for one in lacking {
             let outcome = "left out: the log has to come from another copy of the directory";
-            self.add(self.shelf.path_of(one.start), one.what(), outcome);
+            self.add(self.checkpoint_store.path_of(one.start), one.what(), outcome);
         }
         Ok(())
     }
@@ -139,10 +144,12 @@ impl Mending<'_> {
         let partial = self.path.join("new.checkpoint.partial");
         for at in 0..damaged.len() {
             let start = damaged[at].0;
-            let file = self.shelf.path_of(start);
+            let file = self.checkpoint_store.path_of(start);
             let identity = self.log.identity;
             let saved = salvage_checkpoint(self.disk, &file, identity, start, None)?;
-            let Some(Saved { header, until, records, lost }) = saved.filter(|saved| saved.records > 0) else {
+            let Some(SalvagedCheckpoint { header, until, records, lost }) =
+                saved.filter(|saved| saved.records > 0)
+            else {
                 continue;
             };
             let one =
@@ -171,7 +178,8 @@ impl Mending<'_> {
     fn save_alone(&mut self, one: &Lacking) -> Result<()> {
         let log = &self.log;
         let next = log.next(one);
-        let (file, made, from) = (self.shelf.path_of(one.start), moment::text(one.created_ms), one.start.0);
+        let (file, made, from) =
+            (self.checkpoint_store.path_of(one.start), moment::text(one.created_ms), one.start.0);
         let what = format!("{} at offset 0: the log from its position {from} on is missing", file.display());
         let (records, lost) = (one.records, next.0 - from);
         let rest = match (log.first == Some(next), lost) {
@@ -208,7 +216,7 @@ impl Mending<'_> {
         let outcome =
             format!("of the records that were last changed before position {} nothing is left", first.0);
         self.add(self.path.to_path_buf(), what, &outcome);
-        write_empty(self.disk, self.path, &self.shelf.path_of(first), self.log.identity, first)
+        write_empty(self.disk, self.path, &self.checkpoint_store.path_of(first), self.log.identity, first)
     }
 }
 

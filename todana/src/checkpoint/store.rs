@@ -1,8 +1,8 @@
 //! The checkpoints of a data directory: which exist, which are kept, and which part of the log is
 //! kept for them.
 
-use super::writer::Written;
-use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, Sink, write};
+use super::writer::WrittenCheckpoint;
+use super::{CheckpointFailure, CheckpointInfo, CheckpointOptions, CheckpointReader, CheckpointSink, write};
 use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{
@@ -22,21 +22,21 @@ use todana_engine::reserve::is_out_of_room;
 
 const SUFFIX: &str = ".checkpoint";
 /// The number of intact checkpoints that are kept.
-const KEPT: usize = 2;
+const KEPT_COUNT: usize = 2;
 /// Limit of unsynced bytes, so that the syncs of the log do not wait for a complete checkpoint.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
 /// The checkpoints of a directory and the log that belongs to them.
-pub(crate) struct Shelf {
+pub(crate) struct CheckpointStore {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     log: PathBuf,
     identity: DatabaseIdentity,
     /// Intact checkpoints, the newest first. Locked while one is written.
-    whole: Mutex<Vec<Known>>,
-    holds: Arc<Holds>,
+    intact: Mutex<Vec<KnownCheckpoint>>,
+    holds: Arc<LogHolds>,
     /// The number of checkpoints written aside.
-    asides: AtomicU64,
+    unnamed_count: AtomicU64,
 }
 
 /// The disk space of a data directory.
@@ -53,14 +53,14 @@ pub struct DiskFootprint {
 }
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownCheckpoint {
     start: LogPosition,
     len: u64,
 }
 
 /// The result of loading the newest checkpoint.
 #[derive(Default)]
-pub(crate) struct BroughtBack {
+pub(crate) struct LoadedCheckpoint {
     pub(crate) checkpoint: Option<CheckpointInfo>,
     /// Newer checkpoints that are not intact, with the reasons.
     pub(crate) refused: Vec<String>,
@@ -68,15 +68,15 @@ pub(crate) struct BroughtBack {
     pub(crate) spare: Vec<String>,
 }
 
-impl Shelf {
+impl CheckpointStore {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         directory: PathBuf,
         log: PathBuf,
         identity: DatabaseIdentity,
-    ) -> Shelf {
-        let (whole, holds) = (Mutex::new(Vec::new()), Arc::new(Holds::default()));
-        Shelf { disk, directory, log, identity, whole, holds, asides: AtomicU64::new(0) }
+    ) -> CheckpointStore {
+        let (intact, holds) = (Mutex::new(Vec::new()), Arc::new(LogHolds::default()));
+        CheckpointStore { disk, directory, log, identity, intact, holds, unnamed_count: AtomicU64::new(0) }
     }
 
     /// Returns the positions of all checkpoints, the newest first.
@@ -103,24 +103,24 @@ impl Shelf {
 
     /// Loads the newest intact checkpoint into an empty database, if there is one. `progress` is
     /// called with its position, the bytes read and the bytes in total.
-    pub(crate) fn bring_back(
+    pub(crate) fn load_newest(
         &self,
         database: &Database,
         progress: &mut dyn FnMut(LogPosition, u64, u64) -> ControlFlow<()>,
-    ) -> Result<BroughtBack> {
-        let mut brought = BroughtBack::default();
-        let mut whole = self.whole.lock();
+    ) -> Result<LoadedCheckpoint> {
+        let mut loaded = LoadedCheckpoint::default();
+        let mut intact = self.intact.lock();
         for start in self.list()? {
             let reader = match self.open(start) {
                 Ok(reader) => reader,
                 Err(why) => {
-                    let is_older = brought.checkpoint.is_some();
-                    if is_older { &mut brought.spare } else { &mut brought.refused }.push(why);
+                    let is_older = loaded.checkpoint.is_some();
+                    if is_older { &mut loaded.spare } else { &mut loaded.refused }.push(why);
                     continue;
                 }
             };
-            whole.push(Known { start, len: reader.len() });
-            if brought.checkpoint.is_some() {
+            intact.push(KnownCheckpoint { start, len: reader.len() });
+            if loaded.checkpoint.is_some() {
                 // It is checked no further, because it is needed only if the newest one becomes
                 // damaged.
                 continue;
@@ -128,7 +128,7 @@ impl Shelf {
             let began = Instant::now();
             match reader.load(database, &mut |done| progress(start, done, reader.len())) {
                 Ok(()) => {
-                    brought.checkpoint = Some(CheckpointInfo {
+                    loaded.checkpoint = Some(CheckpointInfo {
                         path: self.path_of(start),
                         start,
                         until: reader.footer.until,
@@ -140,32 +140,32 @@ impl Shelf {
                 }
                 Err(CheckpointFailure::Refused(error)) => return Err(error),
                 Err(CheckpointFailure::Damaged(why)) => {
-                    whole.pop();
-                    brought.refused.push(why);
+                    intact.pop();
+                    loaded.refused.push(why);
                     database.engine().clear(&mut || ())?;
                 }
             }
         }
-        Ok(brought)
+        Ok(loaded)
     }
 
     /// Returns true if the log has grown enough for another checkpoint; on a full disk, if it has
     /// grown at all.
     pub(crate) fn is_due(&self, end: LogPosition, options: &CheckpointOptions, is_full: bool) -> bool {
         // While one is being written, none is due.
-        let Some(whole) = self.whole.try_lock() else { return false };
-        let (start, len) = whole.first().map_or((LogPosition(0), 0), |last| (last.start, last.len));
+        let Some(intact) = self.intact.try_lock() else { return false };
+        let (start, len) = intact.first().map_or((LogPosition(0), 0), |last| (last.start, last.len));
         end.0.saturating_sub(start.0) > if is_full { 0 } else { options.log_len_min.max(len) }
     }
 
     /// Writes a checkpoint and removes everything that is not needed any longer.
-    pub(crate) fn make(
+    pub(crate) fn write_new(
         &self,
         database: &Database,
         options: &CheckpointOptions,
         stops: &AtomicBool,
     ) -> Result<CheckpointInfo> {
-        let mut whole = self.whole.lock();
+        let mut intact = self.intact.lock();
         let began = Instant::now();
         if let Some(log) = database.log() {
             // So that the log before it can be removed later.
@@ -174,24 +174,24 @@ impl Shelf {
         let is_full = database.log().is_some_and(UpdateLog::takes_only_removals);
         let now_ms = database.now().0.saturating_mul(1000);
         let mut made = match self.write_named(database, options, stops) {
-            Err(error) if error.kind() == ErrorKind::Full && whole.len() > 1 => {
+            Err(error) if error.kind() == ErrorKind::Full && intact.len() > 1 => {
                 // The next checkpoint needs the space of the spare one.
-                self.tidy(&mut whole, 1, options, now_ms)?;
+                self.prune(&mut intact, 1, options, now_ms)?;
                 self.write_named(database, options, stops)?
             }
             made => made?,
         };
-        whole.retain(|known| known.start != made.start);
-        whole.insert(0, Known { start: made.start, len: made.len });
+        intact.retain(|known| known.start != made.start);
+        intact.insert(0, KnownCheckpoint { start: made.start, len: made.len });
         // A full disk has no space for a spare one.
-        self.tidy(&mut whole, if is_full { 1 } else { KEPT }, options, now_ms)?;
+        self.prune(&mut intact, if is_full { 1 } else { KEPT_COUNT }, options, now_ms)?;
         made.took = began.elapsed();
         Ok(made)
     }
 
     /// Writes a checkpoint that nothing in the directory depends on. Its file has no name any
     /// longer when it is returned. The caller must hold the log that the checkpoint needs.
-    pub(crate) fn make_aside(
+    pub(crate) fn write_unnamed(
         &self,
         database: &Database,
         options: &CheckpointOptions,
@@ -204,7 +204,7 @@ impl Shelf {
         }
         // Several may be written at once. The next opening removes all partial files that a crash
         // leaves.
-        let number = self.asides.fetch_add(1, Ordering::Relaxed);
+        let number = self.unnamed_count.fetch_add(1, Ordering::Relaxed);
         let partial = self.directory.join(format!("backup-{number}.checkpoint.partial"));
         let made = self.write_to(database, options, stops, &partial);
         let open = || self.disk.open(&partial, false).map_err(|error| cannot("read", &partial, &error));
@@ -217,30 +217,30 @@ impl Shelf {
 
     /// Has an engine that keeps its own checkpoint write all changes to it, and removes the log
     /// before it. `directory` is the place of that checkpoint.
-    pub(crate) fn settle(
+    pub(crate) fn checkpoint_engine(
         &self,
         database: &Database,
         engine: &dyn CheckpointedEngine,
         directory: &Path,
         options: &CheckpointOptions,
     ) -> Result<CheckpointInfo> {
-        let _alone = self.whole.lock();
+        let _alone = self.intact.lock();
         let began = Instant::now();
         let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
         let log = database.log().ok_or_else(no_log)?;
         log.rotate()?;
         // A commit is included completely or not at all.
-        let still = RefCell::new(Some(database.stillness()));
-        let told = Cell::new(LogPosition(0));
+        let stillness = RefCell::new(Some(database.stillness()));
+        let cut_end = Cell::new(LogPosition(0));
         let mut cut = || {
-            let marked = still.borrow().as_ref().map(|still| still.mark(log));
+            let marked = stillness.borrow().as_ref().map(|stillness| stillness.mark(log));
             let (mark, until) = marked.unwrap_or_default();
-            told.set(until);
+            cut_end.set(until);
             mark.0
         };
         let mut ready = |_| {
-            still.take();
-            log.sync_to(told.get())
+            stillness.take();
+            log.sync_to(cut_end.get())
         };
         engine.checkpoint_at(&mut cut, &mut ready)?;
         let log_position = LogPosition(engine.log_position());
@@ -293,7 +293,7 @@ impl Shelf {
         options: &CheckpointOptions,
         stops: &AtomicBool,
         partial: &Path,
-    ) -> Result<Written> {
+    ) -> Result<WrittenCheckpoint> {
         let failed = |error: io::Error| cannot("write", partial, &error);
         if let Err(error) = self.disk.remove(partial)
             && error.kind() != io::ErrorKind::NotFound
@@ -309,17 +309,17 @@ impl Shelf {
 
     /// Removes all checkpoints except the `kept` newest intact ones, and the log before them.
     /// Removes nothing while there are fewer.
-    fn tidy(
+    fn prune(
         &self,
-        whole: &mut Vec<Known>,
+        intact: &mut Vec<KnownCheckpoint>,
         kept: usize,
         options: &CheckpointOptions,
         now_ms: u64,
     ) -> Result<()> {
-        let Some(oldest) = whole.get(kept - 1).map(|known| known.start) else { return Ok(()) };
-        whole.truncate(kept);
+        let Some(oldest) = intact.get(kept - 1).map(|known| known.start) else { return Ok(()) };
+        intact.truncate(kept);
         for start in self.list()? {
-            if !whole.iter().any(|known| known.start == start) {
+            if !intact.iter().any(|known| known.start == start) {
                 let path = self.path_of(start);
                 self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
             }
@@ -329,17 +329,22 @@ impl Shelf {
 
     /// Removes the log before a position, except for what the options keep. Used if the log exists
     /// only for replicas.
-    pub(crate) fn trim(&self, position: LogPosition, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
-        let _alone = self.whole.lock();
+    pub(crate) fn remove_log_before(
+        &self,
+        position: LogPosition,
+        options: &CheckpointOptions,
+        now_ms: u64,
+    ) -> Result<()> {
+        let _alone = self.intact.lock();
         self.remove_log(position, options, now_ms)
     }
 
     /// Removes log that no checkpoint needs and that only the options keep, if `is_over` returns
     /// true for the time in milliseconds at which a segment ended. `mark` is the position of an
     /// engine that keeps its own checkpoint.
-    pub(crate) fn release(&self, mark: Option<LogPosition>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
-        let whole = self.whole.lock();
-        let Some(needed) = mark.or_else(|| whole.get(KEPT - 1).map(|known| known.start)) else {
+    pub(crate) fn release_log(&self, mark: Option<LogPosition>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
+        let intact = self.intact.lock();
+        let Some(needed) = mark.or_else(|| intact.get(KEPT_COUNT - 1).map(|known| known.start)) else {
             return Ok(());
         };
         let ended_ms = |pair: &[LogPosition]| update_log::created_ms(&*self.disk, &self.log, pair[1]);
@@ -393,12 +398,12 @@ impl Shelf {
         let headers = (segments.len() * SEGMENT_HEADER_LEN) as u64;
         let checkpoints = self.list()?;
         // A checkpoint that was found damaged also counts, but its size is unknown.
-        let whole = self.whole.lock();
+        let intact = self.intact.lock();
         Ok(DiskFootprint {
             log_segments: segments.len() as u64,
             log_bytes: headers + end.0.saturating_sub(first.0),
             checkpoints: checkpoints.len() as u64,
-            checkpoint_bytes: whole.iter().map(|known| known.len).sum(),
+            checkpoint_bytes: intact.iter().map(|known| known.len).sum(),
         })
     }
 
@@ -411,7 +416,7 @@ impl Shelf {
     }
 }
 
-fn checkpoint(path: PathBuf, written: &Written) -> CheckpointInfo {
+fn checkpoint(path: PathBuf, written: &WrittenCheckpoint) -> CheckpointInfo {
     CheckpointInfo {
         path,
         start: written.header.start,
@@ -430,7 +435,7 @@ struct FileSink {
     synced: u64,
 }
 
-impl Sink for FileSink {
+impl CheckpointSink for FileSink {
     fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.file.write_at(self.len, pieces)?;
@@ -445,10 +450,10 @@ impl Sink for FileSink {
 
 /// The parts of the log that are still being read.
 #[derive(Default)]
-pub(crate) struct Holds(Mutex<Readers>);
+pub(crate) struct LogHolds(Mutex<LogReaders>);
 
 #[derive(Default)]
-struct Readers {
+struct LogReaders {
     last: u64,
     /// The position from which each reader needs the log.
     positions: BTreeMap<u64, LogPosition>,
@@ -456,7 +461,7 @@ struct Readers {
     free: LogPosition,
 }
 
-impl Holds {
+impl LogHolds {
     fn add(&self, from: LogPosition) -> u64 {
         let mut readers = self.0.lock();
         readers.last += 1;
@@ -478,23 +483,23 @@ impl Holds {
 /// Keeps the update log from a position on, for a backup or a replica, until it is dropped. Log
 /// that was removed before does not come back.
 pub struct LogHold {
-    holds: Arc<Holds>,
+    holds: Arc<LogHolds>,
     number: u64,
 }
 
 /// The bytes that are on disk only for one reader: of the update log, or of the files of a hash.
 #[derive(Clone)]
-pub struct HeldBytes(Kept);
+pub struct HeldBytes(HeldSource);
 
 #[derive(Clone)]
-enum Kept {
+enum HeldSource {
     Log {
-        holds: Arc<Holds>,
+        holds: Arc<LogHolds>,
         number: u64,
     },
     /// Files to be read, in one directory.
     Files {
-        all: Weak<[Unsent]>,
+        all: Weak<[UnsentFile]>,
     },
 }
 
@@ -506,7 +511,7 @@ impl LogHold {
 
     /// Returns a handle that reports the bytes held.
     pub fn held(&self) -> HeldBytes {
-        HeldBytes(Kept::Log { holds: Arc::clone(&self.holds), number: self.number })
+        HeldBytes(HeldSource::Log { holds: Arc::clone(&self.holds), number: self.number })
     }
 }
 
@@ -517,20 +522,20 @@ impl Drop for LogHold {
 }
 
 /// A file to be read, and its length.
-type Unsent = (Weak<dyn FrozenContent>, u64);
+type UnsentFile = (Weak<dyn FrozenContent>, u64);
 
 /// Keeps files of a hash readable while this exists, even after compaction has removed their names.
-pub(crate) struct HoldFiles {
-    all: Arc<[Unsent]>,
+pub(crate) struct FileHold {
+    all: Arc<[UnsentFile]>,
 }
 
-impl HoldFiles {
-    pub(crate) fn new(all: &[FrozenFile]) -> HoldFiles {
-        HoldFiles { all: all.iter().map(|file| (Arc::downgrade(&file.content), file.len)).collect() }
+impl FileHold {
+    pub(crate) fn new(all: &[FrozenFile]) -> FileHold {
+        FileHold { all: all.iter().map(|file| (Arc::downgrade(&file.content), file.len)).collect() }
     }
 
     pub(crate) fn held(&self) -> HeldBytes {
-        HeldBytes(Kept::Files { all: Arc::downgrade(&self.all) })
+        HeldBytes(HeldSource::Files { all: Arc::downgrade(&self.all) })
     }
 }
 
@@ -540,18 +545,18 @@ impl HeldBytes {
     /// that have lost their names and are still to be read.
     pub fn len_bytes(&self) -> u64 {
         match &self.0 {
-            Kept::Log { holds, number } => {
+            HeldSource::Log { holds, number } => {
                 let readers = holds.0.lock();
                 let from = readers.positions.get(number);
                 from.map_or(0, |from| readers.free.0.saturating_sub(from.0))
             }
-            Kept::Files { all } => all.upgrade().map_or(0, |all| unnamed_bytes(&all)),
+            HeldSource::Files { all } => all.upgrade().map_or(0, |all| unnamed_bytes(&all)),
         }
     }
 }
 
 /// Returns the bytes of held files that have been removed from their directory.
-fn unnamed_bytes(all: &[Unsent]) -> u64 {
+fn unnamed_bytes(all: &[UnsentFile]) -> u64 {
     let held = all.iter().filter_map(|(content, len)| Some((content.upgrade()?, len)));
     held.filter(|(content, _)| !content.has_name()).map(|(_, len)| len).sum()
 }
