@@ -10,8 +10,8 @@ mod stores;
 mod visits;
 
 pub(crate) use commands::{is_change, is_removal};
-pub(crate) use visits::OnlyLooks;
 pub use visits::Overwrite;
+pub(crate) use visits::{Allowed, Restricted};
 
 use crate::access::Tracking;
 use crate::clock::Clock;
@@ -519,6 +519,10 @@ fn is_full(error: &Error) -> bool {
 
 pub(crate) fn read_only() -> Error {
     Error::read_only("the database was opened for reading only")
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::Full, "memory is taken to be full")
 }
 
 pub(crate) fn unwritable() -> Error {

@@ -31,7 +31,7 @@ impl Database {
         }
         // Not even looked at: where memory is really full, it is asked for first.
         let visited = if self.emulates_full {
-            Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
+            Err(super::full())
         } else {
             self.visit_store(space, worker_counters, store, now)
         };

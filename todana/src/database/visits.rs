@@ -139,33 +139,35 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         if self.emulates_full {
-            return self.visit_full(space, key, now, visitor);
+            let visitor = &mut Restricted::new(visitor, Allowed::AllButPuts);
+            return self.visit_restricted(space, worth, worker_counters, key, now, visitor);
         }
         if self.is_read_only {
             return self.visit_read_only(space, key, now, visitor);
         }
         if worth == Worth::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
-            return self.visit_only_removing(space, worker_counters, key, now, visitor);
+            let visitor = &mut Restricted::new(visitor, Allowed::Removals);
+            return self.visit_restricted(space, worth, worker_counters, key, now, visitor);
         }
         self.visit_any(space, worth, worker_counters, key, now, visitor)
     }
 
-    /// Runs a visitor that may only remove the record, because the disk has no room for more.
+    /// Runs a visitor that may not make every change.
     #[cold]
-    fn visit_only_removing(
+    fn visit_restricted(
         &self,
         space: Space<'_>,
+        worth: Worth,
         worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
-        visitor: &mut dyn Visitor,
+        visitor: &mut Restricted<'_>,
     ) -> Result<Met> {
-        let mut removals = OnlyRemovals { inner: visitor, refused: false };
-        let met = self.visit_any(space, Worth::Change, worker_counters, key, now, &mut removals)?;
-        if !removals.refused {
+        let met = self.visit_any(space, worth, worker_counters, key, now, visitor)?;
+        if !visitor.has_refused {
             return Ok(met);
         }
-        let error = unwritable();
+        let error = visitor.allowed.refusal();
         worker_counters.count_refusal(&error);
         Err(error)
     }
@@ -211,12 +213,12 @@ impl Database {
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
-        let mut looks = OnlyLooks { inner: visitor, has_refused: false };
+        let mut looks = Restricted::new(visitor, Allowed::Looks);
         let space = Space { gate: None, ..space };
         let mut living = Living::new(&mut looks, key, now, space, &|| false);
-        space.engine.visit(key, &mut OnlyLooks { inner: &mut living, has_refused: false })?;
+        space.engine.visit(key, &mut Restricted::new(&mut living, Allowed::Looks))?;
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
-        if looks.has_refused { Err(super::read_only()) } else { Ok(met) }
+        if looks.has_refused { Err(looks.allowed.refusal()) } else { Ok(met) }
     }
 
     /// The engine's visit, once no transaction is in its way and what has expired has made room. The outer error: `Busy`, without any
@@ -256,27 +258,6 @@ impl Database {
             space.commit.set(self.commit_point(living.logged).max(space.commit.get()));
         }
     }
-
-    /// A visit that finds no memory if it wants to put anything.
-    #[cold]
-    fn visit_full(
-        &self,
-        space: Space<'_>,
-        key: &[u8],
-        now: UnixSeconds,
-        visitor: &mut dyn Visitor,
-    ) -> Result<Met> {
-        let mut full = NoRoom { inner: visitor, refused: false };
-        let forgets = || self.forgets();
-        let mut living = Living::new(&mut full, key, now, space, &forgets);
-        let outcome = self.visit_in_turn(space, Worth::Change, key, now, &mut living)?;
-        self.note_changes(space, Worth::Change, &living);
-        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
-        if full.refused {
-            return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
-        }
-        outcome.map(|()| met)
-    }
 }
 
 /// A visitor that does the same whatever is there.
@@ -292,56 +273,60 @@ impl Visitor for Overwrite<'_> {
     }
 }
 
-/// Lets a visitor look, and refuses what it wants changed.
-pub(crate) struct OnlyLooks<'v> {
-    pub(crate) inner: &'v mut dyn Visitor,
+/// The changes that a visitor may make.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Allowed {
+    /// None: the database was opened for reading.
+    Looks,
+    /// Only removals: the disk has no room for more.
+    Removals,
+    /// All but puts: memory is taken to be full.
+    AllButPuts,
+}
+
+impl Allowed {
+    fn permits(self, action: Action<'_>) -> bool {
+        match (self, action) {
+            (_, Action::Keep) => true,
+            (Allowed::Looks, _) => false,
+            (Allowed::Removals, action) => action == Action::Remove,
+            (Allowed::AllButPuts, action) => !matches!(action, Action::Put(_)),
+        }
+    }
+
+    /// Returns the error of a visit that wanted another change.
+    fn refusal(self) -> Error {
+        match self {
+            Allowed::Looks => super::read_only(),
+            Allowed::Removals => unwritable(),
+            Allowed::AllButPuts => super::full(),
+        }
+    }
+}
+
+/// Lets `inner` make the changes that are allowed, and refuses all others.
+pub(crate) struct Restricted<'v> {
+    inner: &'v mut dyn Visitor,
+    allowed: Allowed,
     pub(crate) has_refused: bool,
 }
 
-impl Visitor for OnlyLooks<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.has_refused = self.inner.visit(old) != Action::Keep;
-        Action::Keep
+impl<'v> Restricted<'v> {
+    pub(crate) fn new(inner: &'v mut dyn Visitor, allowed: Allowed) -> Restricted<'v> {
+        Restricted { inner, allowed, has_refused: false }
     }
 }
 
-/// Lets `inner` look, retag and remove, and refuses what it wants put.
-struct NoRoom<'v> {
-    inner: &'v mut dyn Visitor,
-    refused: bool,
-}
-
-impl Visitor for NoRoom<'_> {
+impl Visitor for Restricted<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
-        self.refused = matches!(action, Action::Put(_));
-        if self.refused { Action::Keep } else { action }
+        self.has_refused = !self.allowed.permits(action);
+        if self.has_refused { Action::Keep } else { action }
     }
 
     fn overwrites(&self) -> bool {
-        self.inner.overwrites()
-    }
-
-    fn applied(&mut self, now: Option<Record<'_>>) {
-        self.inner.applied(now);
-    }
-}
-
-/// Lets `inner` look and remove, and refuses all else.
-struct OnlyRemovals<'v> {
-    inner: &'v mut dyn Visitor,
-    refused: bool,
-}
-
-impl Visitor for OnlyRemovals<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        let action = self.inner.visit(old);
-        self.refused = matches!(action, Action::Put(_) | Action::Retag(_));
-        if self.refused { Action::Keep } else { action }
-    }
-
-    fn overwrites(&self) -> bool {
-        self.inner.overwrites()
+        // A visitor that cannot change a damaged record is to learn of the damage.
+        self.allowed != Allowed::Looks && self.inner.overwrites()
     }
 
     fn ignores_value(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use super::Db;
 use super::snapshot_tracker::SnapshotDelta;
-use crate::database::OnlyLooks;
+use crate::database::{Allowed, Restricted};
 use crate::records::{living, walk};
 use crate::{Records, ScanDirection, get};
 use std::fmt;
@@ -141,7 +141,7 @@ impl Records for Snapshot {
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let mut reader = OnlyLooks { inner: visitor, has_refused: false };
+        let mut reader = Restricted::new(visitor, Allowed::Looks);
         let found = self.read(key, &mut |record| {
             reader.visit(Some(record));
         })?;
