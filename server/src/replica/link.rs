@@ -7,13 +7,14 @@ use super::options::MasterAddress;
 use super::position;
 use crate::handle::Stopping;
 use crate::shared::Shared;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana::kyoto::UnreadBytes;
 use todana::replication::NANOS;
 use todana::{Action, Overwrite, Record, WorkerCounters, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
@@ -30,8 +31,6 @@ const SILENCE: Duration = Duration::from_secs(60);
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// It is asked so often whether the server stops, or another master is wanted.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// Read at once.
-const PIECE: usize = 64 << 10;
 /// No interval is longer: the master would take its replica for dead.
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
 
@@ -215,19 +214,20 @@ impl Follower {
 
     fn follow(&mut self, master: &MasterAddress, standing: &Standing) -> std::result::Result<(), Left> {
         let server_id = self.shared.options.databases.replication.server_id;
-        let mut stream = connect(master)?;
+        let stream = connect(master)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ASK_EVERY))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut out = Vec::new();
         Hello { timestamp: standing.timestamp, server_id, wants_only: false }.put(&mut out);
-        stream.write_all(&out)?;
-        let (mut replica, mut input, mut heard) = (Replica::default(), Input::default(), Instant::now());
+        (&stream).write_all(&out)?;
+        let (mut replica, mut heard) = (Replica::default(), Instant::now());
+        let (mut input, mut wanted) = (UnreadBytes::new(&stream), 0);
         loop {
             if !self.goes_on() || self.shared.link.lock().version != standing.version {
                 return Err(Left::Called);
             }
-            match input.read_from(&mut stream) {
+            match input.read_more(std::mem::take(&mut wanted)) {
                 Ok(0) => return Err(Left::Lost("it has closed the connection".into())),
                 Ok(_) => heard = Instant::now(),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -235,7 +235,6 @@ impl Follower {
                         return Err(Left::Lost("it has been silent for too long".into()));
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
             let mut last = None;
@@ -267,7 +266,7 @@ impl Follower {
                         input.consume(consumed);
                     }
                     ReplicaStep::NeedMore { at_least } => {
-                        input.wants(at_least);
+                        wanted = at_least;
                         break Ok(());
                     }
                     ReplicaStep::Malformed => break Err(Left::Lost("what it says is no replication".into())),
@@ -292,7 +291,7 @@ impl Follower {
                 self.rest(standing.version, standing.interval.min(INTERVAL_MAX));
                 out.clear();
                 put_acknowledgement(&mut out);
-                stream.write_all(&out)?;
+                (&stream).write_all(&out)?;
             }
         }
     }
@@ -397,42 +396,4 @@ fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
         }
     }
     outcome
-}
-
-/// What has come and has not been looked at.
-#[derive(Default)]
-struct Input {
-    bytes: Vec<u8>,
-    at: usize,
-    wanted: usize,
-}
-
-impl Input {
-    fn unread(&self) -> &[u8] {
-        &self.bytes[self.at..]
-    }
-
-    fn consume(&mut self, len: usize) {
-        self.at += len;
-    }
-
-    /// So much more is needed.
-    fn wants(&mut self, len: usize) {
-        self.wanted = len;
-    }
-
-    /// Grows with what has really come: a length alone reserves nothing.
-    fn read_from(&mut self, stream: &mut TcpStream) -> io::Result<usize> {
-        self.bytes.drain(..self.at);
-        self.at = 0;
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(4 * PIECE);
-        }
-        let before = self.bytes.len();
-        let room = self.wanted.clamp(PIECE, PIECE.max(before));
-        self.bytes.resize(before + room, 0);
-        let outcome = stream.read(&mut self.bytes[before..]);
-        self.bytes.truncate(before + *outcome.as_ref().unwrap_or(&0));
-        outcome
-    }
 }
