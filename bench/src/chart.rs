@@ -1,6 +1,8 @@
-//! Charts as SVG: curves between two axes, and bars. Each is a piece of an SVG file of its own or of an HTML page.
+//! Charts as SVG: curves between two axes, and bars. Each chart is a fragment that goes into an SVG
+//! file or into an HTML page.
 //!
-//! Texts take their colour from the reader's light or dark theme, so that they stand out from the ground.
+//! Text takes its colour from the reader's light or dark theme, so it always contrasts with the
+//! background.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -10,25 +12,26 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 50.0;
-/// Room above the frame for the title and the legend.
+/// Pixels above the frame, for the title and the legend.
 const TOP: f64 = 64.0;
 const RIGHT: f64 = 40.0;
-/// Heights of the heading above all charts: the title's and that of each further line.
+/// Pixels of the heading above all charts: the height of the title, and of each further line.
 const HEADING: f64 = 30.0;
 const HEADING_LINE: f64 = 18.0;
-/// Stands out from light and dark grounds, and can be told apart by the colour-blind.
+/// Colours that contrast with light and dark backgrounds and that colour-blind readers can
+/// distinguish.
 const COLOURS: [&str; 4] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7"];
-/// Marks a length that several bars share.
+/// Colour of a length that several bars share.
 const BASE_COLOUR: &str = "#888888";
-/// The ground and the texts, at least 12:1 in contrast.
+/// Colours of background and text, with a contrast of at least 12:1.
 const STYLE: &str = ".ground{fill:#fff}text{fill:#222}.line{stroke:#888}\
     @media(prefers-color-scheme:dark){.ground{fill:#121212}text{fill:#e4e4e4}}";
-/// A curve of at most this many points shows where they are.
+/// Curves of at most this many points mark each point.
 const MARKED_POINTS_MAX: usize = 20;
-/// About the width of a letter of the legend, for the distance between its entries.
+/// Approximate width of a letter in the legend, which sets the distance between its entries.
 const LETTER: f64 = 7.2;
 
-/// A picture's file: an HTML page or an SVG file, by its extension.
+/// The file of a plot: an HTML page or an SVG picture, depending on its extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlotFile {
     path: PathBuf,
@@ -50,24 +53,25 @@ impl FromStr for PlotFile {
 }
 
 impl PlotFile {
-    /// Writes the charts under `heading`; a page also shows `texts` below them. Fails with the file's name and the reason.
+    /// Writes the charts under `heading`. An HTML page also shows `texts` below them. Fails with
+    /// the file's name and the reason.
     pub(crate) fn write(&self, heading: &Heading, charts: &[String], texts: &[&str]) -> Result<(), String> {
         let svg = stack(heading, charts);
         let text = if self.is_page { page(&heading.title, &svg, texts) } else { svg };
         std::fs::write(&self.path, text).map_err(|error| format!("{}: {error}", self.path().display()))
     }
 
-    /// Returns where the picture goes.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// What all charts of a picture are about.
+/// The heading above all charts of a plot.
 #[derive(Clone, Debug)]
 pub(crate) struct Heading {
     pub(crate) title: String,
-    /// What was measured, a line each.
+    /// The conditions of the measurement, one line each.
     pub(crate) lines: Vec<String>,
 }
 
@@ -77,7 +81,7 @@ impl Heading {
     }
 }
 
-/// A curve and its name. Between two of its pieces there is a gap.
+/// A named curve of one or more pieces, with a gap between two pieces.
 pub(crate) struct Curve {
     pub(crate) name: String,
     pub(crate) pieces: Vec<Vec<(f64, f64)>>,
@@ -103,7 +107,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Returns where `value` lies between the pixels `from` and `to`.
+    /// Returns the position of `value` between the pixels `from` and `to`.
     fn place(&self, value: f64, from: f64, to: f64) -> f64 {
         let scale = |value: f64| if self.logarithmic { value.log10() } else { value };
         let (low, high) = (scale(self.ticks[0].0), scale(self.ticks[self.ticks.len() - 1].0));
@@ -111,15 +115,15 @@ impl Axis {
     }
 }
 
-/// A bar of two parts on one scale, such as the bytes of a record and what the server adds to them.
+/// A bar of two parts on one scale, such as the bytes of a record and the server's overhead.
 pub(crate) struct Bar {
     pub(crate) name: String,
     pub(crate) parts: [f64; 2],
-    /// Shown at the bar's end.
+    /// Text at the end of the bar.
     pub(crate) label: String,
 }
 
-/// Puts charts one below the other into an SVG file.
+/// Returns an SVG file with the charts one below the other.
 fn stack(heading: &Heading, charts: &[String]) -> String {
     let top = heading.height();
     let height = top + charts.len() as f64 * HEIGHT;
@@ -138,7 +142,7 @@ fn stack(heading: &Heading, charts: &[String]) -> String {
     svg + "</svg>\n"
 }
 
-/// Returns a page with a picture and texts.
+/// Returns an HTML page with a picture and texts.
 fn page(title: &str, svg: &str, texts: &[&str]) -> String {
     let title = escape(title);
     let texts: String = texts.iter().map(|text| format!("<pre>{}</pre>\n", escape(text))).collect();
@@ -150,7 +154,8 @@ fn page(title: &str, svg: &str, texts: &[&str]) -> String {
     )
 }
 
-/// Returns the numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; of many powers only themselves.
+/// Returns the numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; if that is
+/// too many, only the powers of ten.
 pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let factors: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -161,7 +166,7 @@ pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks[first..=last].to_vec()
 }
 
-/// Labels ticks with their plain number.
+/// Labels each tick with its number.
 pub(crate) fn numbered(ticks: Vec<f64>) -> Vec<(f64, String)> {
     ticks.into_iter().map(|tick| (tick, format!("{}", (tick * 1000.0).round() / 1000.0))).collect()
 }
@@ -203,7 +208,7 @@ fn swatch(x: f64, y: f64, colour: &str, opacity: f64) -> String {
     )
 }
 
-/// The entries of a legend in one line below the title: colour, opacity and name of each.
+/// Writes a legend in one line below the title. An entry is a colour, an opacity and a name.
 fn legend(svg: &mut String, entries: &[(&str, f64, &str)]) {
     let mut x = LEFT;
     for (colour, opacity, name) in entries {
@@ -248,7 +253,7 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> Strin
     svg
 }
 
-/// The lines at the ticks, their labels and the titles of both axes.
+/// Writes the lines at the ticks, their labels and the titles of both axes.
 fn frame(svg: &mut String, x: &Axis, y: &Axis) {
     let bottom = HEIGHT - BOTTOM;
     for (value, label) in &x.ticks {
@@ -262,7 +267,7 @@ fn frame(svg: &mut String, x: &Axis, y: &Axis) {
         put(svg, text(LEFT - 6.0, at + 4.0, 12, "end", label));
     }
     put(svg, text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, 13, "middle", x.title));
-    // A String takes whatever is written.
+    // Writing to a String cannot fail.
     let _ = writeln!(
         svg,
         "<text transform=\"translate(18 {:.1}) rotate(-90)\" font-size=\"13\" text-anchor=\"middle\">{}</text>",
@@ -388,7 +393,7 @@ pub(crate) fn grouped_bars(
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns true if each element is closed where it should be.
+    /// Returns true if every opened element is closed, in the right order.
     pub(crate) fn is_well_formed(text: &str) -> bool {
         let mut open = Vec::new();
         for piece in text.split('<').skip(1) {
@@ -409,7 +414,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_plot_is_refused_unless_its_name_says_page_or_picture() {
+    fn plot_needs_an_html_or_svg_extension() {
         let is_page = |text: &str| text.parse::<PlotFile>().map(|file| file.is_page);
         assert_eq!(is_page("run.html"), Ok(true));
         assert_eq!(is_page("a/b.SVG"), Ok(false));
@@ -420,7 +425,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_gap_divides_the_pieces_of_a_curve() {
+    fn gap_separates_the_pieces_of_a_curve() {
         let curve = Curve { name: "c".into(), pieces: vec![vec![(0.0, 1.0), (1.0, 1.0)], vec![(3.0, 0.0)]] };
         let axis = |most| Axis { title: "t", logarithmic: false, ticks: even_ticks(most) };
         let chart = curves("title", &[curve], &axis(4.0), &axis(1.0));
@@ -435,7 +440,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_reach_beyond_the_most() {
+    fn ticks_are_round_and_cover_the_maximum() {
         let labels = |most| even_ticks(most).into_iter().map(|(_, label)| label).collect::<Vec<_>>();
         assert_eq!(labels(4.0), ["0", "1", "2", "3", "4"]);
         assert_eq!(labels(0.9), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);

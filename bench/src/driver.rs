@@ -1,13 +1,14 @@
-//! Drives a server: threads with a readiness loop each, connections with a pipeline each.
+//! Drives a server with threads that each run a readiness loop over several connections.
 //!
-//! A connection writes a batch of requests at once and waits for all their replies; a request's latency counts from
-//! the moment its batch is written to the moment its reply is whole. The loop is closed: a server that stalls is asked
-//! less often meanwhile, so the percentiles are those of the requests that were made, not of a steady stream of users.
+//! A connection writes a batch of requests at once and waits for all of their replies. The latency of a
+//! request is the time from the write of its batch to the end of its reply. The loop is closed: a
+//! server that stalls receives fewer requests meanwhile, so the percentiles describe the requests that
+//! were sent, not a constant stream of users.
 
 use super::process;
 use super::progress::progress;
-use super::report::Round;
-use super::workload::{Operation, Workload};
+use super::report::LoadRound;
+use super::workload::{Workload, WorkloadOperation};
 use hdrhistogram::Histogram;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Events, Interest, Poll, Token};
@@ -20,23 +21,23 @@ use std::time::{Duration, Instant};
 use todana_client::{Address, Login, Timeouts, Tls, TlsStream, cannot_connect};
 use todana_protocol::memcached::client::{self, Response};
 
-/// A server that is driven.
+/// A server to send load to.
 #[derive(Debug)]
-pub struct Target {
+pub struct LoadTarget {
     /// The server's name in tables and charts.
     pub name: String,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: Address,
-    /// How to speak TLS, if the address wants that.
+    /// TLS settings, required if the address is a TLS address.
     pub tls: Option<Tls>,
-    /// Who one is there.
+    /// The user to log in as.
     pub login: Option<Login>,
-    /// Its process.
+    /// Its process ID, for CPU time and memory.
     pub pid: Option<u32>,
 }
 
-impl Target {
-    /// Returns how many records the server holds; `None` if it does not say.
+impl LoadTarget {
+    /// Returns the number of records that the server holds, or `None` if its statistics lack it.
     pub(crate) fn records(&self) -> Result<Option<u64>, todana_client::Error> {
         let mut connection =
             todana_client::Connection::open_with(&self.address, Timeouts::default(), self.tls.as_ref())?;
@@ -47,39 +48,41 @@ impl Target {
     }
 }
 
-/// How a round is driven.
+/// The amount of load in a round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LoadPlan {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
     pub(crate) pipeline: usize,
-    /// Requests in all.
+    /// TraceRequests of all connections together.
     pub(crate) requests: u64,
     pub(crate) duration: Option<Duration>,
 }
 
-/// A server that is silent for so long is given up.
+/// The run fails if a server sends nothing for this long.
 const SILENCE: Duration = Duration::from_secs(20);
 const SAMPLE: Duration = Duration::from_millis(100);
 const READ: usize = 64 << 10;
-/// A batch that stores keys in order ends at this length, whatever the pipeline: values may be large.
+/// Maximum bytes of a batch that stores keys in order. It applies in addition to the pipeline,
+/// because values may be large.
 const LOAD_BATCH: usize = 1 << 20;
-/// How long to wait for a connection.
+/// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// Latencies above this are counted as this.
+/// Upper bound of recorded latencies; longer ones are recorded as this.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
-enum Socket {
+enum LoadSocket {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
-impl Socket {
-    /// Connects, waiting for it: a bench with half its connections would be another bench.
-    fn open(target: &Target) -> Result<Socket, todana_client::Error> {
-        let Target { address, tls, login, .. } = target;
+impl LoadSocket {
+    /// Connects and waits for the connection: a run with half of its connections would measure
+    /// something else.
+    fn open(target: &LoadTarget) -> Result<LoadSocket, todana_client::Error> {
+        let LoadTarget { address, tls, login, .. } = target;
         let failed = |error| cannot_connect(address, &error);
         Ok(match address {
             Address::Unix(path) => {
@@ -87,14 +90,14 @@ impl Socket {
                 stream.set_read_timeout(Some(CONNECT))?;
                 say(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
-                Socket::Unix(UnixStream::from_std(stream))
+                LoadSocket::Unix(UnixStream::from_std(stream))
             }
             Address::Tcp(host, port) => {
                 let mut stream = connect(host, *port).map_err(failed)?;
                 stream.set_read_timeout(Some(CONNECT))?;
                 say(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
-                Socket::Tcp(TcpStream::from_std(stream))
+                LoadSocket::Tcp(TcpStream::from_std(stream))
             }
             Address::Tls(host, port) => {
                 let tls = tls
@@ -105,31 +108,31 @@ impl Socket {
                 let mut stream = tls.connect(host, stream).map_err(failed)?;
                 say(login.as_ref(), &mut stream)?;
                 stream.socket().set_nonblocking(true)?;
-                Socket::Tls(Box::new(stream.map(TcpStream::from_std)))
+                LoadSocket::Tls(Box::new(stream.map(TcpStream::from_std)))
             }
         })
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.read(buffer),
-            Socket::Tls(stream) => stream.read(buffer),
-            Socket::Unix(stream) => stream.read(buffer),
+            LoadSocket::Tcp(stream) => stream.read(buffer),
+            LoadSocket::Tls(stream) => stream.read(buffer),
+            LoadSocket::Unix(stream) => stream.read(buffer),
         }
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => stream.write(bytes),
-            Socket::Tls(stream) => stream.write(bytes),
-            Socket::Unix(stream) => stream.write(bytes),
+            LoadSocket::Tcp(stream) => stream.write(bytes),
+            LoadSocket::Tls(stream) => stream.write(bytes),
+            LoadSocket::Unix(stream) => stream.write(bytes),
         }
     }
 
-    /// Sends what a write has taken and kept, as far as that goes.
+    /// Sends the bytes that TLS has buffered, as far as the socket accepts them.
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Socket::Tls(stream) if stream.has_unsent() => match stream.flush() {
+            LoadSocket::Tls(stream) if stream.has_unsent() => match stream.flush() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                 outcome => outcome,
             },
@@ -137,17 +140,18 @@ impl Socket {
         }
     }
 
-    /// A read that comes up short has taken all that there was.
+    /// Returns true if a read shorter than the buffer means that the socket is empty. TLS reads a
+    /// record at a time.
     fn is_drained_by_short_reads(&self) -> bool {
-        !matches!(self, Socket::Tls(_))
+        !matches!(self, LoadSocket::Tls(_))
     }
 
     fn register(&mut self, poll: &Poll, token: Token) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
-            Socket::Tcp(stream) => poll.registry().register(stream, token, interest),
-            Socket::Tls(stream) => poll.registry().register(stream.socket(), token, interest),
-            Socket::Unix(stream) => poll.registry().register(stream, token, interest),
+            LoadSocket::Tcp(stream) => poll.registry().register(stream, token, interest),
+            LoadSocket::Tls(stream) => poll.registry().register(stream.socket(), token, interest),
+            LoadSocket::Unix(stream) => poll.registry().register(stream, token, interest),
         }
     }
 }
@@ -170,60 +174,60 @@ fn connect(host: &str, port: u16) -> io::Result<std::net::TcpStream> {
     Err(last)
 }
 
-/// Where the operations of a connection come from.
-enum Source {
-    /// A random mix.
+/// The origin of a connection's operations.
+enum OperationSource {
+    /// A random mix of gets and sets.
     Mix(fastrand::Rng),
     /// Sets of these keys, in order.
     Keys(std::ops::RangeInclusive<u64>),
 }
 
-struct Connection {
-    socket: Socket,
-    source: Source,
+struct LoadConnection {
+    socket: LoadSocket,
+    source: OperationSource,
     output: Vec<u8>,
     output_at: usize,
-    /// Its first `held` bytes have come and are not understood yet. Kept at its length: clearing it for each read would
-    /// cost more than the read.
+    /// The first `held` bytes are received and not parsed yet. The vector keeps its length, because
+    /// clearing it before each read would cost more than the read.
     input: Vec<u8>,
     held: usize,
-    waiting: VecDeque<Operation>,
-    /// The value of the get that is being answered has come.
+    waiting: VecDeque<WorkloadOperation>,
+    /// True once the value for the current get has arrived.
     hit: bool,
     sent_at: Instant,
 }
 
-/// What a thread found out.
-struct Found {
+/// The results of one thread.
+struct ThreadResult {
     latencies: Histogram<u64>,
     gets: u64,
     hits: u64,
     sets: u64,
     errors: u64,
     first_error: Option<String>,
-    /// When the last reply was there.
+    /// Time of the last reply.
     end: Instant,
 }
 
-impl Found {
+impl ThreadResult {
     fn wrong(&mut self, what: impl FnOnce() -> String) {
         self.errors += 1;
         self.first_error.get_or_insert_with(what);
     }
 }
 
-/// What all threads share.
-struct Common<'a> {
+/// State that all threads share.
+struct SharedState<'a> {
     workload: &'a Workload,
-    plan: &'a Plan,
-    /// Requests that nobody has taken yet.
+    plan: &'a LoadPlan,
+    /// TraceRequests that no thread has taken yet.
     left: AtomicU64,
     done: AtomicU64,
     stop: AtomicBool,
 }
 
-impl Common<'_> {
-    /// Takes up to `wanted` requests from what is left.
+impl SharedState<'_> {
+    /// Takes up to `wanted` of the remaining requests and returns their number.
     fn take(&self, wanted: usize) -> usize {
         if self.stop.load(Ordering::Relaxed) {
             return 0;
@@ -240,30 +244,30 @@ impl Common<'_> {
 
 /// Runs one round. `load` stores every key once, in order, instead of the random mix.
 pub(crate) fn run(
-    target: &Target,
+    target: &LoadTarget,
     workload: &Workload,
-    plan: &Plan,
+    plan: &LoadPlan,
     load: bool,
     title: &str,
-) -> Result<Round, Box<dyn Error>> {
+) -> Result<LoadRound, Box<dyn Error>> {
     let (server, pid) = (&target.address, target.pid);
-    let common = Common {
+    let common = SharedState {
         workload,
         plan,
         left: AtomicU64::new(plan.requests),
         done: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     };
-    let mut groups: Vec<Vec<Connection>> = (0..plan.threads).map(|_| Vec::new()).collect();
+    let mut groups: Vec<Vec<LoadConnection>> = (0..plan.threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections as u64 {
-        let socket = Socket::open(target)?;
+        let socket = LoadSocket::open(target)?;
         let part = |n: u64| (u128::from(workload.keys) * u128::from(n) / plan.connections as u128) as u64;
         let source = if load {
-            Source::Keys(part(number) + 1..=part(number + 1))
+            OperationSource::Keys(part(number) + 1..=part(number + 1))
         } else {
-            Source::Mix(fastrand::Rng::with_seed(workload.seed ^ (number + 1) << 32))
+            OperationSource::Mix(fastrand::Rng::with_seed(workload.seed ^ (number + 1) << 32))
         };
-        groups[number as usize % plan.threads].push(Connection {
+        groups[number as usize % plan.threads].push(LoadConnection {
             socket,
             source,
             output: Vec::new(),
@@ -289,7 +293,7 @@ pub(crate) fn run(
             .map(|group| {
                 scope.spawn(|| {
                     let found = drive(&common, group);
-                    // The others would go on for nothing.
+                    // The other threads' results would be discarded, so they stop.
                     common.stop.fetch_or(found.is_err(), Ordering::Relaxed);
                     found.map_err(|error| format!("{server}: {error}"))
                 })
@@ -317,12 +321,12 @@ pub(crate) fn run(
         (found, samples, cpu_after)
     });
     bar.finish_and_clear();
-    let found = found.into_iter().collect::<Result<Vec<Found>, String>>()?;
+    let found = found.into_iter().collect::<Result<Vec<ThreadResult>, String>>()?;
     let end = found.iter().map(|part| part.end).max().unwrap_or(start);
     let elapsed = end - start;
     samples.retain(|(seconds, _)| *seconds < elapsed.as_secs_f64());
     samples.push((elapsed.as_secs_f64(), common.done.load(Ordering::Relaxed)));
-    let mut round = Round::new(Duration::ZERO, elapsed, samples);
+    let mut round = LoadRound::new(Duration::ZERO, elapsed, samples);
     for part in found {
         round.latencies.add(&part.latencies)?;
         round.gets += part.gets;
@@ -337,15 +341,18 @@ pub(crate) fn run(
     Ok(round)
 }
 
-/// Latencies in nanoseconds, to three digits.
+/// Returns an empty histogram of latencies in nanoseconds with three significant digits.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("the bounds are constants that fit")
 }
 
-fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found, Box<dyn Error>> {
+fn drive(
+    common: &SharedState<'_>,
+    mut connections: Vec<LoadConnection>,
+) -> Result<ThreadResult, Box<dyn Error>> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1024);
-    let mut found = Found {
+    let mut found = ThreadResult {
         latencies: histogram(),
         gets: 0,
         hits: 0,
@@ -365,7 +372,7 @@ fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found,
     while active > 0 {
         match poll.poll(&mut events, Some(SILENCE)) {
             Ok(()) => {}
-            // Somebody stopped us and let us go on.
+            // A signal interrupted the poll, for example after SIGSTOP and SIGCONT.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error.into()),
         }
@@ -391,28 +398,28 @@ fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found,
     Ok(found)
 }
 
-impl Connection {
-    /// Sends the next batch; false when there is none.
+impl LoadConnection {
+    /// Sends the next batch. Returns false if there is none.
     fn begin(
         &mut self,
-        common: &Common<'_>,
+        common: &SharedState<'_>,
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<bool, Box<dyn Error>> {
         self.output.clear();
         self.output_at = 0;
         let count = match &self.source {
-            Source::Mix(_) => common.take(common.plan.pipeline),
-            Source::Keys(_) => common.plan.pipeline,
+            OperationSource::Mix(_) => common.take(common.plan.pipeline),
+            OperationSource::Keys(_) => common.plan.pipeline,
         };
         for _ in 0..count {
-            if matches!(self.source, Source::Keys(_)) && self.output.len() >= LOAD_BATCH {
+            if matches!(self.source, OperationSource::Keys(_)) && self.output.len() >= LOAD_BATCH {
                 break;
             }
             let operation = match &mut self.source {
-                Source::Mix(random) => common.workload.next(random),
-                Source::Keys(keys) => match keys.next() {
-                    Some(key) => Operation::Set(key),
+                OperationSource::Mix(random) => common.workload.next(random),
+                OperationSource::Keys(keys) => match keys.next() {
+                    Some(key) => WorkloadOperation::Set(key),
                     None => break,
                 },
             };
@@ -439,11 +446,11 @@ impl Connection {
         self.socket.flush()
     }
 
-    /// Reads what has come; true when the whole batch is answered.
+    /// Reads replies. Returns true once the complete batch is answered.
     fn receive(
         &mut self,
-        common: &Common<'_>,
-        found: &mut Found,
+        common: &SharedState<'_>,
+        found: &mut ThreadResult,
         value: &mut Vec<u8>,
         is_closed: bool,
     ) -> Result<bool, Box<dyn Error>> {
@@ -472,7 +479,7 @@ impl Connection {
                 }
                 at += used;
             }
-            // All that came with one read came at one time.
+            // All replies of one read arrived together, so they share one time stamp.
             let latency = (now - self.sent_at).as_nanos().clamp(1, u128::from(LATENCY_MAX_NS)) as u64;
             found.latencies.saturating_record_n(latency, answered);
             common.done.fetch_add(answered, Ordering::Relaxed);
@@ -483,8 +490,8 @@ impl Connection {
             if self.waiting.is_empty() {
                 return Ok(true);
             }
-            // A short read has emptied the socket, and what comes next wakes us; but the end of the stream has woken
-            // us already, if it came along.
+            // A short read has emptied the socket, and more data causes another wake-up. If the end
+            // of the stream came with it, there is no further wake-up, so the loop reads on.
             if len < room && !is_closed && self.socket.is_drained_by_short_reads() {
                 return Ok(false);
             }
@@ -492,30 +499,35 @@ impl Connection {
     }
 }
 
-/// Holds a reply against its request; true when the request is answered whole.
+/// Compares a reply with its request. Returns true once the request is answered completely.
 fn judge(
     workload: &Workload,
-    operation: Operation,
+    operation: WorkloadOperation,
     response: &Response<'_>,
     hit: &mut bool,
-    found: &mut Found,
+    found: &mut ThreadResult,
     expected: &mut Vec<u8>,
 ) -> bool {
     match (operation, response) {
-        (Operation::Get(number), Response::Value { key, value, .. }) if !*hit => {
+        (WorkloadOperation::Get(number), Response::Value { key, value, .. }) if !*hit => {
             *hit = true;
             if workload.verify {
                 expected.clear();
                 workload.shape.put(expected, number);
                 if expected != key {
-                    found
-                        .wrong(|| format!("a get of {:?} was answered with {:?}", Text(expected), Text(key)));
+                    found.wrong(|| {
+                        format!(
+                            "a get of {:?} was answered with {:?}",
+                            PrintableBytes(expected),
+                            PrintableBytes(key)
+                        )
+                    });
                 }
                 verify(workload, number, value, found, expected);
             }
             false
         }
-        (Operation::Get(number), Response::Meta { code: [b'V', b'A'], value: Some(value), .. }) => {
+        (WorkloadOperation::Get(number), Response::Meta { code: [b'V', b'A'], value: Some(value), .. }) => {
             if workload.verify {
                 verify(workload, number, value, found, expected);
             }
@@ -523,12 +535,15 @@ fn judge(
             found.hits += 1;
             true
         }
-        (Operation::Get(_), Response::Line(b"END") | Response::Meta { code: [b'E', b'N'], .. }) => {
+        (WorkloadOperation::Get(_), Response::Line(b"END") | Response::Meta { code: [b'E', b'N'], .. }) => {
             found.gets += 1;
             found.hits += u64::from(std::mem::take(hit));
             true
         }
-        (Operation::Set(_), Response::Line(b"STORED") | Response::Meta { code: [b'H', b'D'], .. }) => {
+        (
+            WorkloadOperation::Set(_),
+            Response::Line(b"STORED") | Response::Meta { code: [b'H', b'D'], .. },
+        ) => {
             found.sets += 1;
             true
         }
@@ -543,7 +558,7 @@ fn judge(
     }
 }
 
-fn verify(workload: &Workload, number: u64, value: &[u8], found: &mut Found, expected: &mut Vec<u8>) {
+fn verify(workload: &Workload, number: u64, value: &[u8], found: &mut ThreadResult, expected: &mut Vec<u8>) {
     expected.clear();
     workload.put_value(expected, number);
     if expected != value {
@@ -551,10 +566,10 @@ fn verify(workload: &Workload, number: u64, value: &[u8], found: &mut Found, exp
     }
 }
 
-/// Bytes as text for a message.
-struct Text<'a>(&'a [u8]);
+/// Formats bytes as text for a message.
+struct PrintableBytes<'a>(&'a [u8]);
 
-impl std::fmt::Debug for Text<'_> {
+impl std::fmt::Debug for PrintableBytes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", String::from_utf8_lossy(self.0))
     }
@@ -562,20 +577,21 @@ impl std::fmt::Debug for Text<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy_server::{self, Manner};
-    use super::super::workload::{Distribution, KeyShape, Picker, Protocol, ValueKind, ValueSize};
+    use super::super::toy_server::{self, ServerFault};
+    use super::super::workload::{CommandSet, KeyDistribution, KeyPicker, KeyShape, ValueKind, ValueSize};
     use super::*;
 
     const KEYS: u64 = 50;
-    const PLAN: Plan = Plan { connections: 5, threads: 2, pipeline: 3, requests: 1000, duration: None };
+    const PLAN: LoadPlan =
+        LoadPlan { connections: 5, threads: 2, pipeline: 3, requests: 1000, duration: None };
 
-    fn workload(protocol: Protocol) -> Workload {
+    fn workload(protocol: CommandSet) -> Workload {
         Workload {
             keys: KEYS,
             shape: KeyShape { prefix: "k".into(), width: 4 },
             value_size: ValueSize::Uniform(0, 300),
             value_kind: ValueKind::Random,
-            picker: Picker::new(Distribution::Zipf(0.9), KEYS),
+            picker: KeyPicker::new(KeyDistribution::Zipf(0.9), KEYS),
             ratio: "3:1".parse().unwrap(),
             protocol,
             seed: 5,
@@ -583,30 +599,30 @@ mod tests {
         }
     }
 
-    fn target(server: &Address) -> Target {
-        Target { name: server.to_string(), address: server.clone(), tls: None, login: None, pid: None }
+    fn target(server: &Address) -> LoadTarget {
+        LoadTarget { name: server.to_string(), address: server.clone(), tls: None, login: None, pid: None }
     }
 
     fn store(server: &Address, workload: &Workload) {
-        let plan = Plan { requests: KEYS, ..PLAN };
+        let plan = LoadPlan { requests: KEYS, ..PLAN };
         let round = run(&target(server), workload, &plan, true, "").unwrap();
         assert_eq!((round.sets, round.gets, round.errors), (KEYS, 0, 0));
     }
 
-    fn measure(manner: Manner, protocol: Protocol, plan: &Plan) -> Result<Round, String> {
+    fn measure(manner: ServerFault, protocol: CommandSet, plan: &LoadPlan) -> Result<LoadRound, String> {
         let (server, workload) = (toy_server::start(manner), workload(protocol));
         store(&server, &workload);
         run(&target(&server), &workload, plan, false, "").map_err(|error| error.to_string())
     }
 
     #[test]
-    fn every_request_is_counted_and_timed_once() {
-        for manner in [Manner::Good, Manner::Hesitant] {
-            for protocol in [Protocol::Text, Protocol::Meta] {
+    fn requests_are_counted_and_timed_once() {
+        for manner in [ServerFault::Good, ServerFault::Hesitant] {
+            for protocol in [CommandSet::Text, CommandSet::Meta] {
                 let round = measure(manner, protocol, &PLAN).unwrap();
                 assert_eq!((round.requests(), round.errors), (1000, 0), "{manner:?} {protocol:?}");
                 assert_eq!((round.hits, round.latencies.len()), (round.gets, 1000));
-                // 3 of 4 are gets, give or take.
+                // About 3 of 4 requests are gets.
                 assert!((680..=820).contains(&round.gets), "{}", round.gets);
                 assert_eq!(round.samples.last().map(|sample| sample.1), Some(1000));
             }
@@ -614,43 +630,45 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_stored_is_missed() {
-        let (server, workload) = (toy_server::start(Manner::Good), workload(Protocol::Text));
+    fn unstored_key_is_a_miss() {
+        let (server, workload) = (toy_server::start(ServerFault::Good), workload(CommandSet::Text));
         let only_gets = Workload { ratio: "1:0".parse().unwrap(), ..workload };
         let round = run(&target(&server), &only_gets, &PLAN, false, "").unwrap();
         assert_eq!((round.gets, round.hits, round.errors), (1000, 0, 0));
     }
 
     #[test]
-    fn the_same_seed_does_the_same_work() {
+    fn same_seed_generates_the_same_load() {
         let counts = || {
-            // One thread and connection: how requests are dealt out among several is a matter of time.
-            let plan = Plan { connections: 1, threads: 1, ..PLAN };
-            let round = measure(Manner::Good, Protocol::Text, &plan).unwrap();
+            // One thread and one connection, because the distribution of requests over several
+            // depends on timing.
+            let plan = LoadPlan { connections: 1, threads: 1, ..PLAN };
+            let round = measure(ServerFault::Good, CommandSet::Text, &plan).unwrap();
             (round.gets, round.sets)
         };
         assert_eq!(counts(), counts());
     }
 
     #[test]
-    fn a_run_by_time_ends_and_counts_what_it_did() {
-        let plan = Plan { requests: u64::MAX, duration: Some(Duration::from_millis(30)), ..PLAN };
-        let round = measure(Manner::Good, Protocol::Meta, &plan).unwrap();
+    fn timed_run_ends_and_counts_its_requests() {
+        let plan = LoadPlan { requests: u64::MAX, duration: Some(Duration::from_millis(30)), ..PLAN };
+        let round = measure(ServerFault::Good, CommandSet::Meta, &plan).unwrap();
         assert_eq!(round.requests(), round.latencies.len());
         assert!(round.elapsed >= Duration::from_millis(30) && round.requests() > 0);
     }
 
     #[test]
-    fn wrong_replies_are_found_and_the_first_is_shown() {
+    fn wrong_replies_are_counted_and_the_first_reported() {
         for (manner, protocol, first) in [
-            (Manner::Lying, Protocol::Text, "has another value than was stored"),
-            (Manner::Lying, Protocol::Meta, "has another value than was stored"),
-            (Manner::Confused, Protocol::Text, "was answered with \"another\""),
-            (Manner::Refusing, Protocol::Text, "SERVER_ERROR not today"),
-            (Manner::Refusing, Protocol::Meta, "SERVER_ERROR not today"),
+            (ServerFault::Lying, CommandSet::Text, "has another value than was stored"),
+            (ServerFault::Lying, CommandSet::Meta, "has another value than was stored"),
+            (ServerFault::Confused, CommandSet::Text, "was answered with \"another\""),
+            (ServerFault::Refusing, CommandSet::Text, "SERVER_ERROR not today"),
+            (ServerFault::Refusing, CommandSet::Meta, "SERVER_ERROR not today"),
         ] {
             let round = measure(manner, protocol, &PLAN).unwrap();
-            // Of some 50 keys, one in 300 has an empty value, which cannot be another.
+            // One key in 300 has an empty value, which cannot be mistaken for another; there are
+            // about 50 keys.
             assert!(round.errors >= 500, "{manner:?} {protocol:?}: {}", round.errors);
             assert_eq!(round.latencies.len(), 1000);
             assert!(round.first_error.as_ref().unwrap().contains(first), "{:?}", round.first_error);
@@ -658,30 +676,30 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_or_talks_too_much_ends_the_run() {
-        let plan = Plan { connections: 1, threads: 1, pipeline: 1, ..PLAN };
-        for protocol in [Protocol::Text, Protocol::Meta] {
-            let failure = measure(Manner::Leaving, protocol, &plan).unwrap_err();
+    fn closed_connection_or_extra_reply_ends_the_run() {
+        let plan = LoadPlan { connections: 1, threads: 1, pipeline: 1, ..PLAN };
+        for protocol in [CommandSet::Text, CommandSet::Meta] {
+            let failure = measure(ServerFault::Leaving, protocol, &plan).unwrap_err();
             assert!(
                 failure.contains("127.0.0.1:") && failure.ends_with("the server closed the connection"),
                 "{failure}"
             );
         }
-        let failure = measure(Manner::Chatty, Protocol::Meta, &plan);
+        let failure = measure(ServerFault::Chatty, CommandSet::Meta, &plan);
         match failure {
-            // The second answer may come when the next get or set is already waiting for its own.
+            // The second reply may arrive while the next get or set waits for its own.
             Ok(round) => assert!(round.errors > 0),
             Err(failure) => assert!(failure.ends_with("a reply that nobody asked for"), "{failure}"),
         }
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_named() {
+    fn unreachable_server_is_named() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let failure =
-            run(&target(&address.parse().unwrap()), &workload(Protocol::Text), &PLAN, false, "").unwrap_err();
+        let failure = run(&target(&address.parse().unwrap()), &workload(CommandSet::Text), &PLAN, false, "")
+            .unwrap_err();
         assert!(failure.to_string().starts_with(&format!("cannot connect to {address}: ")), "{failure}");
     }
 }

@@ -1,7 +1,7 @@
-//! The same work on a database on disk, without a server: threads that call it.
+//! Runs the same load on a database on disk without a server: threads call the library.
 
 use super::process;
-use super::workload::{Operation, Workload};
+use super::workload::{Workload, WorkloadOperation};
 use crate::BenchError;
 use crate::progress::progress;
 use std::io::Write;
@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use todana::{Db, Records};
 
-/// How much work, by how many.
-pub(super) struct Plan {
+/// The amount of work and the number of threads that do it.
+pub(super) struct EmbeddedPlan {
     pub(super) threads: usize,
     pub(super) requests: u64,
     pub(super) duration: Option<Duration>,
-    /// All keys once, in order.
+    /// Stores every key once, in order, instead of the random mix.
     pub(super) stores_all: bool,
 }
 
-/// What a piece of work has cost.
-pub(super) struct Cost {
+/// The cost of a run.
+pub(super) struct EmbeddedCost {
     requests: u64,
     misses: u64,
     took: Duration,
     cpu: Duration,
 }
 
-/// Stores all keys, and then runs the mix, as the arguments of the benchmark say.
-pub(super) fn run(db: &Db, workload: &Workload, plans: &[Plan]) -> Result<(), BenchError> {
+/// Stores all keys and then runs the mix, as the plans say.
+pub(super) fn run(db: &Db, workload: &Workload, plans: &[EmbeddedPlan]) -> Result<(), BenchError> {
     for plan in plans {
         let cost = measure(db, workload, plan)?;
         let what = if plan.stores_all { "store all keys" } else { "mix" };
@@ -44,7 +44,7 @@ pub(super) fn run(db: &Db, workload: &Workload, plans: &[Plan]) -> Result<(), Be
     Ok(())
 }
 
-fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError> {
+fn measure(db: &Db, workload: &Workload, plan: &EmbeddedPlan) -> Result<EmbeddedCost, BenchError> {
     let cpu = || process::cpu_time(std::process::id()).map(|time| time.total).map_err(BenchError::Failed);
     let bar = progress(
         if plan.duration.is_some() { 0 } else { plan.requests },
@@ -53,7 +53,7 @@ fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError
     let (next, misses, stops) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (cpu_before, began) = (cpu()?, Instant::now());
     let is_over = || plan.duration.is_some_and(|duration| began.elapsed() >= duration);
-    /// So many requests a thread takes at a time.
+    /// TraceRequests that a thread takes at a time.
     const SHARE: u64 = 256;
     let work = &|number: u64| -> Result<(), todana::Error> {
         let mut random = fastrand::Rng::with_seed(workload.seed.wrapping_add(number));
@@ -65,12 +65,15 @@ fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError
             }
             let to = (from + SHARE).min(plan.requests);
             for request in from..to {
-                let operation =
-                    if plan.stores_all { Operation::Set(request + 1) } else { workload.next(&mut random) };
+                let operation = if plan.stores_all {
+                    WorkloadOperation::Set(request + 1)
+                } else {
+                    workload.next(&mut random)
+                };
                 key.clear();
                 value.clear();
                 match operation {
-                    Operation::Get(number) => {
+                    WorkloadOperation::Get(number) => {
                         workload.shape.put(&mut key, number);
                         if !db.view(&key, &mut |record| {
                             std::hint::black_box(record.value);
@@ -78,7 +81,7 @@ fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError
                             misses.fetch_add(1, Ordering::Relaxed);
                         }
                     }
-                    Operation::Set(number) => {
+                    WorkloadOperation::Set(number) => {
                         workload.shape.put(&mut key, number);
                         workload.put_value(&mut value, number);
                         db.set(&key, &value)?;
@@ -104,5 +107,5 @@ fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError
     let (took, cpu) = (began.elapsed(), cpu()?.saturating_sub(cpu_before));
     bar.finish_and_clear();
     let requests = bar.position();
-    Ok(Cost { requests, misses: misses.into_inner(), took, cpu })
+    Ok(EmbeddedCost { requests, misses: misses.into_inner(), took, cpu })
 }

@@ -1,17 +1,17 @@
-//! Why a benchmark ends without a result.
+//! Errors of a benchmark.
 
 use std::{fmt, io};
 
-/// Why a benchmark ends without a result, or with a bad one.
+/// The reason why a benchmark ended without a valid result.
 #[derive(Debug)]
 pub enum BenchError {
     /// The options contradict each other.
     Usage(String),
-    /// A file, a process or a server is not what it should be.
+    /// A file, a process or a server has an unexpected content or state.
     Failed(String),
     /// The results cannot be printed.
     Io(io::Error),
-    /// A server cannot be reached, refuses, or answers what it should not.
+    /// A server is unreachable, refuses requests or sends an unexpected reply.
     Client(todana_client::Error),
     /// A database without a server fails.
     Database(todana::Error),

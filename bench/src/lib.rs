@@ -1,13 +1,13 @@
-//! The load generator and the trace replay of `todana bench`. The command line names the servers and logs in; this crate
-//! makes the load, measures it and prints the results.
+//! The load generator and the trace replay of `todana bench`. The command line resolves server names
+//! and logins; this crate generates the load, measures it and prints the results.
 //!
 //! ```text
 //! load       its options, and its rounds for one server or two
-//! workload   which keys, values and operations, from a seed
-//! embedded   the same work on a database on disk, without a server
+//! workload   keys, values and operations, generated from a seed
+//! embedded   the same load on a database on disk, without a server
 //! driver     threads with a readiness loop each, connections with a pipeline each
-//! process    what the server process costs: CPU time, resident memory
-//! report     numbers for people and programs
+//! process    CPU time and resident memory of the server process
+//! report     results as a table and as JSON
 //! chart      curves and bars as SVG
 //! plot       the picture of a run
 //! trace      recorded requests through the engine itself, beside reference caches
@@ -15,7 +15,7 @@
 //! memory     servers that it starts itself, and their memory per record
 //! ```
 //!
-//! Not here: what a word of the command line names, and exit codes.
+//! Not here: the meaning of command-line words, and exit codes.
 #![forbid(unsafe_code)]
 
 mod chart;
@@ -34,10 +34,10 @@ mod toy_server;
 mod trace;
 mod workload;
 
-pub use driver::Target;
+pub use driver::LoadTarget;
 pub use error::BenchError;
 pub use load::LoadOptions;
 pub use memory::{MEMORY_AFTER_HELP, MemoryOptions};
 pub use replay::ReplayOptions;
-pub use trace::{Requests, TRACE_AFTER_HELP, TraceOptions};
+pub use trace::{TRACE_AFTER_HELP, TraceOptions, TraceRequests};
 pub use workload::Workload;

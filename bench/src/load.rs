@@ -1,8 +1,8 @@
-//! Load for one server, or the same load for two in turn: its options, and its rounds.
+//! Load on one server, or the same load on two servers in turn: options and rounds.
 
 use crate::chart::PlotFile;
-use crate::report::{Measured, Report};
-use crate::workload::{self, Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
+use crate::report::{LoadReport, MeasuredServer};
+use crate::workload::{self, GetSetRatio, KeyDistribution, KeyShape, ValueKind, ValueSize, Workload};
 use crate::{BenchError, driver, embedded, plot, process};
 use std::error::Error;
 use std::io::Write;
@@ -12,19 +12,19 @@ use todana::Db;
 use todana_client::Destination;
 use todana_protocol::memcached::client;
 
-/// Options of `todana bench`, besides the server and how to reach it.
+/// Options of `todana bench`, except the server and how to connect to it.
 #[derive(Debug, clap::Args)]
 pub struct LoadOptions {
     /// Connections in all
     #[arg(long, default_value_t = 50)]
     connections: usize,
-    /// Threads that drive them
+    /// Threads that drive the connections
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Requests that a connection sends before it waits for their replies
+    /// TraceRequests that a connection sends before it waits for their replies
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
-    /// How many keys there are
+    /// Number of keys
     #[arg(long, default_value_t = 100_000)]
     keys: u64,
     /// Digits of a key: the number of the key with leading zeros; 0 for as many as it needs
@@ -33,53 +33,53 @@ pub struct LoadOptions {
     /// Text before the digits of each key
     #[arg(long, default_value = "")]
     key_prefix: String,
-    /// Bytes of a value: N, LO-HI (each as likely), zipf:LO-HI[:S] (the shorter the likelier),
+    /// Bytes of a value: N, LO-HI (uniform), zipf:LO-HI[:S] (short values are more frequent),
     /// lognormal:MEDIAN[:SIGMA], or `key` for the key itself
     #[arg(long, default_value = "32")]
     value_size: ValueSize,
-    /// What values are made of
+    /// Contents of values
     #[arg(long, default_value = "text")]
     value_kind: ValueKind,
-    /// Which keys are asked for: uniform, or zipf:S with exponent S
+    /// KeyDistribution of the requested keys: uniform, or zipf:S with exponent S
     #[arg(long, default_value = "uniform")]
-    distribution: Distribution,
-    /// Gets to sets
+    distribution: KeyDistribution,
+    /// Ratio of gets to sets
     #[arg(long, default_value = "10:1")]
-    ratio: Ratio,
+    ratio: GetSetRatio,
     /// Text or meta commands
     #[arg(long, default_value = "text")]
-    protocol: workload::Protocol,
-    /// Requests in all, for each round
+    protocol: workload::CommandSet,
+    /// TraceRequests of each round
     #[arg(long, default_value_t = 1_000_000, conflicts_with = "duration")]
     requests: u64,
     /// Run for this long instead: 10s, 2m
     #[arg(long, value_parser = duration)]
     duration: Option<Duration>,
-    /// Do not store all keys first
+    /// Do not store all keys before the first round
     #[arg(long)]
     cold: bool,
     /// Only store all keys once, in order
     #[arg(long)]
     load_only: bool,
-    /// Store the keys even if the server, or the database, holds records already
+    /// Store the keys even if the server or the database already holds records
     #[arg(long)]
     pub force: bool,
-    /// Check that each value read is the one stored under its key
+    /// Check that each value read equals the value stored under its key
     #[arg(long)]
     verify: bool,
-    /// The seed that keys and values come from
+    /// Seed of keys and values
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A second server for the same work, in turn with the first
+    /// A second server, which gets the same load in turn with the first
     #[arg(long, value_name = "SERVER")]
     pub vs: Option<Destination>,
     /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
     #[arg(long)]
     rounds: Option<usize>,
-    /// What tables and charts call the server [default: its address]
+    /// Name of the server in tables and charts [default: its address]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// What tables and charts call the second server
+    /// Name of the second server in tables and charts
     #[arg(long, value_name = "NAME", requires = "vs")]
     pub vs_name: Option<String>,
     /// Process id of the server: shows its CPU time per request and its memory per record
@@ -88,10 +88,10 @@ pub struct LoadOptions {
     /// Process id of the second server
     #[arg(long, requires = "vs", value_parser = process::one)]
     pub vs_pid: Option<u32>,
-    /// Write the results as JSON; - is standard output
+    /// Write the results as JSON; - means standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results: an .html page, or an .svg picture
+    /// Draw the results as an .html page or an .svg picture
     #[arg(long, value_name = "FILE")]
     plot: Option<PlotFile>,
 }
@@ -113,33 +113,38 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl LoadOptions {
-    /// Puts the load on the servers and prints what it has cost. Fails if one cannot be reached, or if replies were wrong.
-    pub fn run(&self, workload: &Workload, servers: &[driver::Target]) -> Result<(), BenchError> {
+    /// Sends the load to the servers and prints the results. Fails if a server is unreachable or if
+    /// any reply was wrong.
+    pub fn run(&self, workload: &Workload, servers: &[driver::LoadTarget]) -> Result<(), BenchError> {
         measure(self, workload, servers).map_err(|error| BenchError::Failed(error.to_string()))
     }
 
-    /// Puts the load on a database without a server, and prints what it has cost.
+    /// Runs the load on a database without a server and prints the results.
     pub fn run_embedded(&self, workload: &Workload, db: &Db) -> Result<(), BenchError> {
         embedded::run(db, workload, &self.embedded_plans())
     }
 
-    /// Returns true if an option is given that means nothing without a server.
+    /// Returns true if an option was given that has a meaning only for servers.
     pub fn need_server(&self) -> bool {
         self.vs.is_some() || self.pid.is_some() || self.json.is_some() || self.plot.is_some()
     }
 
-    /// What is done to a database without a server.
-    fn embedded_plans(&self) -> Vec<embedded::Plan> {
-        let load =
-            embedded::Plan { threads: self.threads, requests: self.keys, duration: None, stores_all: true };
+    /// Returns the steps for a database without a server.
+    fn embedded_plans(&self) -> Vec<embedded::EmbeddedPlan> {
+        let load = embedded::EmbeddedPlan {
+            threads: self.threads,
+            requests: self.keys,
+            duration: None,
+            stores_all: true,
+        };
         let requests = if self.duration.is_some() { u64::MAX } else { self.requests };
-        let mix = || embedded::Plan { requests, duration: self.duration, stores_all: false, ..load };
+        let mix = || embedded::EmbeddedPlan { requests, duration: self.duration, stores_all: false, ..load };
         let mixes = if self.load_only { 0 } else { self.rounds() };
-        let mixes: Vec<embedded::Plan> = (0..mixes).map(|_| mix()).collect();
+        let mixes: Vec<embedded::EmbeddedPlan> = (0..mixes).map(|_| mix()).collect();
         (self.load_only || !self.cold).then_some(load).into_iter().chain(mixes).collect()
     }
 
-    /// Returns what the options ask for. Fails if they contradict each other.
+    /// Returns the workload that the options describe. Fails if they contradict each other.
     pub fn workload(&self) -> Result<Workload, BenchError> {
         self.checked_workload().map_err(BenchError::Usage)
     }
@@ -169,7 +174,7 @@ impl LoadOptions {
             shape: KeyShape { prefix: self.key_prefix.clone(), width: self.key_size },
             value_size: self.value_size.clone(),
             value_kind: self.value_kind,
-            picker: workload::Picker::new(self.distribution, self.keys),
+            picker: workload::KeyPicker::new(self.distribution, self.keys),
             ratio: self.ratio,
             protocol: self.protocol,
             seed: self.seed,
@@ -177,7 +182,7 @@ impl LoadOptions {
         })
     }
 
-    /// What the figures depend on besides the servers.
+    /// Returns the parameters that the figures depend on besides the servers.
     fn work(&self) -> serde_json::Value {
         serde_json::json!({
             "protocol": format!("{:?}", self.protocol).to_lowercase(),
@@ -200,7 +205,7 @@ impl LoadOptions {
         })
     }
 
-    /// Says the same in words, for the heading of a picture.
+    /// Returns the same parameters in words, for the heading of a plot.
     fn description(&self) -> Vec<String> {
         let value = match &self.value_size {
             ValueSize::Key => "value the same as the key".to_string(),
@@ -235,24 +240,27 @@ impl LoadOptions {
 fn measure(
     arguments: &LoadOptions,
     workload: &Workload,
-    servers: &[driver::Target],
+    servers: &[driver::LoadTarget],
 ) -> Result<(), Box<dyn Error>> {
-    let plan = driver::Plan {
+    let plan = driver::LoadPlan {
         connections: arguments.connections,
         threads: arguments.threads.min(arguments.connections),
         pipeline: arguments.pipeline,
         requests: if arguments.duration.is_some() { u64::MAX } else { arguments.requests },
         duration: arguments.duration,
     };
-    let load = driver::Plan {
+    let load = driver::LoadPlan {
         pipeline: arguments.pipeline.max(64),
         requests: arguments.keys,
         duration: None,
         ..plan
     };
-    let measured =
-        |target: &driver::Target| Measured { name: target.name.clone(), records: None, rounds: Vec::new() };
-    let mut report = Report {
+    let measured = |target: &driver::LoadTarget| MeasuredServer {
+        name: target.name.clone(),
+        records: None,
+        rounds: Vec::new(),
+    };
+    let mut report = LoadReport {
         work: arguments.work(),
         description: arguments.description(),
         record_bytes: workload.record_bytes(),

@@ -1,16 +1,16 @@
-//! The picture of a run: latency by percentile, throughput over time, and memory per record where it is known.
+//! The plot of a run: latency by percentile, throughput over time, and memory per record if known.
 
 use super::chart::{self, Axis, Bar, Curve, Heading};
 use super::driver;
-use super::report::{Measured, Report, Round};
+use super::report::{LoadReport, LoadRound, MeasuredServer};
 
-/// Returns the heading: what all servers had to do.
-pub(crate) fn heading(report: &Report) -> Heading {
+/// Returns the heading, which describes the load of all servers.
+pub(crate) fn heading(report: &LoadReport) -> Heading {
     Heading { title: "todana bench".into(), lines: report.description.clone() }
 }
 
-/// Returns the charts, the one of memory first if there is one.
-pub(crate) fn charts(report: &Report) -> Vec<String> {
+/// Returns the charts. The chart of memory comes first if there is one.
+pub(crate) fn charts(report: &LoadReport) -> Vec<String> {
     let memory = memory_chart(report);
     let has_requests =
         report.servers.iter().flat_map(|server| &server.rounds).any(|round| round.requests() > 0);
@@ -18,9 +18,10 @@ pub(crate) fn charts(report: &Report) -> Vec<String> {
     memory.into_iter().chain(speed.into_iter().flatten()).collect()
 }
 
-/// Bytes of memory per record of each server whose process is known: what its keys and values take, and the rest.
-fn memory_chart(report: &Report) -> Option<String> {
-    let bar = |server: &Measured| {
+/// Returns bars with the bytes of memory per record of each server whose process is known, divided
+/// into the bytes of key and value and the overhead.
+fn memory_chart(report: &LoadReport) -> Option<String> {
+    let bar = |server: &MeasuredServer| {
         let total = server.bytes_per_record()?;
         let payload = report.record_bytes.min(total);
         let label = format!("{total:.1} bytes per record, {payload:.1} of them key and value");
@@ -37,12 +38,13 @@ fn memory_chart(report: &Report) -> Option<String> {
         .then(|| chart::bars("Memory per record", &bars, ["key and value", "everything else"], &x))
 }
 
-/// Latency against 1 / (1 - percentile), both logarithmic, so that the tail is as wide as the rest. All rounds together.
-fn latency_chart(report: &Report) -> String {
-    let curve = |server: &Measured| {
+/// Returns latency against 1 / (1 - percentile), both logarithmic, so that the tail is as wide as
+/// the rest. It combines all rounds.
+fn latency_chart(report: &LoadReport) -> String {
+    let curve = |server: &MeasuredServer| {
         let mut latencies = driver::histogram();
         for round in &server.rounds {
-            // They have the same bounds.
+            // All histograms have the same bounds, so this cannot fail.
             let _ = latencies.add(&round.latencies);
         }
         let most = (latencies.len().max(1) as f64).log10().min(5.0);
@@ -76,7 +78,7 @@ fn latency_chart(report: &Report) -> String {
     chart::curves("Latency of a request by percentile", &curves, &x, &y)
 }
 
-/// Writes microseconds in the unit that suits them.
+/// Formats microseconds in a suitable unit.
 fn latency_label(us: f64) -> String {
     let (value, unit) = match us {
         1e6.. => (us / 1e6, "s"),
@@ -86,9 +88,10 @@ fn latency_label(us: f64) -> String {
     format!("{} {unit}", (value * 1000.0).round() / 1000.0)
 }
 
-/// Requests per second over time. Servers and rounds run one after the other, with gaps between them.
-fn throughput_chart(report: &Report) -> String {
-    let curve = |server: &Measured| Curve {
+/// Returns requests per second over time. Servers and rounds run one after the other, with gaps
+/// between them.
+fn throughput_chart(report: &LoadReport) -> String {
+    let curve = |server: &MeasuredServer| Curve {
         name: server.name.clone(),
         pieces: server.rounds.iter().map(throughput).collect(),
     };
@@ -102,11 +105,12 @@ fn throughput_chart(report: &Report) -> String {
     chart::curves("Throughput over time, one server at a time", &curves, &x, &y)
 }
 
-/// Time and thousand requests a second between the samples of a round.
-fn throughput(round: &Round) -> Vec<(f64, f64)> {
+/// Returns time and thousands of requests per second between the samples of a round.
+fn throughput(round: &LoadRound) -> Vec<(f64, f64)> {
     let before = std::iter::once(&(0.0, 0)).chain(&round.samples);
     let pairs = before.zip(&round.samples);
-    // Skips intervals of 10 ms or less, except the first: too short for a rate. They occur at the end of a round.
+    // Skips intervals of 10 ms or less, except the first, because they are too short for a rate.
+    // They occur at the end of a round.
     let counted = pairs.filter(|((from, _), (to, _))| to - from > 0.01 || *from == 0.0);
     let rate = |((from, less), (to, more)): (&(f64, u64), &(f64, u64))| {
         (round.began.as_secs_f64() + to, (more - less) as f64 / (to - from).max(1e-6) / 1000.0)
@@ -121,20 +125,20 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn round(began: Duration) -> Round {
-        let mut round = Round::new(began, Duration::from_secs(1), vec![(0.5, 1000), (1.0, 3000)]);
+    fn round(began: Duration) -> LoadRound {
+        let mut round = LoadRound::new(began, Duration::from_secs(1), vec![(0.5, 1000), (1.0, 3000)]);
         (0..3000).for_each(|n| round.latencies.record(1000 + n).unwrap());
         round.gets = 3000;
         round
     }
 
-    fn report(name: &str, rounds: Vec<Round>) -> Report {
-        let servers = vec![Measured { name: name.into(), records: Some(100), rounds }];
+    fn report(name: &str, rounds: Vec<LoadRound>) -> LoadReport {
+        let servers = vec![MeasuredServer { name: name.into(), records: Some(100), rounds }];
         let description = vec!["7 keys".into()];
-        Report { work: serde_json::json!({}), description, record_bytes: 16.0, servers }
+        LoadReport { work: serde_json::json!({}), description, record_bytes: 16.0, servers }
     }
 
-    fn written(report: &Report, name: &str) -> String {
+    fn written(report: &LoadReport, name: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let file: PlotFile = directory.path().join(name).to_str().unwrap().parse().unwrap();
         file.write(&heading(report), &charts(report), &["a <table>"]).unwrap();
@@ -142,14 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_pictures_hold_each_point_of_the_throughput() {
+    fn plot_contains_every_point_of_the_throughput() {
         let report = report("a<b&c", vec![round(Duration::ZERO)]);
         for text in [written(&report, "run.html"), written(&report, "run.svg")] {
             assert!(is_well_formed(&text), "{text}");
             assert_eq!(text.matches("<polyline").count(), 2);
             assert!(text.contains("a&lt;b&amp;c") && !text.contains("a<b"));
             assert!(text.contains(">7 keys</text>"), "the heading says what was measured: {text}");
-            // 2 thousand in the first half second, 4 in the second, on axes that end at 1 s and 4 thousand.
+            // 2,000 requests in the first half second and 4,000 in the second, on axes that end at
+            // 1 s and 4,000.
             assert!(text.contains("points=\"400.0,187.0 720.0,64.0\""), "{text}");
         }
         assert!(written(&report, "run.html").contains("<pre>a &lt;table&gt;</pre>"));
@@ -157,19 +162,20 @@ mod tests {
     }
 
     #[test]
-    fn rounds_stand_at_their_own_time_with_a_gap_between_them() {
+    fn rounds_are_plotted_with_a_gap_between_them() {
         let chart =
             throughput_chart(&report("s", vec![round(Duration::ZERO), round(Duration::from_secs(3))]));
-        // On an axis of 4 s the second round begins at 3 s, and nothing joins it to the first.
+        // On an axis of 4 s the second round begins at 3 s, and no line connects it to the first.
         assert!(chart.contains("points=\"160.0,187.0 240.0,64.0\""), "{chart}");
         assert!(chart.contains("points=\"640.0,187.0 720.0,64.0\""), "{chart}");
     }
 
     #[test]
-    fn the_latency_curve_ends_with_the_rarest_that_was_seen() {
+    fn latency_curve_ends_at_the_maximum() {
         let chart = latency_chart(&report("s", vec![round(Duration::ZERO)]));
         let points = chart.split_once("points=\"").unwrap().1.split_once('"').unwrap().0;
-        // 3000 requests show one in 10^3.4. From 1 us (the bottom) to almost 4 us of 5 us (the top).
+        // 3,000 requests reach 10^3.4 on the x axis. The curve goes from 1 us (the bottom) to
+        // almost 4 us of 5 us (the top).
         let points: Vec<&str> = points.split(' ').collect();
         assert_eq!(points.len(), 35);
         assert_eq!(points[0], "80.0,310.0");
@@ -180,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_labelled_in_the_unit_that_suits_them() {
+    fn latency_labels_use_a_suitable_unit() {
         let labels: Vec<String> = [0.1, 5.0, 100.0, 1000.0, 20_000.0, 1e6].map(latency_label).into();
         assert_eq!(labels, ["0.1 us", "5 us", "100 us", "1 ms", "20 ms", "1 s"]);
     }
 
     #[test]
-    fn memory_is_drawn_as_bytes_per_record() {
+    fn memory_chart_shows_bytes_per_record() {
         let mut measured = round(Duration::ZERO);
         measured.anonymous = Some(5000);
         let text = written(&report("s", vec![measured]), "run.svg");

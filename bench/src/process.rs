@@ -1,19 +1,20 @@
-//! What a server process costs, from /proc.
+//! CPU time and memory of a server process, read from /proc.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Linux tells user space of ticks of a hundredth of a second, whatever its own are.
+/// Linux reports times to programs in ticks of 10 ms, regardless of the kernel's own timer
+/// frequency.
 const TICK: Duration = Duration::from_millis(10);
 
-/// CPU time of a process, all its threads.
+/// CPU time of all threads of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CpuTime {
-    /// In nanoseconds.
+    /// Total, in nanoseconds.
     pub(crate) total: Duration,
-    /// In ticks; the kernel divides the total by where it met the process.
+    /// User time, in ticks. The kernel splits the total by sampling, so the parts are estimates.
     pub(crate) user: Duration,
-    /// In ticks.
+    /// System time, in ticks.
     pub(crate) system: Duration,
 }
 
@@ -27,7 +28,7 @@ impl CpuTime {
     }
 }
 
-/// The number of one process, as an option has it.
+/// Parses the process ID of an option.
 pub(crate) fn one(text: &str) -> Result<u32, String> {
     let several = text.split([' ', ',', '\n']).filter(|part| !part.is_empty()).count() > 1;
     match text.trim().parse() {
@@ -37,11 +38,12 @@ pub(crate) fn one(text: &str) -> Result<u32, String> {
     }
 }
 
-/// CPU time of a process. Fails if there is no such process.
+/// Returns the CPU time of a process. Fails if the process does not exist.
 pub(crate) fn cpu_time(pid: u32) -> Result<CpuTime, String> {
     let (user, system) =
         ticks(&read(pid, "stat")?).ok_or_else(|| format!("/proc/{pid}/stat cannot be understood"))?;
-    // The finer figures lack threads that have ended, and a kernel may be built without them.
+    // schedstat has a finer resolution, but it lacks ended threads and some kernels are built
+    // without it.
     let total = scheduled(pid).unwrap_or_default().max(user + system);
     Ok(CpuTime { total, user, system })
 }
@@ -56,7 +58,7 @@ pub(crate) fn anonymous(pid: u32) -> Result<u64, String> {
     status(pid, "RssAnon")
 }
 
-/// Returns the bytes that /proc/PID/status shows under a name.
+/// Returns the bytes that /proc/PID/status reports under `name`.
 fn status(pid: u32, name: &str) -> Result<u64, String> {
     let status = read(pid, "status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -69,15 +71,16 @@ fn read(pid: u32, name: &str) -> Result<String, String> {
     std::fs::read_to_string(&path).map_err(|error| format!("process {pid}: {}: {error}", path.display()))
 }
 
-/// User and system time in a line of /proc/PID/stat.
+/// Returns user and system time from a line of /proc/PID/stat.
 fn ticks(stat: &str) -> Option<(Duration, Duration)> {
-    // The name of the program, in parentheses, may hold blanks and parentheses itself. Behind it the state is field 3.
+    // The program's name stands in parentheses and may itself contain blanks and parentheses. The
+    // state, field 3, follows the last parenthesis.
     let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(14 - 3);
     let mut next = || Some(TICK * words.next()?.parse::<u32>().ok()?);
     Some((next()?, next()?))
 }
 
-/// The time that the threads that there are have been on a processor.
+/// Returns the time that the current threads of a process have spent on a processor.
 fn scheduled(pid: u32) -> Option<Duration> {
     let mut total = 0u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_times_are_found_behind_any_name() {
+    fn cpu_times_follow_any_program_name() {
         let stat = "71 (a ) R) S 1 71 71 0 -1 4194560 900 0 0 0 123 45 0 0 20 0 5 0 1000 1000 50 0";
         assert_eq!(ticks(stat), Some((Duration::from_millis(1230), Duration::from_millis(450))));
         for stat in ["", "71 (x) S 1", "71 (x) S 1 71 71 0 -1 4194560 900 0 0 0 x 45"] {
@@ -101,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_its_cost_and_no_process_has_none() {
+    fn missing_process_has_no_cpu_time() {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
-        // However fast it is and whatever other threads end meanwhile, at some time it has cost something.
+        // The process runs until it has used measurable CPU time, however fast the machine is.
         let has_cost = |_| {
             assert!((0..1_000_000u64).map(std::hint::black_box).sum::<u64>() > 0);
             cpu_time(pid).unwrap().since(before).total > 2 * TICK
@@ -112,7 +115,7 @@ mod tests {
         assert!((0..10_000).any(has_cost));
         assert!(resident(pid).unwrap() > 100_000);
         assert!((50_000..=resident(pid).unwrap()).contains(&anonymous(pid).unwrap()));
-        // No process has the number of the kernel's largest.
+        // The largest number exceeds the kernel's limit of process IDs.
         let failure = cpu_time(u32::MAX).unwrap_err();
         assert!(failure.starts_with("process 4294967295: /proc/4294967295/stat: "), "{failure}");
     }

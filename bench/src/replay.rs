@@ -1,13 +1,13 @@
-//! `todana bench replay`: recorded or drawn requests on a live server, each a get, and on a miss a set, as a cache beside
-//! a database is used. How many miss?
+//! `todana bench replay`: sends recorded or random requests to a live server. Each request is a get,
+//! followed by a set if it misses, like a cache beside a database, and the result is the miss ratio.
 //!
-//! Requests go out a window at a time: one get for all its keys, then the sets of those that missed. What the window asks
-//! for again waits until then, so each key is got and set in the order of the trace; only requests for different keys may
-//! change places, by less than a window.
+//! TraceRequests are sent one window at a time: one get for all keys of the window, then the sets of those
+//! that missed. A key that occurs twice in a window waits for the next round, so each key is read and
+//! set in the order of the trace. TraceRequests for different keys can change places by less than a window.
 
 use super::process;
-use super::trace::Requests;
-use super::workload::{Distribution, Picker};
+use super::trace::TraceRequests;
+use super::workload::{KeyDistribution, KeyPicker};
 use crate::BenchError;
 use crate::progress::progress;
 use indicatif::ProgressBar;
@@ -17,24 +17,25 @@ use std::path::Path;
 use std::time::Instant;
 use todana_client::{Connection, Error, Outcome, Store, Verb};
 
-/// Keys are told apart by their number, a colon and letters.
+/// A key consists of its number, a colon and letters; this length fits every number.
 const KEY_LEN_MIN: u16 = 21;
-/// How many requests are done between two looks at the progress.
+/// TraceRequests between two updates of the progress bar.
 const STEP: u64 = 1 << 14;
 
-/// Options of `todana bench replay`, besides the trace, the server and how to reach it.
+/// Options of `todana bench replay`, except the trace, the server and how to connect to it.
 #[derive(Debug, clap::Args)]
 pub struct ReplayOptions {
-    /// Replay only the first so many requests of a file, or draw so many
+    /// TraceReplay only the first N requests of a file, or draw N random requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// For random requests: how many keys to draw from
+    /// For random requests: the number of keys
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
     keys: u64,
-    /// For random requests: the seed that they come from
+    /// For random requests: the seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Replay so many copies of the trace at a time, each with keys of its own and begun at another place
+    /// TraceReplay this many copies of the trace at a time, each with its own keys and its own starting
+    /// point
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: u32,
     /// Bytes of a key
@@ -43,16 +44,16 @@ pub struct ReplayOptions {
     /// Bytes of a value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     value_size: u32,
-    /// Requests that are sent at a time; 1 waits for each reply
+    /// TraceRequests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
     /// Process id of the server: shows its memory
     #[arg(long, value_parser = process::one)]
     pub pid: Option<u32>,
-    /// Replay even if the server holds records already
+    /// TraceReplay even if the server already holds records
     #[arg(long)]
     pub force: bool,
-    /// Only tell how many requests and keys there are
+    /// Only print the numbers of requests and keys
     #[arg(long)]
     pub dry_run: bool,
     /// Print the results as JSON
@@ -60,36 +61,36 @@ pub struct ReplayOptions {
     json: bool,
 }
 
-/// What came of it.
+/// The counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct ReplayCounts {
     hits: u64,
     misses: u64,
-    /// Sets refused, for want of memory or otherwise.
+    /// Sets that the server refused, because of its memory limit or for another reason.
     refused: u64,
 }
 
 impl ReplayOptions {
-    /// Reads a trace from its file, or draws its requests. Fails if the file cannot be read.
-    pub fn read(&self, trace: &str) -> Result<Requests, BenchError> {
-        let Ok(distribution) = trace.parse::<Distribution>() else {
-            return Requests::read(Path::new(trace), self.requests)
+    /// Reads a trace from its file, or draws random requests. Fails if the file cannot be read.
+    pub fn read(&self, trace: &str) -> Result<TraceRequests, BenchError> {
+        let Ok(distribution) = trace.parse::<KeyDistribution>() else {
+            return TraceRequests::read(Path::new(trace), self.requests)
                 .map_err(|error| BenchError::Failed(format!("{trace}: {error}")));
         };
         let Some(count) = self.requests else {
             return Err(BenchError::Usage(format!("{trace}: say how many requests (--requests)")));
         };
-        let picker = Picker::new(distribution, self.keys);
+        let picker = KeyPicker::new(distribution, self.keys);
         let mut random = fastrand::Rng::with_seed(self.seed);
-        Ok(Requests::numbered((0..count).map(|_| picker.pick(&mut random) as u32)))
+        Ok(TraceRequests::numbered((0..count).map(|_| picker.pick(&mut random) as u32)))
     }
 
-    /// Replays the requests of a trace and prints the results; without a connection only how many there are. Fails when the
-    /// server cannot be reached, and on a value that was not set.
+    /// Replays the requests of a trace and prints the results; without a connection it prints only
+    /// their number. Fails if the server is unreachable or returns a value that was not set.
     pub fn run(
         &self,
         trace: &str,
-        requests: &Requests,
+        requests: &TraceRequests,
         connection: Option<Connection>,
     ) -> Result<(), BenchError> {
         let copies = u64::from(self.copies);
@@ -103,7 +104,7 @@ impl ReplayOptions {
             "window": self.window,
         });
         if let Some(connection) = connection {
-            let mut replay = Replay::new(connection, self.key_size.into(), self.value_size as usize);
+            let mut replay = TraceReplay::new(connection, self.key_size.into(), self.value_size as usize);
             let began = Instant::now();
             let counts = replay.run(requests, self.copies, self.window.into())?;
             let seconds = began.elapsed().as_secs_f64();
@@ -141,20 +142,20 @@ impl ReplayOptions {
     }
 }
 
-/// A connection, and what is needed to make requests.
-struct Replay {
+/// A connection with the parameters of the requests.
+struct TraceReplay {
     connection: Connection,
     key_size: usize,
     value_size: usize,
     value: Vec<u8>,
 }
 
-impl Replay {
-    fn new(connection: Connection, key_size: usize, value_size: usize) -> Replay {
-        Replay { connection, key_size, value_size, value: Vec::new() }
+impl TraceReplay {
+    fn new(connection: Connection, key_size: usize, value_size: usize) -> TraceReplay {
+        TraceReplay { connection, key_size, value_size, value: Vec::new() }
     }
 
-    fn run(&mut self, requests: &Requests, copies: u32, window: usize) -> Result<Counts, Error> {
+    fn run(&mut self, requests: &TraceRequests, copies: u32, window: usize) -> Result<ReplayCounts, Error> {
         let bar = progress(
             requests.ids.len() as u64 * u64::from(copies),
             "{wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
@@ -169,8 +170,8 @@ impl Replay {
         mut ids: impl Iterator<Item = u64>,
         window: usize,
         bar: &ProgressBar,
-    ) -> Result<Counts, Error> {
-        let (mut counts, mut waiting, mut done) = (Counts::default(), Vec::new(), 0);
+    ) -> Result<ReplayCounts, Error> {
+        let (mut counts, mut waiting, mut done) = (ReplayCounts::default(), Vec::new(), 0);
         loop {
             waiting.extend(ids.by_ref().take(window));
             if waiting.is_empty() {
@@ -186,8 +187,8 @@ impl Replay {
         }
     }
 
-    /// Does the first request for each key, and returns the others.
-    fn round(&mut self, ids: &[u64], counts: &mut Counts) -> Result<Vec<u64>, Error> {
+    /// Sends the first request for each key and returns the repeated ones.
+    fn round(&mut self, ids: &[u64], counts: &mut ReplayCounts) -> Result<Vec<u64>, Error> {
         let (mut firsts, mut again) = (Vec::with_capacity(ids.len()), Vec::new());
         for &id in ids {
             if firsts.contains(&id) { again.push(id) } else { firsts.push(id) }
@@ -228,9 +229,9 @@ impl Replay {
     }
 }
 
-/// The requests of all copies: one of each in turn. Each begins at another place, so that they do not ask for the same
-/// object at the same time, and goes on from the start when it has come to the end.
-fn interleaved(requests: &Requests, copies: u32) -> impl Iterator<Item = u64> {
+/// Returns the requests of all copies, one of each copy in turn. Each copy starts at another place,
+/// so that they do not request the same object at the same time, and wraps around at the end.
+fn interleaved(requests: &TraceRequests, copies: u32) -> impl Iterator<Item = u64> {
     let (ids, copies) = (&requests.ids, u64::from(copies));
     (0..ids.len()).flat_map(move |at| {
         (0..copies).map(move |copy| {
@@ -240,17 +241,17 @@ fn interleaved(requests: &Requests, copies: u32) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The key of an object: its number, a colon, and letters.
+/// Returns the key of an object: its number, a colon, and letters.
 fn key(id: u64, size: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(size);
-    // A Vec takes whatever is written.
+    // Writing to a Vec cannot fail.
     let _ = write!(key, "{id}:");
     let rest = size.saturating_sub(key.len());
     letters(&mut key, !id, rest);
     key
 }
 
-/// Letters that come from a seed, not quite evenly over the alphabet.
+/// Appends letters generated from a seed, almost uniformly distributed over the alphabet.
 fn letters(out: &mut Vec<u8>, seed: u64, count: usize) {
     let from = out.len();
     out.resize(from + count, 0);
@@ -260,40 +261,49 @@ fn letters(out: &mut Vec<u8>, seed: u64, count: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::toy_server::{Manner, start};
+    use super::super::toy_server::{ServerFault, start};
     use super::*;
 
-    fn replay(manner: Manner, requests: &Requests, copies: u32, window: usize) -> Result<Counts, Error> {
+    fn replay(
+        manner: ServerFault,
+        requests: &TraceRequests,
+        copies: u32,
+        window: usize,
+    ) -> Result<ReplayCounts, Error> {
         let connection = Connection::open(&start(manner)).unwrap();
-        Replay::new(connection, 40, 100).run(requests, copies, window)
+        TraceReplay::new(connection, 40, 100).run(requests, copies, window)
     }
 
     #[test]
-    fn a_key_misses_once_on_a_server_that_keeps_all_whatever_the_window() {
-        let requests = Requests::numbered((0..2000u32).map(|n| n * n % 97));
+    fn key_misses_once_with_any_window() {
+        let requests = TraceRequests::numbered((0..2000u32).map(|n| n * n % 97));
         for (copies, window) in [(1, 1), (1, 16), (3, 7), (2, 256)] {
-            let counts = replay(Manner::Good, &requests, copies, window).unwrap();
+            let counts = replay(ServerFault::Good, &requests, copies, window).unwrap();
             let (keys, all) = (requests.keys as u64 * u64::from(copies), 2000 * u64::from(copies));
-            assert_eq!(counts, Counts { hits: all - keys, misses: keys, refused: 0 }, "{copies} {window}");
+            assert_eq!(
+                counts,
+                ReplayCounts { hits: all - keys, misses: keys, refused: 0 },
+                "{copies} {window}"
+            );
         }
     }
 
     #[test]
-    fn a_value_that_was_not_set_ends_the_replay() {
-        let requests = Requests::numbered([1, 2, 1]);
-        let error = replay(Manner::Lying, &requests, 1, 1).unwrap_err().to_string();
+    fn wrong_value_ends_the_replay() {
+        let requests = TraceRequests::numbered([1, 2, 1]);
+        let error = replay(ServerFault::Lying, &requests, 1, 1).unwrap_err().to_string();
         assert!(error.contains("another value than was set under 0:"), "{error}");
     }
 
     #[test]
-    fn copies_have_keys_of_their_own_and_begin_at_other_places() {
-        let requests = Requests::numbered([7, 8, 9, 7]);
+    fn copies_use_separate_keys_and_starting_points() {
+        let requests = TraceRequests::numbered([7, 8, 9, 7]);
         assert_eq!(interleaved(&requests, 1).collect::<Vec<_>>(), [0, 1, 2, 0]);
         assert_eq!(interleaved(&requests, 2).collect::<Vec<_>>(), [0, 5, 2, 1, 4, 1, 0, 3]);
     }
 
     #[test]
-    fn keys_have_their_length_and_are_no_numbers() {
+    fn keys_have_the_requested_length_and_a_letter() {
         for id in [0, 17, 1 << 20, u64::MAX] {
             let key = key(id, 40);
             assert_eq!(key.len(), 40);

@@ -1,4 +1,4 @@
-//! Results, for people and for programs.
+//! Results as a table and as JSON.
 
 use super::driver;
 use super::process::CpuTime;
@@ -7,21 +7,21 @@ use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The percentiles that are shown.
+/// The percentiles in tables and JSON.
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
 
-/// Less CPU time than this in a round is not told for each request: it is counted in ticks of 10 ms, and what the server
-/// does besides weighs as much.
+/// Rounds with less CPU time than this report no CPU time per request: the clock has ticks of 10
+/// ms, and the server's background work would dominate.
 const CPU_MIN: Duration = Duration::from_millis(100);
 
-/// One round on one server.
+/// One round of load on one server.
 #[derive(Clone, Debug)]
-pub(crate) struct Round {
-    /// When it began, counted from the beginning of the first round.
+pub(crate) struct LoadRound {
+    /// Start of the round, counted from the start of the first round.
     pub(crate) began: Duration,
     pub(crate) elapsed: Duration,
-    /// In nanoseconds.
+    /// Latencies in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
     pub(crate) gets: u64,
     pub(crate) hits: u64,
@@ -30,17 +30,17 @@ pub(crate) struct Round {
     pub(crate) first_error: Option<String>,
     /// CPU time of the server process.
     pub(crate) cpu: Option<CpuTime>,
-    /// Its resident memory at the end, in bytes.
+    /// Resident memory of the server process at the end, in bytes.
     pub(crate) resident: Option<u64>,
-    /// What of it is anonymous, and so neither program text nor mapped files.
+    /// The anonymous part of the resident memory, which excludes program text and mapped files.
     pub(crate) anonymous: Option<u64>,
-    /// Seconds since the start, requests done by then; the last one is the end.
+    /// Pairs of seconds since the start and requests done by then. The last pair is the end.
     pub(crate) samples: Vec<(f64, u64)>,
 }
 
-impl Round {
-    pub(crate) fn new(began: Duration, elapsed: Duration, samples: Vec<(f64, u64)>) -> Round {
-        Round {
+impl LoadRound {
+    pub(crate) fn new(began: Duration, elapsed: Duration, samples: Vec<(f64, u64)>) -> LoadRound {
+        LoadRound {
             began,
             elapsed,
             latencies: driver::histogram(),
@@ -68,7 +68,8 @@ impl Round {
         self.latencies.value_at_percentile(percentile) as f64 / 1000.0
     }
 
-    /// CPU time of the server for a request, in microseconds; `None` where there was too little to tell.
+    /// Returns the server's CPU time per request in microseconds, or `None` if the total is too
+    /// small to divide.
     fn cpu_us(&self, part: fn(&CpuTime) -> Duration) -> Option<f64> {
         let cpu = self.cpu.filter(|cpu| cpu.total >= CPU_MIN)?;
         Some(part(&cpu).as_secs_f64() * 1e6 / self.requests().max(1) as f64)
@@ -99,15 +100,16 @@ impl Round {
 
 /// A server and its rounds.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredServer {
     pub(crate) name: String,
-    /// The records that it held at the end, if its process is measured.
+    /// Records that the server held at the end, if its process is measured.
     pub(crate) records: Option<u64>,
-    pub(crate) rounds: Vec<Round>,
+    pub(crate) rounds: Vec<LoadRound>,
 }
 
-impl Measured {
-    /// Returns the anonymous memory of its process after the last round, divided by its records.
+impl MeasuredServer {
+    /// Returns the anonymous memory of its process after the last round, divided by the number of
+    /// records.
     pub(crate) fn bytes_per_record(&self) -> Option<f64> {
         let records = self.records.filter(|records| *records > 0)?;
         Some(self.rounds.last()?.anonymous? as f64 / records as f64)
@@ -116,35 +118,35 @@ impl Measured {
 
 /// The rounds of all servers.
 #[derive(Debug)]
-pub(crate) struct Report {
-    /// What they had to do, for programs.
+pub(crate) struct LoadReport {
+    /// The parameters of the load, for JSON.
     pub(crate) work: Value,
-    /// The same for people, a line each.
+    /// The parameters of the load in words, one line each.
     pub(crate) description: Vec<String>,
-    /// Bytes of the key and the value of a record, the mean.
+    /// Mean bytes of key and value of a record.
     pub(crate) record_bytes: f64,
-    pub(crate) servers: Vec<Measured>,
+    pub(crate) servers: Vec<MeasuredServer>,
 }
 
 /// One line of the table.
-struct Figure {
+struct TableRow {
     name: String,
     unit: &'static str,
     /// The median over the rounds.
     value: f64,
-    /// Half of what lies between the least and the greatest, as a part of the median.
+    /// Half the distance between the lowest and the highest round, relative to the median.
     spread: f64,
 }
 
-impl Figure {
-    /// `None` if a round has none.
-    fn new(name: &str, unit: &'static str, of: impl Iterator<Item = Option<f64>>) -> Option<Figure> {
+impl TableRow {
+    /// Returns `None` if a round lacks the value.
+    fn new(name: &str, unit: &'static str, of: impl Iterator<Item = Option<f64>>) -> Option<TableRow> {
         let values: Vec<f64> = of.collect::<Option<_>>()?;
         let value = median(&values)?;
         let (low, high) =
             values.iter().fold((value, value), |(low, high), value| (low.min(*value), high.max(*value)));
         let spread = if value > 0.0 { (high - low) / 2.0 / value } else { 0.0 };
-        Some(Figure { name: name.to_string(), unit, value, spread })
+        Some(TableRow { name: name.to_string(), unit, value, spread })
     }
 }
 
@@ -159,16 +161,17 @@ fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// The figures of a server.
-fn figures(server: &Measured) -> Vec<Figure> {
+/// Returns the figures of a server.
+fn figures(server: &MeasuredServer) -> Vec<TableRow> {
     let rounds = &server.rounds;
-    let over =
-        |name: &str, unit, of: &dyn Fn(&Round) -> Option<f64>| Figure::new(name, unit, rounds.iter().map(of));
+    let over = |name: &str, unit, of: &dyn Fn(&LoadRound) -> Option<f64>| {
+        TableRow::new(name, unit, rounds.iter().map(of))
+    };
     let mut figures = vec![over("throughput", "req/s", &|round| Some(round.per_second()))];
     for (name, percentile) in PERCENTILES {
         figures.push(over(&format!("latency {name}"), "us", &|round| Some(round.latency_us(percentile))));
     }
-    let hits = |round: &Round| (round.gets > 0).then(|| 100.0 * round.hits as f64 / round.gets as f64);
+    let hits = |round: &LoadRound| (round.gets > 0).then(|| 100.0 * round.hits as f64 / round.gets as f64);
     figures.extend([
         over("latency max", "us", &|round| Some(round.latencies.max() as f64 / 1000.0)),
         over("hits", "%", &hits),
@@ -178,7 +181,7 @@ fn figures(server: &Measured) -> Vec<Figure> {
         over("server VmRSS", "MB", &|round| round.resident.map(|bytes| bytes as f64 / 1e6)),
         over("server RssAnon", "MB", &|round| round.anonymous.map(|bytes| bytes as f64 / 1e6)),
     ]);
-    let per_record = server.bytes_per_record().map(|value| Figure {
+    let per_record = server.bytes_per_record().map(|value| TableRow {
         name: "memory per record".into(),
         unit: "bytes",
         value,
@@ -187,7 +190,7 @@ fn figures(server: &Measured) -> Vec<Figure> {
     figures.into_iter().chain([per_record]).flatten().collect()
 }
 
-/// A number with as many digits as mean something.
+/// Formats a number with three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         1000.0.. => format!("{value:.0}"),
@@ -196,17 +199,17 @@ fn digits(value: f64) -> String {
     }
 }
 
-impl Report {
-    /// Wrong replies in all.
+impl LoadReport {
+    /// Returns the number of wrong replies of all rounds.
     pub(crate) fn errors(&self) -> u64 {
         self.servers.iter().flat_map(|server| &server.rounds).map(|round| round.errors).sum()
     }
 
-    /// The ratios of the first server's figures to the second's, by name.
+    /// Returns the ratio of the first server's figure to the second's, by name.
     fn ratios(&self) -> Vec<(String, f64)> {
         let [first, second] = &self.servers[..] else { return Vec::new() };
         let second = figures(second);
-        let ratio = |figure: &Figure| {
+        let ratio = |figure: &TableRow| {
             let other = second.iter().find(|other| other.name == figure.name)?;
             let ratio = figure.value / other.value;
             ratio.is_finite().then(|| (figure.name.clone(), ratio))
@@ -214,26 +217,26 @@ impl Report {
         figures(first).iter().filter_map(ratio).collect()
     }
 
-    /// A table: medians, how far rounds lie apart, and for two servers the ratios.
+    /// Returns a table with the medians, the spread of the rounds and, for two servers, the ratios.
     pub(crate) fn table(&self) -> String {
         const NAME: usize = 27;
         const VALUE: usize = 14;
         const SPREAD: usize = 8;
-        let figures: Vec<Vec<Figure>> = self.servers.iter().map(figures).collect();
+        let figures: Vec<Vec<TableRow>> = self.servers.iter().map(figures).collect();
         let ratios = self.ratios();
-        // The server that was asked for more has all the names that there are, in their order.
+        // The server with more figures has every name, in order.
         let empty = Vec::new();
         let names = figures.iter().max_by_key(|figures| figures.len()).unwrap_or(&empty);
         let mut out = String::new();
-        // A String takes whatever is written.
+        // Writing to a String cannot fail.
         let _ = write!(out, "{:NAME$}", "");
-        for Measured { name, .. } in &self.servers {
+        for MeasuredServer { name, .. } in &self.servers {
             let _ = write!(out, "{name:>width$}", width = VALUE + SPREAD);
         }
         let _ = writeln!(out, "{}", if self.servers.len() == 2 { "   ratio" } else { "" });
-        for Figure { name, unit, .. } in names {
+        for TableRow { name, unit, .. } in names {
             let _ = write!(out, "{:NAME$}", format!("{name}, {unit}"));
-            for (figures, Measured { rounds, .. }) in figures.iter().zip(&self.servers) {
+            for (figures, MeasuredServer { rounds, .. }) in figures.iter().zip(&self.servers) {
                 let _ = match figures.iter().find(|figure| figure.name == *name) {
                     None => write!(out, "{:>VALUE$}{:SPREAD$}", "-", ""),
                     Some(figure) => {
@@ -251,9 +254,9 @@ impl Report {
             out.truncate(out.trim_end().len());
             out.push('\n');
         }
-        for Measured { name, rounds, .. } in &self.servers {
+        for MeasuredServer { name, rounds, .. } in &self.servers {
             let errors: u64 = rounds.iter().map(|round| round.errors).sum();
-            let requests: u64 = rounds.iter().map(Round::requests).sum();
+            let requests: u64 = rounds.iter().map(LoadRound::requests).sum();
             let plural = if rounds.len() == 1 { "" } else { "s" };
             let _ = writeln!(
                 out,
@@ -276,15 +279,15 @@ impl Report {
         out
     }
 
-    /// The work, all rounds, their medians, and for two servers the ratios.
+    /// Returns the load, all rounds, their medians and, for two servers, the ratios.
     pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
-        let server = |server: &Measured| {
-            let figure = |figure: Figure| {
+        let server = |server: &MeasuredServer| {
+            let figure = |figure: TableRow| {
                 let value = json!({ "value": figure.value, "unit": figure.unit, "spread": figure.spread });
                 (figure.name, value)
             };
             let medians: Map<String, Value> = figures(server).into_iter().map(figure).collect();
-            let rounds: Vec<Value> = server.rounds.iter().map(Round::json).collect();
+            let rounds: Vec<Value> = server.rounds.iter().map(LoadRound::json).collect();
             json!({ "server": server.name, "records": server.records, "medians": medians, "rounds": rounds })
         };
         let mut report = json!({
@@ -305,30 +308,33 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report<const N: usize>(servers: [(&str, Vec<Round>); N]) -> Report {
+    fn report<const N: usize>(servers: [(&str, Vec<LoadRound>); N]) -> LoadReport {
         let measured =
-            |(name, rounds): (&str, _)| Measured { name: name.into(), records: Some(1000), rounds };
+            |(name, rounds): (&str, _)| MeasuredServer { name: name.into(), records: Some(1000), rounds };
         let servers = servers.map(measured).into();
-        Report { work: json!({ "keys": 7 }), description: Vec::new(), record_bytes: 16.0, servers }
+        LoadReport { work: json!({ "keys": 7 }), description: Vec::new(), record_bytes: 16.0, servers }
     }
 
-    fn round(millis: u64, latency_ns: u64) -> Round {
-        let mut round =
-            Round::new(Duration::ZERO, Duration::from_millis(millis), vec![(millis as f64 / 1000.0, 1000)]);
+    fn round(millis: u64, latency_ns: u64) -> LoadRound {
+        let mut round = LoadRound::new(
+            Duration::ZERO,
+            Duration::from_millis(millis),
+            vec![(millis as f64 / 1000.0, 1000)],
+        );
         round.latencies.record_n(latency_ns, 1000).unwrap();
         (round.gets, round.hits, round.sets) = (900, 450, 100);
         round
     }
 
     #[test]
-    fn the_median_lies_in_the_middle() {
+    fn median_is_the_middle_value() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
     }
 
     #[test]
-    fn the_table_has_medians_spreads_and_ratios() {
+    fn table_shows_medians_spreads_and_ratios() {
         let mut first = vec![round(100, 50_000), round(125, 60_000), round(200, 70_000)];
         for round in &mut first {
             let millis = Duration::from_millis;
@@ -364,7 +370,7 @@ b:2: 1000 requests in 1 round, 0 errors
     }
 
     #[test]
-    fn a_little_cpu_time_is_not_told_for_each_request() {
+    fn short_cpu_time_is_not_divided_by_requests() {
         let mut rounds = vec![round(100, 50_000); 2];
         for (round, millis) in rounds.iter_mut().zip([700, 20]) {
             let total = Duration::from_millis(millis);
@@ -383,7 +389,7 @@ b:2: 1000 requests in 1 round, 0 errors
     }
 
     #[test]
-    fn programs_find_every_figure_under_its_name() {
+    fn json_contains_every_figure_by_name() {
         let report = report([("a:1", vec![round(100, 50_000)]), ("b:2", vec![round(200, 100_000)])]);
         let json: Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         assert_eq!(json["work"]["keys"], 7);

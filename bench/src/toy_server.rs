@@ -1,4 +1,5 @@
-//! A server for the driver's tests: a map behind a socket, get, set, mg and ms, and faults on demand.
+//! A server for the driver's tests: a map behind a socket that knows get, set, mg and ms and can be
+//! asked to misbehave.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,43 +7,43 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use todana_client::Address;
 
-/// How it misbehaves.
+/// The faults that the server can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Not at all.
+pub(crate) enum ServerFault {
+    /// No fault.
     Good,
-    /// Each byte of a reply goes out for itself.
+    /// Sends each byte of a reply separately.
     Hesitant,
-    /// Gets are answered with what was not stored.
+    /// Answers gets with values that were not stored.
     Lying,
-    /// Gets are answered for another key.
+    /// Answers gets for another key.
     Confused,
-    /// Gets are answered by an error.
+    /// Answers gets with an error.
     Refusing,
-    /// The first get is answered by half, and by the end of the stream.
+    /// Answers half of the first get and closes the connection.
     Leaving,
-    /// Each get is answered twice.
+    /// Answers each get twice.
     Chatty,
 }
 
-type Records = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+type SharedRecords = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
-/// Listens on a port of the system's choice until the process ends.
-pub(crate) fn start(manner: Manner) -> Address {
+/// Listens on a port chosen by the system until the process ends.
+pub(crate) fn start(manner: ServerFault) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-    let records = Records::default();
+    let records = SharedRecords::default();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (stream, records) = (stream.unwrap(), Arc::clone(&records));
-            // A client that hangs up is no failure.
+            // A client that closes its connection is not a failure.
             std::thread::spawn(move || serve(stream, &records, manner));
         }
     });
     address
 }
 
-fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Result<()> {
+fn serve(stream: TcpStream, records: &SharedRecords, manner: ServerFault) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut input = BufReader::new(stream.try_clone()?);
     let mut output = stream;
@@ -68,11 +69,11 @@ fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Resul
             }
         };
         match manner {
-            Manner::Hesitant => reply.iter().try_for_each(|byte| output.write_all(&[*byte]))?,
-            Manner::Leaving if !verb.ends_with("s") && verb != "set" => {
+            ServerFault::Hesitant => reply.iter().try_for_each(|byte| output.write_all(&[*byte]))?,
+            ServerFault::Leaving if !verb.ends_with("s") && verb != "set" => {
                 return output.write_all(&reply[..reply.len() / 2]);
             }
-            Manner::Chatty if verb == "get" || verb == "mg" => {
+            ServerFault::Chatty if verb == "get" || verb == "mg" => {
                 output.write_all(&[&reply[..], &reply[..]].concat())?
             }
             _ => output.write_all(&reply)?,
@@ -82,14 +83,15 @@ fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Resul
     Ok(())
 }
 
-fn answer(verb: &str, found: Vec<(&str, Option<Vec<u8>>)>, manner: Manner) -> Vec<u8> {
-    if manner == Manner::Refusing {
+fn answer(verb: &str, found: Vec<(&str, Option<Vec<u8>>)>, manner: ServerFault) -> Vec<u8> {
+    if manner == ServerFault::Refusing {
         return b"SERVER_ERROR not today\r\n".to_vec();
     }
     let mut reply = Vec::new();
     for (key, value) in found {
-        let value = value.map(|value| if manner == Manner::Lying { vec![b'?'; value.len()] } else { value });
-        let key = if manner == Manner::Confused { "another" } else { key };
+        let value =
+            value.map(|value| if manner == ServerFault::Lying { vec![b'?'; value.len()] } else { value });
+        let key = if manner == ServerFault::Confused { "another" } else { key };
         let Some(value) = value else {
             reply.extend_from_slice(if verb == "get" { b"" } else { b"EN\r\n" });
             continue;

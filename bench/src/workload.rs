@@ -1,23 +1,23 @@
-//! Which keys, values and operations: all from a seed, so that a run can be repeated.
+//! Keys, values and operations, generated from a seed so that a run can be repeated.
 
 use std::fmt;
 use std::str::FromStr;
 use todana_protocol::memcached::client::{self, Invalid, Meta, Store, Want};
 
-/// A value is not made longer than this: the longest that a server can be told to take.
+/// Maximum length of a value: the highest limit that a server can be configured to accept.
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// Nor is one of a distribution without end: the longest that a server takes by default, roughly.
+/// Maximum length of a value from an unbounded distribution: roughly the default limit of a server.
 const LOGNORMAL_LEN_MAX: f64 = 1_000_000.0;
 
-/// Bytes of a value.
+/// The distribution of value lengths in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueSize {
     Fixed(usize),
-    /// From the first to the second, each as likely.
+    /// Uniform from the first to the second length.
     Uniform(usize, usize),
-    /// From the first on, the shorter the likelier.
-    Zipf(usize, Zipf),
-    /// Its logarithm is distributed normally: median, standard deviation of the (natural) logarithm.
+    /// From the first length on; short values are more frequent.
+    Zipf(usize, ZipfLaw),
+    /// Lognormal: the median, and the standard deviation of the natural logarithm.
     Lognormal(f64, f64),
     /// The value is the key.
     Key,
@@ -50,7 +50,7 @@ impl FromStr for ValueSize {
             Some(("zipf", rest)) => {
                 let (rest, exponent) = rest.split_once(':').unwrap_or((rest, "1"));
                 let (low, high) = range(rest)?;
-                Ok(ValueSize::Zipf(low, Zipf::new((high - low) as u64 + 1, factor(exponent)?)))
+                Ok(ValueSize::Zipf(low, ZipfLaw::new((high - low) as u64 + 1, factor(exponent)?)))
             }
             Some(("lognormal", rest)) => {
                 let (median, sigma) = rest.split_once(':').unwrap_or((rest, "1"));
@@ -91,46 +91,46 @@ impl ValueSize {
     }
 }
 
-/// A standard normal number (Box and Muller, 1958).
+/// Returns a number from the standard normal distribution (Box and Muller, 1958).
 fn normal(random: &mut fastrand::Rng) -> f64 {
-    // Of 1 - [0, 1) the logarithm is finite.
+    // 1 - [0, 1) is never 0, so its logarithm is finite.
     (-2.0 * (1.0 - random.f64()).ln()).sqrt() * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// What values are made of.
+/// The contents of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ValueKind {
     /// Letters
     Text,
-    /// Arbitrary bytes
+    /// Random bytes
     Random,
 }
 
-/// The commands that are sent.
+/// The commands to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Protocol {
+pub(crate) enum CommandSet {
     /// get and set
     Text,
     /// mg and ms
     Meta,
 }
 
-/// Which keys are asked for.
+/// The distribution of requested keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Distribution {
+pub(crate) enum KeyDistribution {
     Uniform,
     Zipf(f64),
 }
 
-impl FromStr for Distribution {
+impl FromStr for KeyDistribution {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            None if text == "uniform" => Ok(Distribution::Uniform),
-            None if text == "zipf" => Ok(Distribution::Zipf(0.99)),
+            None if text == "uniform" => Ok(KeyDistribution::Uniform),
+            None if text == "zipf" => Ok(KeyDistribution::Zipf(0.99)),
             Some(("zipf", exponent)) => match exponent.parse::<f64>() {
-                Ok(exponent) if exponent > 0.0 && exponent < 10.0 => Ok(Distribution::Zipf(exponent)),
+                Ok(exponent) if exponent > 0.0 && exponent < 10.0 => Ok(KeyDistribution::Zipf(exponent)),
                 _ => Err("the exponent must lie between 0 and 10".into()),
             },
             _ => Err("there are uniform, zipf and zipf:S".into()),
@@ -138,59 +138,61 @@ impl FromStr for Distribution {
     }
 }
 
-impl fmt::Display for Distribution {
+impl fmt::Display for KeyDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Distribution::Uniform => f.write_str("uniform"),
-            Distribution::Zipf(exponent) => write!(f, "zipf:{exponent}"),
+            KeyDistribution::Uniform => f.write_str("uniform"),
+            KeyDistribution::Zipf(exponent) => write!(f, "zipf:{exponent}"),
         }
     }
 }
 
-/// Gets to sets.
+/// The ratio of gets to sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ratio {
+pub(crate) struct GetSetRatio {
     gets: u32,
     sets: u32,
 }
 
-impl FromStr for Ratio {
+impl FromStr for GetSetRatio {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not GETS:SETS");
         let (gets, sets) = text.split_once(':').ok_or_else(wrong)?;
-        let ratio =
-            Ratio { gets: gets.parse().map_err(|_| wrong())?, sets: sets.parse().map_err(|_| wrong())? };
+        let ratio = GetSetRatio {
+            gets: gets.parse().map_err(|_| wrong())?,
+            sets: sets.parse().map_err(|_| wrong())?,
+        };
         if ratio.gets.checked_add(ratio.sets).is_some_and(|sum| sum > 0) { Ok(ratio) } else { Err(wrong()) }
     }
 }
 
-impl fmt::Display for Ratio {
+impl fmt::Display for GetSetRatio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.gets, self.sets)
     }
 }
 
-/// Picks the numbers of keys, from 1 to `keys`.
+/// Selects key numbers from 1 to `keys`.
 #[derive(Clone, Debug)]
-pub(crate) struct Picker {
+pub(crate) struct KeyPicker {
     keys: u64,
-    /// Without it all keys are as likely.
-    zipf: Option<Zipf>,
+    /// `None` means a uniform distribution.
+    zipf: Option<ZipfLaw>,
     stride: u64,
 }
 
-impl Picker {
-    pub(crate) fn new(distribution: Distribution, keys: u64) -> Picker {
+impl KeyPicker {
+    pub(crate) fn new(distribution: KeyDistribution, keys: u64) -> KeyPicker {
         let zipf = match distribution {
-            Distribution::Uniform => None,
-            Distribution::Zipf(exponent) => Some(Zipf::new(keys, exponent)),
+            KeyDistribution::Uniform => None,
+            KeyDistribution::Zipf(exponent) => Some(ZipfLaw::new(keys, exponent)),
         };
-        Picker { keys, zipf, stride: stride(keys) }
+        KeyPicker { keys, zipf, stride: stride(keys) }
     }
 
-    /// A key.
+    /// Returns the number of a random key.
     pub(crate) fn pick(&self, random: &mut fastrand::Rng) -> u64 {
         match &self.zipf {
             None => random.u64(1..=self.keys),
@@ -198,14 +200,14 @@ impl Picker {
         }
     }
 
-    /// Scatters ranks over the keys, so that the hot ones are not neighbours. Each rank has a key of its own.
+    /// Maps ranks to keys one to one, so that the most frequent keys are not neighbours.
     fn scatter(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.stride) % u128::from(self.keys)) as u64 + 1
     }
 }
 
-/// A step that visits all keys before it comes back: without a common divisor with their number. The golden ratio
-/// keeps successive ones far apart.
+/// Returns a step that visits all keys before it repeats, because it has no common divisor with
+/// their number. A step near the golden ratio keeps successive keys far apart.
 fn stride(keys: u64) -> u64 {
     const GOLDEN: f64 = 0.618_033_988_749_894_9;
     let divisor = |mut a: u64, mut b: u64| {
@@ -215,13 +217,14 @@ fn stride(keys: u64) -> u64 {
         a
     };
     let first = ((keys as f64 * GOLDEN) as u64).max(1);
-    // 1 divides no two: the search ends.
+    // The search ends at 1 at the latest.
     (first..).find(|&stride| divisor(stride, keys) == 1).unwrap_or(1)
 }
 
-/// Zipf's law by rejection inversion (Hoermann and Derflinger, 1996): constant time and memory for any number of keys.
+/// Zipf's law by rejection inversion (Hoermann and Derflinger, 1996), in constant time and memory
+/// for any number of keys.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Zipf {
+pub(crate) struct ZipfLaw {
     keys: f64,
     exponent: f64,
     h_low: f64,
@@ -229,16 +232,16 @@ pub(crate) struct Zipf {
     threshold: f64,
 }
 
-impl Zipf {
-    fn new(keys: u64, exponent: f64) -> Zipf {
-        let mut zipf = Zipf { keys: keys as f64, exponent, h_low: 0.0, h_high: 0.0, threshold: 0.0 };
+impl ZipfLaw {
+    fn new(keys: u64, exponent: f64) -> ZipfLaw {
+        let mut zipf = ZipfLaw { keys: keys as f64, exponent, h_low: 0.0, h_high: 0.0, threshold: 0.0 };
         zipf.h_low = zipf.h(1.5) - 1.0;
         zipf.h_high = zipf.h(keys as f64 + 0.5);
         zipf.threshold = 2.0 - zipf.h_inverse(zipf.h(2.5) - 2f64.powf(-exponent));
         zipf
     }
 
-    /// The integral of x^-exponent.
+    /// Returns the integral of x^-exponent.
     fn h(&self, x: f64) -> f64 {
         let power = 1.0 - self.exponent;
         if power.abs() < 1e-9 { x.ln() } else { (x.powf(power) - 1.0) / power }
@@ -249,7 +252,7 @@ impl Zipf {
         if power.abs() < 1e-9 { y.exp() } else { (1.0 + y * power).max(f64::MIN_POSITIVE).powf(1.0 / power) }
     }
 
-    /// A rank from 1 to the number of keys.
+    /// Returns a random rank from 1 to the number of keys.
     fn pick(&self, random: &mut fastrand::Rng) -> u64 {
         loop {
             let u = self.h_low + random.f64() * (self.h_high - self.h_low);
@@ -262,17 +265,18 @@ impl Zipf {
     }
 }
 
-/// How a key looks.
+/// The format of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyShape {
     pub(crate) prefix: String,
-    /// Digits, with leading zeros; 0 for as many as the number needs.
+    /// Number of digits, with leading zeros; 0 means as many as the number needs.
     pub(crate) width: usize,
 }
 
 impl KeyShape {
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u64) {
-        // By hand: the generator shares processors with the server that it measures, so it should be frugal.
+        // Formatted by hand, because the generator shares processors with the server that it
+        // measures and must be cheap.
         let mut digits = [0; 20];
         let (mut at, mut rest) = (digits.len(), number);
         while rest > 0 || at == digits.len() {
@@ -286,36 +290,40 @@ impl KeyShape {
     }
 }
 
-/// What a connection does next.
+/// The next operation of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum WorkloadOperation {
     Get(u64),
     Set(u64),
 }
 
-/// The whole of it.
+/// The complete description of keys, values and operations.
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub(crate) keys: u64,
     pub(crate) shape: KeyShape,
     pub(crate) value_size: ValueSize,
     pub(crate) value_kind: ValueKind,
-    pub(crate) picker: Picker,
-    pub(crate) ratio: Ratio,
-    pub(crate) protocol: Protocol,
+    pub(crate) picker: KeyPicker,
+    pub(crate) ratio: GetSetRatio,
+    pub(crate) protocol: CommandSet,
     pub(crate) seed: u64,
     pub(crate) verify: bool,
 }
 
 impl Workload {
-    /// The next operation of a random mix. Keys are numbered from 1.
-    pub(crate) fn next(&self, random: &mut fastrand::Rng) -> Operation {
+    /// Returns the next operation of a random mix. Keys are numbered from 1.
+    pub(crate) fn next(&self, random: &mut fastrand::Rng) -> WorkloadOperation {
         let key = self.picker.pick(random);
-        let Ratio { gets, sets } = self.ratio;
-        if random.u32(0..gets + sets) < gets { Operation::Get(key) } else { Operation::Set(key) }
+        let GetSetRatio { gets, sets } = self.ratio;
+        if random.u32(0..gets + sets) < gets {
+            WorkloadOperation::Get(key)
+        } else {
+            WorkloadOperation::Set(key)
+        }
     }
 
-    /// The value of a key, always the same.
+    /// Appends the value of a key, which is always the same.
     pub(crate) fn put_value(&self, out: &mut Vec<u8>, key: u64) {
         let mut random = fastrand::Rng::with_seed(self.seed ^ key.wrapping_mul(0xD134_2543_DE82_EF95));
         if self.value_size == ValueSize::Key {
@@ -325,7 +333,7 @@ impl Workload {
         out.resize(from + self.value_size.pick(&mut random), 0);
         random.fill(&mut out[from..]);
         if self.value_kind == ValueKind::Text {
-            // Not quite evenly over the alphabet; nobody counts the letters.
+            // Letters are almost uniformly distributed, which is enough here.
             out[from..].iter_mut().for_each(|byte| *byte = b'a' + (u32::from(*byte) * 26 / 256) as u8);
         }
     }
@@ -342,32 +350,33 @@ impl Workload {
         out.len() as f64 / count as f64
     }
 
-    /// Writes the request; `key` and `value` lend their room. Fails if the shape makes no key.
+    /// Writes the request. `key` and `value` are scratch buffers. Fails if the key's format yields
+    /// an invalid key.
     pub(crate) fn put_request(
         &self,
         out: &mut Vec<u8>,
-        operation: Operation,
+        operation: WorkloadOperation,
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<(), Invalid> {
         key.clear();
         value.clear();
         match operation {
-            Operation::Get(number) => {
+            WorkloadOperation::Get(number) => {
                 self.shape.put(key, number);
                 match self.protocol {
-                    Protocol::Text => client::put_words(out, "get", &[key]),
-                    Protocol::Meta => Meta::get(out, key)?.want(Want::Value).end(),
+                    CommandSet::Text => client::put_words(out, "get", &[key]),
+                    CommandSet::Meta => Meta::get(out, key)?.want(Want::Value).end(),
                 }
             }
-            Operation::Set(number) => {
+            WorkloadOperation::Set(number) => {
                 self.shape.put(key, number);
                 self.put_value(value, number);
                 match self.protocol {
-                    Protocol::Text => {
+                    CommandSet::Text => {
                         client::put_store(out, &Store { key, value, ..Store::default() }, false)
                     }
-                    Protocol::Meta => Meta::set(out, key, value)?.end(),
+                    CommandSet::Meta => Meta::set(out, key, value)?.end(),
                 }
             }
         }
@@ -381,7 +390,7 @@ mod tests {
     #[test]
     fn zipf_follows_its_law() {
         for exponent in [0.7, 0.99, 1.0, 1.3] {
-            let zipf = Zipf::new(1000, exponent);
+            let zipf = ZipfLaw::new(1000, exponent);
             let mut random = fastrand::Rng::with_seed(42);
             let draws = 400_000;
             let mut counts = vec![0u32; 1001];
@@ -390,7 +399,7 @@ mod tests {
             for rank in [1usize, 2, 3, 10, 100] {
                 let expected = (rank as f64).powf(-exponent) / norm * f64::from(draws);
                 let found = f64::from(counts[rank]);
-                // Five standard deviations of a fixed seed.
+                // Tolerance: five standard deviations. The seed is fixed.
                 assert!(
                     (found - expected).abs() < 5.0 * expected.sqrt() + 1.0,
                     "{exponent} {rank}: {found} {expected}"
@@ -400,13 +409,13 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_has_a_key_of_its_own() {
-        // 100,000 is the default, and a multiple of 5 and 2; 2^n and n! share more.
+    fn ranks_map_to_distinct_keys() {
+        // 100,000 is the default and a multiple of 5 and 2; 2^n and n! share more divisors.
         for keys in [1, 2, 3, 10, 4096, 40_320, 99_999, 100_000] {
-            let picker = Picker::new(Distribution::Zipf(0.99), keys);
+            let picker = KeyPicker::new(KeyDistribution::Zipf(0.99), keys);
             let mut found: Vec<u64> = (1..=keys).map(|rank| picker.scatter(rank)).collect();
             if keys == 100_000 {
-                // The hottest ten are no neighbours.
+                // The ten most frequent keys are not neighbours.
                 let mut hot = found[..10].to_vec();
                 hot.sort();
                 assert!(hot.windows(2).all(|pair| pair[1] - pair[0] > 1000), "{hot:?}");
@@ -441,18 +450,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_reported_in_the_same_words() {
+    fn parsed_options_are_displayed_unchanged() {
         for text in ["5", "uniform:1-9", "zipf:20-120:0.9", "lognormal:500:0.5", "key"] {
             assert_eq!(text.parse::<ValueSize>().map(|size| size.to_string()).as_deref(), Ok(text));
         }
         for text in ["uniform", "zipf:1.2"] {
-            assert_eq!(text.parse::<Distribution>().map(|keys| keys.to_string()).as_deref(), Ok(text));
+            assert_eq!(text.parse::<KeyDistribution>().map(|keys| keys.to_string()).as_deref(), Ok(text));
         }
-        assert_eq!("10:1".parse::<Ratio>().map(|ratio| ratio.to_string()).as_deref(), Ok("10:1"));
+        assert_eq!("10:1".parse::<GetSetRatio>().map(|ratio| ratio.to_string()).as_deref(), Ok("10:1"));
     }
 
     #[test]
-    fn keys_have_their_width() {
+    fn keys_have_the_requested_width() {
         let key = |prefix: &str, width, number| {
             let mut out = Vec::new();
             KeyShape { prefix: prefix.into(), width }.put(&mut out, number);
@@ -466,15 +475,15 @@ mod tests {
     }
 
     #[test]
-    fn values_are_of_the_asked_sizes_and_always_the_same() {
+    fn values_have_the_requested_sizes_and_are_stable() {
         let workload = |value_size| Workload {
             keys: 10,
             shape: KeyShape { prefix: "k:".into(), width: 4 },
             value_size,
             value_kind: ValueKind::Random,
-            picker: Picker::new(Distribution::Uniform, 10),
+            picker: KeyPicker::new(KeyDistribution::Uniform, 10),
             ratio: "10:1".parse().unwrap(),
-            protocol: Protocol::Text,
+            protocol: CommandSet::Text,
             seed: 1,
             verify: false,
         };
@@ -492,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_options_are_refused() {
         for text in [
             "",
             "x",
@@ -508,10 +517,10 @@ mod tests {
             assert!(text.parse::<ValueSize>().is_err(), "{text}");
         }
         for text in ["1", "0:0", "a:b", "-1:1"] {
-            assert!(text.parse::<Ratio>().is_err(), "{text}");
+            assert!(text.parse::<GetSetRatio>().is_err(), "{text}");
         }
         for text in ["zipf:0", "zipf:x", "normal"] {
-            assert!(text.parse::<Distribution>().is_err(), "{text}");
+            assert!(text.parse::<KeyDistribution>().is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::amount::amount;
 use crate::command_target::{CommandTarget, LocalDatabase};
 use crate::server_options::ServerOptions;
 use todana_bench::{
-    BenchError, LoadOptions, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP, Target,
+    BenchError, LoadOptions, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP, LoadTarget,
     TraceOptions,
 };
 use todana_client::{Address, Connection, Destination};
@@ -148,7 +148,7 @@ impl BenchArguments {
                 expect_empty(records(&mut self.server.connect(destination)?)?, &address)?;
             }
             let name = name.clone().unwrap_or_else(|| address.to_string());
-            servers.push(Target { name, address, tls: tls.clone(), login, pid });
+            servers.push(LoadTarget { name, address, tls: tls.clone(), login, pid });
         }
         Ok(load.run(&workload, &servers)?)
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_and_passwords_are_read_and_not_shown() {
+    fn users_and_passwords_are_parsed_and_not_shown() {
         for (text, address, user, password) in [
             ("localhost", "localhost:11211", None, None),
             ("todana://alice@h:1", "h:1", Some("alice"), None),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_without_telling_the_password() {
+    fn invalid_address_is_refused_without_showing_the_password() {
         for text in ["todana://:p@h", "todana://a:%zz@h", "todana://a:%4@h", "todana://a:%ff@h", "a:s3cret@h"]
         {
             let error = text.parse::<Destination>().unwrap_err().to_string();

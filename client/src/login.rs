@@ -134,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_wants_no_login_is_told_no_password() {
+    fn password_is_not_sent_without_need() {
         assert_eq!(said(&[b"VERSION 1.6.45\r\n"]), (Ok(()), "version\r\n".into()));
     }
 
     #[test]
-    fn a_token_follows_where_one_is_wanted() {
+    fn text_token_is_sent_when_requested() {
         let token = "version\r\nset login 0 0 15\r\nalice two words\r\n".to_string();
         let wants: &[u8] = b"CLIENT_ERROR unauthenticated\r\n";
         assert_eq!(said(&[wants, b"STO", b"RED\r\n"]), (Ok(()), token.clone()));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_token_cannot_say_is_refused_and_no_password_is_shown() {
+    fn unsendable_token_is_refused_without_showing_the_password() {
         for (user, password) in
             [("", "p"), ("a b", "p"), ("a", ""), ("a", " p"), ("a", "p "), ("a", "p\r\nq")]
         {

@@ -103,7 +103,7 @@ mod tests {
     use rustls::pki_types::ServerName;
 
     #[test]
-    fn names_are_told_without_their_kinds() {
+    fn certificate_names_are_reported_without_their_kinds() {
         for (name, told) in
             [("DnsName(\"cache\")", "cache"), ("IpAddress(10.0.0.7)", "10.0.0.7"), ("plain", "plain")]
         {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trouble_with_tls_stays_as_it_is() {
+    fn other_errors_than_tls_stay_unchanged() {
         let error = plain(io::Error::new(io::ErrorKind::TimedOut, "late"));
         assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::TimedOut, "late".to_string()));
         let error = plain(io::Error::new(

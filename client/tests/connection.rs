@@ -73,7 +73,7 @@ fn records_are_read_in_the_order_of_their_keys() {
 }
 
 #[test]
-fn outcomes_are_told_apart() {
+fn store_outcomes_are_distinguished() {
     let script: &[Turn] = &[
         (b"set k 1 60 5\r\nvalue\r\n", &[b"STORED\r\n"]),
         (b"add k 0 0 0\r\n\r\n", &[b"NOT_STORED\r\n"]),
@@ -107,7 +107,7 @@ fn outcomes_are_told_apart() {
 }
 
 #[test]
-fn stores_may_run_ahead_of_their_outcomes() {
+fn stores_can_be_sent_before_their_outcomes() {
     let script: &[Turn] = &[(
         b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nset c 0 0 1\r\n3\r\n",
         &[b"STORED\r\nSERVER_ERR", b"OR out of memory storing object\r\nSTORED\r\n"],
@@ -127,7 +127,7 @@ fn stores_may_run_ahead_of_their_outcomes() {
 }
 
 #[test]
-fn a_refusal_or_an_unsendable_request_leaves_the_connection_usable() {
+fn refused_request_leaves_the_connection_usable() {
     let script: &[Turn] = &[
         (b"get k\r\n", &[b"ERROR\r\n"]),
         (b"incr k 1\r\n", &[b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"]),
@@ -150,7 +150,7 @@ fn a_refusal_or_an_unsendable_request_leaves_the_connection_usable() {
 }
 
 #[test]
-fn statistics_come_in_the_order_of_the_server() {
+fn statistics_keep_the_server_order() {
     let script: &[Turn] = &[
         (b"stats\r\n", &[b"STAT pid 7\r\nSTAT version 1.6", b".45\r\nEND\r\n"]),
         (b"stats items\r\n", &[b"END\r\n"]),
@@ -167,7 +167,7 @@ fn statistics_come_in_the_order_of_the_server() {
 }
 
 #[test]
-fn a_dump_shows_every_key_and_ends() {
+fn dump_lists_every_key_and_ends() {
     const LINES: &[u8] = b"key=a exp=-1 la=0 \nkey=b%20c exp=5 la=0 \nEND\r\n";
     let script: &[Turn] = &[
         (b"lru_crawler metadump all\r\n", &[b"OK\r\n", LINES]),
@@ -193,7 +193,7 @@ fn a_dump_shows_every_key_and_ends() {
 }
 
 #[test]
-fn keys_of_any_bytes_are_read_in_text_or_else_in_base64() {
+fn binary_keys_are_read_in_base64() {
     let unsendable = [b' '; 188];
     let keys: [&[u8]; 10] = [
         b"a b",
@@ -244,7 +244,7 @@ fn keys_of_any_bytes_are_read_in_text_or_else_in_base64() {
 }
 
 #[test]
-fn keys_of_any_bytes_are_peeked_at_and_a_recache_that_was_won_is_handed_back() {
+fn peek_returns_a_won_recache() {
     let long = [b'\t'; 250];
     let keys: [&[u8]; 6] = [b"plain", b"a b", b"t\t", &long, b"stale", &[b' '; 188]];
     // What is too long for base64 goes as it is.
@@ -282,7 +282,7 @@ fn keys_of_any_bytes_are_peeked_at_and_a_recache_that_was_won_is_handed_back() {
 }
 
 #[test]
-fn keys_of_any_bytes_are_stored_in_text_or_else_in_base64() {
+fn binary_keys_are_stored_in_base64() {
     let script: &[Turn] = &[
         (b"mg IA== b u\r\n", &[b"EN\r\n"]),
         (
@@ -313,7 +313,7 @@ fn keys_of_any_bytes_are_stored_in_text_or_else_in_base64() {
 
 /// The reply to the second request would pass for one to the third.
 #[test]
-fn after_a_reply_that_did_not_come_in_time_no_other_is_taken_for_it() {
+fn late_reply_is_not_taken_for_another() {
     let (address, server) = play(&[(b"get slow\r\n", &[])]);
     let read = Duration::from_millis(20);
     let mut connection = Connection::open_within(&address, Timeouts { read, ..Timeouts::default() }).unwrap();
@@ -328,7 +328,7 @@ fn after_a_reply_that_did_not_come_in_time_no_other_is_taken_for_it() {
 }
 
 #[test]
-fn what_is_no_answer_is_shown_and_ends_the_connection() {
+fn invalid_reply_is_shown_and_ends_the_connection() {
     const CASES: [(&[Turn], &str); 4] = [
         (&[(b"get k\r\n", &[b"STORED\r\n"])], "the server's reply \"STORED\" is no answer to the request"),
         (
@@ -348,7 +348,7 @@ fn what_is_no_answer_is_shown_and_ends_the_connection() {
 }
 
 #[test]
-fn frames_of_an_export_are_bounded() {
+fn export_frames_are_bounded() {
     const FULL: &[u8] = &[b'x'; 65_536];
     let script: &[Turn] = &[
         (b"todana backup\r\n", &[b"WAIT\r\nDATA 65536\r\n", FULL, b"\r\nEND\r\n"]),
@@ -379,7 +379,7 @@ fn frames_of_an_export_are_bounded() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named() {
+fn unreachable_server_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     drop(listener);

@@ -1,37 +1,39 @@
-//! The contest: the same requests for the references and for the real engine, at the same number of objects.
+//! Replays the same requests on the reference caches and on the real engine, with the same capacity in
+//! objects.
 //!
-//! The engine runs in process under a database, as behind the server: a get, and on a miss a set. It is held to the
-//! capacity by count (`capcnt`), in one shard, as a server with so little memory would be.
+//! The engine runs in process under a database, as in the server: a get, and a set after a miss. Its
+//! capacity is a count of records (`capcnt`) in one shard, as a server with that little memory has.
 
-use super::lru::Lru;
-use super::policy::Policy;
-use super::requests::Requests;
-use super::s3_fifo::S3Fifo;
-use super::sieve::Sieve;
+use super::lru::LruCache;
+use super::policy::CachePolicy;
+use super::requests::TraceRequests;
+use super::s3_fifo::S3FifoCache;
+use super::sieve::SieveCache;
 use std::io::Write;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::{Database, EngineOptions, ManualClock, Name, WorkerCounters};
 use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
 
-/// How often progress is told and the engine's records are counted, in requests.
+/// TraceRequests between two progress reports, and between two counts of the engine's records.
 const STEP: usize = 1024;
 
-/// The references, in the order of the report.
+/// The reference caches, in the order of the report.
 pub(crate) const REFERENCES: [&str; 3] = ["LRU", "S3-FIFO", "SIEVE"];
 
-/// A reference of this name.
-fn reference(name: &str, capacity: usize, keys: usize) -> Box<dyn Policy> {
+/// Returns the reference cache with this name.
+fn reference(name: &str, capacity: usize, keys: usize) -> Box<dyn CachePolicy> {
     match name {
-        "LRU" => Box::new(Lru::new(capacity, keys)),
-        "S3-FIFO" => Box::new(S3Fifo::new(capacity, keys)),
-        "SIEVE" => Box::new(Sieve::new(capacity, keys)),
+        "LRU" => Box::new(LruCache::new(capacity, keys)),
+        "S3-FIFO" => Box::new(S3FifoCache::new(capacity, keys)),
+        "SIEVE" => Box::new(SieveCache::new(capacity, keys)),
         other => unreachable!("{other} is not in REFERENCES"),
     }
 }
 
-/// Replays the requests on a reference; returns the miss ratio. `tell` hears how many more are done, now and then.
-pub(crate) fn replay(name: &str, requests: &Requests, capacity: usize, tell: &dyn Fn(u64)) -> f64 {
+/// Replays the requests on a reference cache and returns the miss ratio. Calls `tell` now and then
+/// with the number of requests done since the last call.
+pub(crate) fn replay(name: &str, requests: &TraceRequests, capacity: usize, tell: &dyn Fn(u64)) -> f64 {
     let mut policy = reference(name, capacity, requests.keys);
     let mut misses = 0;
     for step in requests.ids.chunks(STEP) {
@@ -41,9 +43,9 @@ pub(crate) fn replay(name: &str, requests: &Requests, capacity: usize, tell: &dy
     misses as f64 / requests.ids.len() as f64
 }
 
-/// What records look like to the engine, and where they fall.
+/// The sizes of the engine's records and the seed of its hash.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RecordShape {
     /// Digits of a key, with leading zeros.
     pub(crate) key_size: usize,
     /// Bytes of a value.
@@ -52,28 +54,28 @@ pub(crate) struct Shape {
     pub(crate) seed: u64,
 }
 
-/// How the engine did.
+/// The results of the engine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct EngineResult {
     pub(crate) miss_ratio: f64,
-    /// The mean number of records held once as many as the capacity were there, counted every 1024 requests; 0 if
-    /// that never came.
+    /// Mean number of records held, counted every 1024 requests once the capacity was reached; 0 if
+    /// it never was.
     pub(crate) held_mean: f64,
-    /// The most.
+    /// Highest number of records held.
     pub(crate) held_max: u64,
     pub(crate) evictions: u64,
 }
 
 /// Replays the requests on the engine.
 pub(crate) fn replay_engine(
-    requests: &Requests,
+    requests: &TraceRequests,
     capacity: usize,
-    shape: Shape,
+    shape: RecordShape,
     tell: &dyn Fn(u64),
-) -> Result<Outcome, String> {
-    let mut contestant = Contestant::new(capacity, shape).map_err(|error| error.to_string())?;
+) -> Result<EngineResult, String> {
+    let mut contestant = EngineUnderTest::new(capacity, shape).map_err(|error| error.to_string())?;
     let (mut misses, mut held_sum, mut held_times) = (0u64, 0u64, 0u64);
-    let mut outcome = Outcome::default();
+    let mut outcome = EngineResult::default();
     for step in requests.ids.chunks(STEP) {
         for &id in step {
             misses += u64::from(!contestant.request(id));
@@ -96,39 +98,39 @@ pub(crate) fn replay_engine(
 }
 
 /// The engine under a database.
-struct Contestant {
+struct EngineUnderTest {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     key: Vec<u8>,
     key_size: usize,
     value: Vec<u8>,
-    /// Why a set was refused.
+    /// The reason of the first refused set.
     error: Option<String>,
 }
 
-impl Contestant {
-    fn new(capacity: usize, shape: Shape) -> todana_core::Result<Contestant> {
+impl EngineUnderTest {
+    fn new(capacity: usize, shape: RecordShape) -> todana_core::Result<EngineUnderTest> {
         let options = EngineOptions { seed: Some(shape.seed), shards: Some(1), ..EngineOptions::default() };
         let name = Name::parse(&format!("mem:hash#capcnt={capacity}"))?;
         let engine = name.open_engine(Arc::new(SystemDisk), options)?;
         let database = Database::new(engine, Arc::new(ManualClock::new(UnixSeconds(1_000_000_000))));
         let worker_counters = database.worker_counters();
-        Ok(Contestant {
+        Ok(EngineUnderTest {
             database,
             worker_counters,
             key: Vec::new(),
             key_size: shape.key_size,
-            // No decimal number, so it is stored in so many bytes.
+            // A value that is not a decimal number is stored with exactly this many bytes.
             value: vec![b'v'; shape.value_size],
             error: None,
         })
     }
 }
 
-impl Policy for Contestant {
+impl CachePolicy for EngineUnderTest {
     fn request(&mut self, id: u32) -> bool {
         self.key.clear();
-        // A Vec takes whatever is written.
+        // Writing to a Vec cannot fail.
         let _ = write!(self.key, "{id:0width$}", width = self.key_size);
         let mut hit = false;
         let get = Operation::Get(Get { key: &self.key, ..Get::default() });
@@ -151,10 +153,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_engine_holds_as_many_records_as_the_references_and_what_fits_is_never_evicted() {
+    fn engine_holds_as_many_records_as_the_references() {
         let ids: Vec<u32> = (0..100u32).chain((0..40).cycle().take(5000)).chain(0..100).collect();
-        let requests = Requests { ids, keys: 100 };
-        let shape = Shape { key_size: 0, value_size: 8, seed: 1 };
+        let requests = TraceRequests { ids, keys: 100 };
+        let shape = RecordShape { key_size: 0, value_size: 8, seed: 1 };
         let all = replay_engine(&requests, 100, shape, &|_| {}).unwrap();
         assert_eq!((all.miss_ratio, all.held_max, all.evictions), (100.0 / 5200.0, 100, 0));
         let half = replay_engine(&requests, 50, shape, &|_| {}).unwrap();
@@ -163,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn all_requests_are_told_of() {
-        let requests = Requests { ids: (0..3000).map(|n| n % 7).collect(), keys: 7 };
+    fn progress_reports_every_request() {
+        let requests = TraceRequests { ids: (0..3000).map(|n| n % 7).collect(), keys: 7 };
         let told = std::cell::Cell::new(0);
         for name in REFERENCES {
             assert_eq!(replay(name, &requests, 7, &|more| told.set(told.get() + more)), 7.0 / 3000.0);

@@ -1,12 +1,12 @@
-//! `todana bench trace`: replays recorded requests through the engine and through reference caches that hold as many
-//! objects, and compares how many requests miss. No server, no network.
+//! `todana bench trace`: replays recorded requests through the engine and through reference caches of
+//! the same capacity in objects, and compares their miss ratios. It needs no server and no network.
 //!
 //! ```text
 //! requests   a trace file
-//! policy     what every contestant can do
-//! lru, s3_fifo, sieve (on queue)   the references: one global order over all objects
-//! contest    the replays, ours through the database and the real engine
-//! report     numbers for people and programs, charts
+//! policy     the interface of a reference cache
+//! lru, s3_fifo, sieve (on queue)   the references: one global order of all objects
+//! contest    the replays: references, and the engine under a database
+//! report     results as a table, as JSON and as charts
 //! ```
 
 mod contest;
@@ -21,10 +21,10 @@ mod sieve;
 use crate::BenchError;
 use crate::chart::PlotFile;
 use crate::progress::progress;
-use contest::{Outcome, REFERENCES, Shape};
+use contest::{EngineResult, REFERENCES, RecordShape};
 use indicatif::ProgressBar;
-use report::{Cell, Report, Trace};
-pub use requests::Requests;
+use report::{CapacityResult, TraceReport, TraceResult};
+pub use requests::TraceRequests;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -56,31 +56,32 @@ pub struct TraceOptions {
     /// The traces
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Capacities in percent of the trace's keys, after the files
+    /// Capacities in percent of the trace's keys; give them after the files
     #[arg(long, value_name = "PERCENT", num_args = 1.., value_delimiter = ',', default_values = ["0.1", "1", "3", "10"], value_parser = percent)]
     capacity: Vec<f64>,
-    /// Replay only the first so many requests
+    /// Replay only the first N requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// Digits of a key: the number of the object with leading zeros; 0 for as many as it needs
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=250))]
     key_size: u8,
-    /// Bytes of a value. With the keys it decides how many records share a bucket, and so which compete
+    /// Bytes of a value. Key and value size decide how many records share a bucket and compete for
+    /// it
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     value_size: u32,
-    /// How often the engine replays, each time with another seed of its hash; figures are means
+    /// Replays on the engine, each with another seed of its hash; figures are means
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
     /// The first of these seeds
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Threads, each for one replay at a time [default: one a core]
+    /// Threads, each of which runs one replay at a time [default: number of cores]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Write the results as JSON; - is standard output
+    /// Write the results as JSON; - means standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results: an .html page, or an .svg picture
+    /// Draw the results as an .html page or an .svg picture
     #[arg(long, value_name = "FILE")]
     plot: Option<PlotFile>,
 }
@@ -92,35 +93,35 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One replay to be done: who, and at which capacity.
+/// A replay to run: its subject and its capacity.
 #[derive(Clone, Copy)]
-enum Job {
-    /// The index of the cell, and of the reference.
+enum ReplayJob {
+    /// The index of the capacity, and of the reference cache.
     Reference(usize, usize),
-    /// The index of the cell, and the round.
+    /// The index of the capacity, and the round.
     Engine(usize, usize),
 }
 
 /// Replays one trace at all capacities.
-fn replay(options: &TraceOptions, path: &Path, requests: &Requests) -> Result<Trace, BenchError> {
+fn replay(options: &TraceOptions, path: &Path, requests: &TraceRequests) -> Result<TraceResult, BenchError> {
     let rounds = usize::from(options.rounds);
-    let mut cells: Vec<Cell> = options
+    let mut cells: Vec<CapacityResult> = options
         .capacity
         .iter()
-        .map(|&percent| Cell {
+        .map(|&percent| CapacityResult {
             percent,
             capacity: requests.capacity(percent),
             references: vec![0.0; REFERENCES.len()],
-            rounds: vec![Outcome::default(); rounds],
+            rounds: vec![EngineResult::default(); rounds],
         })
         .collect();
-    // The engine's first: they take the longest.
+    // The engine's jobs come first, because they take longest.
     let mut jobs = Vec::new();
     for cell in 0..cells.len() {
-        jobs.extend((0..rounds).map(|round| Job::Engine(cell, round)));
+        jobs.extend((0..rounds).map(|round| ReplayJob::Engine(cell, round)));
     }
     for cell in 0..cells.len() {
-        jobs.extend((0..REFERENCES.len()).map(|index| Job::Reference(cell, index)));
+        jobs.extend((0..REFERENCES.len()).map(|index| ReplayJob::Reference(cell, index)));
     }
     let bar = progress(
         requests.ids.len() as u64 * jobs.len() as u64,
@@ -131,21 +132,21 @@ fn replay(options: &TraceOptions, path: &Path, requests: &Requests) -> Result<Tr
     bar.finish_and_clear();
     for (job, outcome) in done.map_err(BenchError::Failed)? {
         match job {
-            Job::Reference(cell, index) => cells[cell].references[index] = outcome.miss_ratio,
-            Job::Engine(cell, round) => cells[cell].rounds[round] = outcome,
+            ReplayJob::Reference(cell, index) => cells[cell].references[index] = outcome.miss_ratio,
+            ReplayJob::Engine(cell, round) => cells[cell].rounds[round] = outcome,
         }
     }
-    Ok(Trace { name: name_of(path), requests: requests.ids.len(), keys: requests.keys, cells })
+    Ok(TraceResult { name: name_of(path), requests: requests.ids.len(), keys: requests.keys, cells })
 }
 
-/// Does the jobs in several threads; the first failure ends it.
+/// Runs the jobs in several threads. The first failure ends them all.
 fn work_off(
     options: &TraceOptions,
-    requests: &Requests,
-    cells: &[Cell],
-    jobs: &[Job],
+    requests: &TraceRequests,
+    cells: &[CapacityResult],
+    jobs: &[ReplayJob],
     bar: &ProgressBar,
-) -> Result<Vec<(Job, Outcome)>, String> {
+) -> Result<Vec<(ReplayJob, EngineResult)>, String> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Ok(Vec::new()));
     let work = || {
@@ -170,15 +171,15 @@ fn work_off(
 }
 
 impl TraceOptions {
-    /// Replays all traces and shows what came of it. Fails when one cannot be read.
+    /// Replays all traces and prints the results. Fails if a trace cannot be read.
     pub fn run(&self) -> Result<(), BenchError> {
         let mut traces = Vec::new();
         for path in &self.files {
-            let requests = Requests::read(path, self.requests)
+            let requests = TraceRequests::read(path, self.requests)
                 .map_err(|error| BenchError::Failed(format!("{}: {error}", path.display())))?;
             traces.push(replay(self, path, &requests)?);
         }
-        let report = Report { work: self.work(), traces };
+        let report = TraceReport { work: self.work(), traces };
         let json = || report.json().map_err(|error| BenchError::Failed(error.to_string()));
         if self.json.as_deref() == Some(Path::new("-")) {
             write!(std::io::stdout(), "{}", json()?)?;
@@ -198,18 +199,18 @@ impl TraceOptions {
 
     fn carry_out(
         &self,
-        job: Job,
-        requests: &Requests,
-        cells: &[Cell],
+        job: ReplayJob,
+        requests: &TraceRequests,
+        cells: &[CapacityResult],
         tell: &dyn Fn(u64),
-    ) -> Result<Outcome, String> {
+    ) -> Result<EngineResult, String> {
         match job {
-            Job::Reference(cell, index) => {
+            ReplayJob::Reference(cell, index) => {
                 let miss_ratio = contest::replay(REFERENCES[index], requests, cells[cell].capacity, tell);
-                Ok(Outcome { miss_ratio, ..Outcome::default() })
+                Ok(EngineResult { miss_ratio, ..EngineResult::default() })
             }
-            Job::Engine(cell, round) => {
-                let shape = Shape {
+            ReplayJob::Engine(cell, round) => {
+                let shape = RecordShape {
                     key_size: usize::from(self.key_size),
                     value_size: self.value_size as usize,
                     seed: self.seed.wrapping_add(round as u64),
@@ -219,7 +220,7 @@ impl TraceOptions {
         }
     }
 
-    /// What the figures depend on besides the traces.
+    /// Returns the parameters that the figures depend on besides the traces.
     fn work(&self) -> serde_json::Value {
         serde_json::json!({
             "requests": self.requests,

@@ -1,13 +1,14 @@
-//! What every contestant of a replay can do: our engine and the references in `lru`, `s3_fifo` and `sieve`.
+//! The interface of the reference caches in `lru`, `s3_fifo` and `sieve`.
 
-/// A cache of objects without bytes, bounded by their number.
-pub(crate) trait Policy {
-    /// Asks for an object; true if it was there. A miss brings it in, and may cost another its place.
+/// A cache of objects without contents, bounded by their number.
+pub(crate) trait CachePolicy {
+    /// TraceRequests an object. Returns true if the cache held it; otherwise the cache adds it and may
+    /// evict another.
     fn request(&mut self, id: u32) -> bool;
 }
 
-/// Replays requests; returns how many missed.
+/// Replays requests and returns those that missed.
 #[cfg(test)]
-pub(crate) fn misses(policy: &mut dyn Policy, ids: &[u32]) -> Vec<u32> {
+pub(crate) fn misses(policy: &mut dyn CachePolicy, ids: &[u32]) -> Vec<u32> {
     ids.iter().copied().filter(|&id| !policy.request(id)).collect()
 }

@@ -1,9 +1,10 @@
-//! A queue of object ids from which one in the middle can be taken: a doubly linked list in arrays, indexed by id.
+//! A queue of object IDs that supports removal from the middle: a doubly linked list in arrays,
+//! indexed by ID.
 
 const NONE: u32 = u32::MAX;
 
-/// The queue. An id is in it at most once.
-pub(crate) struct Queue {
+/// A queue that holds each ID at most once.
+pub(crate) struct IdQueue {
     /// The neighbour towards the newest end.
     newer: Vec<u32>,
     /// The neighbour towards the oldest end.
@@ -14,10 +15,10 @@ pub(crate) struct Queue {
     len: usize,
 }
 
-impl Queue {
-    /// An empty queue for ids below `ids`.
-    pub(crate) fn new(ids: usize) -> Queue {
-        Queue {
+impl IdQueue {
+    /// Creates an empty queue for IDs below `ids`.
+    pub(crate) fn new(ids: usize) -> IdQueue {
+        IdQueue {
             newer: vec![NONE; ids],
             older: vec![NONE; ids],
             holds: vec![false; ids],
@@ -39,13 +40,13 @@ impl Queue {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
-    /// The one that came next after this.
+    /// Returns the ID that was added after `id`.
     pub(crate) fn newer_than(&self, id: u32) -> Option<u32> {
         let newer = self.newer[id as usize];
         (newer != NONE).then_some(newer)
     }
 
-    /// Adds an id that is not there, as the newest.
+    /// Adds an ID as the newest. The queue must not hold it.
     pub(crate) fn push(&mut self, id: u32) {
         debug_assert!(!self.holds(id));
         self.older[id as usize] = self.newest;
@@ -59,7 +60,7 @@ impl Queue {
         self.len += 1;
     }
 
-    /// Takes out an id that is there.
+    /// Removes an ID. The queue must hold it.
     pub(crate) fn remove(&mut self, id: u32) {
         debug_assert!(self.holds(id));
         let (newer, older) = (self.newer[id as usize], self.older[id as usize]);
@@ -75,7 +76,7 @@ impl Queue {
         self.len -= 1;
     }
 
-    /// Takes out the oldest.
+    /// Removes and returns the oldest ID.
     pub(crate) fn pop(&mut self) -> Option<u32> {
         let oldest = self.oldest()?;
         self.remove(oldest);
@@ -88,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_leave_in_order_wherever_others_are_taken_out() {
+    fn ids_leave_in_order_after_removals() {
         for removed in 0..4 {
-            let mut queue = Queue::new(4);
+            let mut queue = IdQueue::new(4);
             (0..4).for_each(|id| queue.push(id));
             queue.remove(removed);
             assert!(!queue.holds(removed));

@@ -1,29 +1,29 @@
-//! The results of a contest, for people and for programs.
+//! The results of `todana bench trace`, as a table, as JSON and as charts.
 
-use super::contest::{Outcome, REFERENCES};
+use super::contest::{EngineResult, REFERENCES};
 use crate::chart::{self, Axis, Curve, Heading};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// Capacities below this are too small to say much; the summary leaves them out.
+/// The summary excludes capacities below this, because they are too small to be meaningful.
 const SUMMARY_FROM_PERCENT: f64 = 1.0;
-/// What the engine is called.
+/// Name of the engine in tables and charts.
 const ENGINE: &str = "todana";
 
-/// Everyone's miss ratios at one capacity.
+/// The miss ratios of all caches at one capacity.
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub(crate) struct CapacityResult {
     pub(crate) percent: f64,
-    /// In records.
+    /// Capacity in records.
     pub(crate) capacity: usize,
     /// In the order of [`REFERENCES`].
     pub(crate) references: Vec<f64>,
     /// The engine's rounds, each with another hash seed.
-    pub(crate) rounds: Vec<Outcome>,
+    pub(crate) rounds: Vec<EngineResult>,
 }
 
-impl Cell {
-    fn mean(&self, of: fn(&Outcome) -> f64) -> f64 {
+impl CapacityResult {
+    fn mean(&self, of: fn(&EngineResult) -> f64) -> f64 {
         self.rounds.iter().map(of).sum::<f64>() / self.rounds.len().max(1) as f64
     }
 
@@ -35,49 +35,50 @@ impl Cell {
         self.rounds.iter().map(|round| round.held_max).max().unwrap_or(0)
     }
 
-    /// The engine's miss ratio by that of a reference.
+    /// Returns the engine's miss ratio divided by that of a reference.
     fn relative_to(&self, reference: &str) -> f64 {
         let index = REFERENCES.iter().position(|name| *name == reference).expect("one of REFERENCES");
         self.miss_ratio() / self.references[index]
     }
 }
 
-/// One trace.
+/// The results of one trace.
 #[derive(Clone, Debug)]
-pub(crate) struct Trace {
+pub(crate) struct TraceResult {
     pub(crate) name: String,
     pub(crate) requests: usize,
     pub(crate) keys: usize,
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<CapacityResult>,
 }
 
-/// All traces.
+/// The results of all traces.
 #[derive(Debug)]
-pub(crate) struct Report {
-    /// What the figures depend on besides the traces.
+pub(crate) struct TraceReport {
+    /// The parameters that the figures depend on besides the traces.
     pub(crate) work: Value,
-    pub(crate) traces: Vec<Trace>,
+    pub(crate) traces: Vec<TraceResult>,
 }
 
-impl Report {
-    /// The engine's miss ratio by that of a reference, for each cell that counts.
+impl TraceReport {
+    /// Returns the engine's miss ratio divided by that of a reference, for each capacity in the
+    /// summary.
     fn ratios(&self, reference: &str) -> Vec<f64> {
         let cells = self.traces.iter().flat_map(|trace| &trace.cells);
         let counting = cells.filter(|cell| cell.percent >= SUMMARY_FROM_PERCENT);
         counting.map(|cell| cell.relative_to(reference)).collect()
     }
 
-    /// Mean and greatest of these ratios; `None` without any.
+    /// Returns the mean and the maximum of these ratios, or `None` if there are none.
     fn summary(&self, reference: &str) -> Option<(f64, f64)> {
         let ratios = self.ratios(reference);
         let greatest = ratios.iter().copied().reduce(f64::max)?;
         Some((ratios.iter().sum::<f64>() / ratios.len() as f64, greatest))
     }
 
-    /// A table for each trace, and a summary.
+    /// Returns a table for each trace, and a summary.
     pub(crate) fn table(&self) -> String {
         let mut out = String::new();
-        // A String takes whatever is written.
+        // Writing to a String cannot fail.
         let mut put = |line: String| {
             let _ = writeln!(out, "{}", line.trim_end());
         };
@@ -117,15 +118,15 @@ impl Report {
         out
     }
 
-    /// All figures.
+    /// Returns all figures.
     pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
-        let cell = |cell: &Cell| {
+        let cell = |cell: &CapacityResult| {
             let references: Map<String, Value> = REFERENCES
                 .iter()
                 .zip(&cell.references)
                 .map(|(name, ratio)| (name.to_string(), (*ratio).into()))
                 .collect();
-            let round = |round: &Outcome| {
+            let round = |round: &EngineResult| {
                 json!({
                     "miss_ratio": round.miss_ratio,
                     "held_mean": round.held_mean,
@@ -143,7 +144,7 @@ impl Report {
                 "rounds": cell.rounds.iter().map(round).collect::<Vec<_>>(),
             })
         };
-        let trace = |trace: &Trace| {
+        let trace = |trace: &TraceResult| {
             json!({
                 "file": trace.name,
                 "requests": trace.requests,
@@ -167,14 +168,14 @@ impl Report {
         serde_json::to_string_pretty(&whole).map(|text| text + "\n")
     }
 
-    /// A chart for each trace: miss ratio by capacity.
+    /// Returns a chart of miss ratio by capacity for each trace.
     pub(crate) fn charts(&self) -> Vec<String> {
-        let chart = |trace: &Trace| {
-            let curve = |name: &str, of: &dyn Fn(&Cell) -> f64| {
+        let chart = |trace: &TraceResult| {
+            let curve = |name: &str, of: &dyn Fn(&CapacityResult) -> f64| {
                 let points = trace.cells.iter().map(|cell| (cell.percent, 100.0 * of(cell)));
                 Curve::whole(name, points.collect())
             };
-            let mut curves = vec![curve(ENGINE, &Cell::miss_ratio)];
+            let mut curves = vec![curve(ENGINE, &CapacityResult::miss_ratio)];
             for (index, name) in REFERENCES.iter().enumerate() {
                 curves.push(curve(name, &|cell| cell.references[index]));
             }
@@ -203,9 +204,9 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
-        let round = |miss_ratio| Outcome { miss_ratio, held_mean: 9.5, held_max: 10, evictions: 3 };
-        let cell = |percent, lru, rounds: [f64; 2]| Cell {
+    fn report() -> TraceReport {
+        let round = |miss_ratio| EngineResult { miss_ratio, held_mean: 9.5, held_max: 10, evictions: 3 };
+        let cell = |percent, lru, rounds: [f64; 2]| CapacityResult {
             percent,
             capacity: percent as usize,
             references: vec![lru, 0.4, 0.45],
@@ -213,14 +214,14 @@ mod tests {
         };
         let cells =
             vec![cell(0.1, 0.9, [0.9, 0.9]), cell(1.0, 0.5, [0.42, 0.38]), cell(10.0, 0.4, [0.44, 0.44])];
-        Report {
+        TraceReport {
             work: json!({ "seed": 1 }),
-            traces: vec![Trace { name: "a<b".into(), requests: 1000, keys: 100, cells }],
+            traces: vec![TraceResult { name: "a<b".into(), requests: 1000, keys: 100, cells }],
         }
     }
 
     #[test]
-    fn the_summary_compares_the_means_of_the_rounds_from_one_percent_on() {
+    fn summary_compares_means_from_one_percent_capacity() {
         assert_eq!(
             report().summary("S3-FIFO").map(|(mean, most)| (round(mean), round(most))),
             Some((1.05, 1.1))
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_each_capacity_and_what_was_held() {
+    fn table_shows_capacities_and_records_held() {
         let table = report().table();
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(lines[0], "a<b: 1000 requests, 100 keys; miss ratios in %");
@@ -247,11 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_has_a_curve_for_each_contestant() {
+    fn chart_has_a_curve_for_each_cache() {
         let charts = report().charts();
         assert_eq!(charts.len(), 1);
         assert_eq!(charts[0].matches("<polyline").count(), 4);
-        // From 0.1 to 10 %, 90 % to 44 % of an axis that ends at 100 %; each point is marked.
+        // The curve goes from 90 % at a capacity of 0.1 % to 44 % at 10 %, on an axis that ends at
+        // 100 %, and each point is marked.
         assert!(charts[0].contains("points=\"80.0,88.6 400.0,211.6 720.0,201.8\""), "{charts:?}");
         assert_eq!(charts[0].matches("<circle").count(), 12);
         assert!(charts[0].contains("a&lt;b") && !charts[0].contains("a<b"));

@@ -1,41 +1,45 @@
-//! A trace file: object ids in the order in which they were asked for, each a little-endian u32, as they are or
-//! compressed with zstd.
+//! A trace file: object IDs in the order of their requests, each a little-endian u32. The file may
+//! be compressed with zstd.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// What a file of zstd begins with.
+/// First bytes of a zstd file.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// More requests (256 MiB in memory) are not read unless their number is given: a small compressed file can hold very many.
+/// Maximum number of requests read (256 MiB in memory) unless a limit is given, because a small
+/// compressed file can contain very many.
 pub(crate) const REQUESTS_MAX: u64 = 1 << 26;
 
 /// The requests of a trace.
 #[derive(Debug)]
-pub struct Requests {
-    /// The objects, renumbered from 0 on in the order of their first request.
+pub struct TraceRequests {
+    /// The objects, renumbered from 0 in the order of their first request.
     pub(crate) ids: Vec<u32>,
-    /// How many objects there are.
+    /// Number of distinct objects.
     pub(crate) keys: usize,
 }
 
-impl Requests {
-    /// Reads a file, or the first `limit` requests of it.
-    pub(crate) fn read(path: &Path, limit: Option<u64>) -> io::Result<Requests> {
+impl TraceRequests {
+    /// Reads a file, or its first `limit` requests.
+    pub(crate) fn read(path: &Path, limit: Option<u64>) -> io::Result<TraceRequests> {
         let mut input = BufReader::with_capacity(1 << 16, File::open(path)?);
         let mut start = Vec::new();
         input.by_ref().take(ZSTD_MAGIC.len() as u64).read_to_end(&mut start)?;
         let is_compressed = start == ZSTD_MAGIC;
         let whole = io::Cursor::new(start).chain(input);
         if is_compressed {
-            Requests::from_bytes(&mut BufReader::with_capacity(1 << 16, zstd::Decoder::new(whole)?), limit)
+            TraceRequests::from_bytes(
+                &mut BufReader::with_capacity(1 << 16, zstd::Decoder::new(whole)?),
+                limit,
+            )
         } else {
-            Requests::from_bytes(&mut BufReader::with_capacity(1 << 16, whole), limit)
+            TraceRequests::from_bytes(&mut BufReader::with_capacity(1 << 16, whole), limit)
         }
     }
 
-    fn from_bytes(input: &mut dyn Read, limit: Option<u64>) -> io::Result<Requests> {
+    fn from_bytes(input: &mut dyn Read, limit: Option<u64>) -> io::Result<TraceRequests> {
         let invalid = |message: String| io::Error::new(ErrorKind::InvalidData, message);
         let mut numbers = HashMap::new();
         let mut ids = Vec::new();
@@ -57,27 +61,27 @@ impl Requests {
         if ids.is_empty() {
             return Err(invalid("no requests".into()));
         }
-        Ok(Requests { ids, keys: numbers.len() })
+        Ok(TraceRequests { ids, keys: numbers.len() })
     }
 
-    /// Requests for objects of any numbers.
-    pub(crate) fn numbered(objects: impl IntoIterator<Item = u32>) -> Requests {
+    /// Renumbers requests for arbitrary object IDs.
+    pub(crate) fn numbered(objects: impl IntoIterator<Item = u32>) -> TraceRequests {
         let mut numbers = HashMap::new();
         let number = |object| {
             let next = numbers.len() as u32;
             *numbers.entry(object).or_insert(next)
         };
         let ids = objects.into_iter().map(number).collect();
-        Requests { ids, keys: numbers.len() }
+        TraceRequests { ids, keys: numbers.len() }
     }
 
-    /// The part of the keys, at least one of them.
+    /// Returns `percent` of the number of keys, at least 1.
     pub(crate) fn capacity(&self, percent: f64) -> usize {
         ((self.keys as f64 * percent / 100.0).round() as usize).max(1)
     }
 }
 
-/// Fills the buffer, or as much of it as there is.
+/// Fills the buffer as far as the input reaches.
 fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -95,10 +99,10 @@ fn read_up_to(input: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8], limit: Option<u64>) -> io::Result<Requests> {
+    fn read(bytes: &[u8], limit: Option<u64>) -> io::Result<TraceRequests> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
-        Requests::read(file.path(), limit)
+        TraceRequests::read(file.path(), limit)
     }
 
     fn bytes(ids: &[u32]) -> Vec<u8> {
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_renumbered_by_first_request_compressed_or_not() {
+    fn ids_are_renumbered_by_first_request() {
         let plain = bytes(&[700, 5, 700, 4_000_000_000, 5]);
         for content in [plain.clone(), zstd::encode_all(&plain[..], 3).unwrap()] {
             let requests = read(&content, None).unwrap();
@@ -117,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_trace_is_refused_with_a_reason() {
+    fn invalid_trace_file_is_refused_with_a_reason() {
         let reason = |bytes: &[u8]| read(bytes, None).unwrap_err().to_string();
         assert_eq!(reason(b""), "no requests");
         assert_eq!(reason(b"abc"), "3 bytes after the last whole id");
@@ -129,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_is_a_rounded_part_of_the_keys_and_never_none() {
-        let requests = Requests { ids: vec![0], keys: 13_756 };
+    fn capacity_is_rounded_and_at_least_one() {
+        let requests = TraceRequests { ids: vec![0], keys: 13_756 };
         assert_eq!(
             [0.001, 0.1, 1.0, 3.0, 10.0].map(|percent| requests.capacity(percent)),
             [1, 14, 138, 413, 1376]

@@ -1,35 +1,36 @@
-//! S3-FIFO (Yang and others, SOSP 2023) with the paper's parameters: a small queue of a tenth, a main queue of the rest,
-//! and a ghost queue that remembers as many ids as the main queue has room for.
+//! S3-FIFO (Yang and others, SOSP 2023) with the paper's parameters: a small queue with a tenth of the
+//! capacity, a main queue with the rest, and a ghost queue of as many IDs as the main queue holds.
 //!
-//! New objects go to the small queue, remembered ones to the main queue. From the small queue goes to main what was
-//! used more than once since it came, the rest is remembered only. From the main queue goes what was not used since it
-//! was last looked at; the rest goes round once more, one use less on its account.
+//! New objects enter the small queue; objects in the ghost queue enter the main queue. An object that
+//! leaves the small queue moves to the main queue if it was used more than once, else its ID moves to
+//! the ghost queue. The main queue evicts objects whose use count is 0 and reinserts the others with
+//! their count reduced by one.
 
-use super::policy::Policy;
-use super::queue::Queue;
+use super::policy::CachePolicy;
+use super::queue::IdQueue;
 
-/// Uses are counted up to this.
+/// Maximum of the use count.
 const USES_MAX: u8 = 3;
-/// So many uses lead from the small queue to the main one.
+/// Uses that move an object from the small queue to the main queue.
 const USES_TO_MAIN: u8 = 2;
 
-/// S3-FIFO.
-pub(crate) struct S3Fifo {
-    small: Queue,
-    main: Queue,
-    ghosts: Queue,
+/// A cache with the S3-FIFO policy.
+pub(crate) struct S3FifoCache {
+    small: IdQueue,
+    main: IdQueue,
+    ghosts: IdQueue,
     uses: Vec<u8>,
     capacity: usize,
     small_capacity: usize,
 }
 
-impl S3Fifo {
-    /// For ids below `ids`.
-    pub(crate) fn new(capacity: usize, ids: usize) -> S3Fifo {
-        S3Fifo {
-            small: Queue::new(ids),
-            main: Queue::new(ids),
-            ghosts: Queue::new(ids),
+impl S3FifoCache {
+    /// Creates a cache for IDs below `ids`.
+    pub(crate) fn new(capacity: usize, ids: usize) -> S3FifoCache {
+        S3FifoCache {
+            small: IdQueue::new(ids),
+            main: IdQueue::new(ids),
+            ghosts: IdQueue::new(ids),
             uses: vec![0; ids],
             capacity,
             small_capacity: (capacity / 10).max(1),
@@ -43,13 +44,14 @@ impl S3Fifo {
         }
     }
 
-    /// False if all went to the main queue.
+    /// Evicts from the small queue. Returns false if all its objects moved to the main queue.
     fn evict_small(&mut self) -> bool {
         while let Some(id) = self.small.pop() {
             if self.uses[id as usize] >= USES_TO_MAIN {
                 self.uses[id as usize] = 0;
                 self.main.push(id);
-                // What went to main may have left the small queue within its bounds.
+                // The objects that moved to the main queue may have brought the small queue within
+                // its capacity.
                 if self.small.len() < self.small_capacity {
                     return false;
                 }
@@ -80,14 +82,14 @@ impl S3Fifo {
     }
 }
 
-impl Policy for S3Fifo {
+impl CachePolicy for S3FifoCache {
     fn request(&mut self, id: u32) -> bool {
         if self.small.holds(id) || self.main.holds(id) {
             let uses = &mut self.uses[id as usize];
             *uses = (*uses + 1).min(USES_MAX);
             return true;
         }
-        // Before the eviction, which may put out the ghost.
+        // Checked before the eviction, which may drop the ghost.
         let is_remembered = self.ghosts.holds(id);
         if is_remembered {
             self.ghosts.remove(id);
@@ -110,29 +112,29 @@ mod tests {
     use super::*;
     use crate::trace::policy::misses;
 
-    fn content(queue: &Queue) -> Vec<u32> {
+    fn content(queue: &IdQueue) -> Vec<u32> {
         std::iter::successors(queue.oldest(), |id| queue.newer_than(*id)).collect()
     }
 
     #[test]
-    fn only_what_was_used_twice_goes_to_main_and_the_rest_is_remembered() {
+    fn only_objects_used_twice_enter_the_main_queue() {
         // Capacity 3: one in the small queue, two in main, two ghosts.
-        let mut cache = S3Fifo::new(3, 9);
+        let mut cache = S3FifoCache::new(3, 9);
         misses(&mut cache, &[0, 1, 2, 0, 0, 1]);
         assert_eq!(content(&cache.small), [0, 1, 2]);
-        // 0 was used twice: to main. 1 once: out, remembered.
+        // 0 was used twice and moves to the main queue. 1 was used once and becomes a ghost.
         assert_eq!(misses(&mut cache, &[3]), [3]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![2, 3], vec![0]));
         assert_eq!(content(&cache.ghosts), [1]);
-        // 1 is remembered and comes to main; 2 leaves.
+        // 1 is a ghost and enters the main queue; 2 is evicted.
         assert_eq!(misses(&mut cache, &[1]), [1]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![3], vec![0, 1]));
         assert_eq!(content(&cache.ghosts), [2]);
     }
 
     #[test]
-    fn a_scan_passes_through_the_small_queue() {
-        let mut cache = S3Fifo::new(3, 9);
+    fn scan_passes_through_the_small_queue() {
+        let mut cache = S3FifoCache::new(3, 9);
         misses(&mut cache, &[0, 1, 0, 0, 1, 1, 2]);
         assert_eq!(misses(&mut cache, &[3, 4, 5, 6, 7, 0, 1]), [3, 4, 5, 6, 7]);
         assert_eq!(content(&cache.main), [0, 1]);
@@ -140,15 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn in_main_each_use_is_worth_one_more_round() {
-        let mut cache = S3Fifo::new(3, 9);
-        // 0, 1 and 2 all go to main when 3 comes; the used ones lose a use each, and 0, first again without one, goes.
+    fn main_queue_spends_one_use_per_round() {
+        let mut cache = S3FifoCache::new(3, 9);
+        // 0, 1 and 2 all move to the main queue when 3 arrives. The used ones lose one use each; 0
+        // reaches zero first and is evicted.
         misses(&mut cache, &[0, 1, 2, 0, 0, 1, 1, 2, 2, 3]);
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![3], vec![1, 2]));
-        // What leaves main is not remembered.
+        // Objects evicted from the main queue do not become ghosts.
         assert!(content(&cache.ghosts).is_empty());
         misses(&mut cache, &[1, 3, 3, 4]);
-        // 3 goes to main and the small queue is empty: main gives up 2, as 1 was used.
+        // 3 moves to the main queue and the small queue is empty. The main queue evicts 2, because
+        // 1 was used.
         assert_eq!((content(&cache.small), content(&cache.main)), (vec![4], vec![3, 1]));
     }
 }

@@ -1,22 +1,23 @@
-//! SIEVE (Zhang and others, NSDI 2024): a queue in order of arrival and a hand that moves from old to new. What was
-//! used since the hand last came by stays where it is; the first that was not goes.
+//! SIEVE (Zhang and others, NSDI 2024): a queue in order of arrival and a hand that moves from old
+//! to new. The hand passes objects that were used since its last visit and evicts the first that
+//! was not.
 
-use super::policy::Policy;
-use super::queue::Queue;
+use super::policy::CachePolicy;
+use super::queue::IdQueue;
 
-/// SIEVE.
-pub(crate) struct Sieve {
-    queue: Queue,
+/// A cache with the SIEVE policy.
+pub(crate) struct SieveCache {
+    queue: IdQueue,
     visited: Vec<bool>,
-    /// Where the hand looks next; `None`: at the oldest.
+    /// The next object that the hand visits; `None` means the oldest.
     hand: Option<u32>,
     capacity: usize,
 }
 
-impl Sieve {
-    /// For ids below `ids`.
-    pub(crate) fn new(capacity: usize, ids: usize) -> Sieve {
-        Sieve { queue: Queue::new(ids), visited: vec![false; ids], hand: None, capacity }
+impl SieveCache {
+    /// Creates a cache for IDs below `ids`.
+    pub(crate) fn new(capacity: usize, ids: usize) -> SieveCache {
+        SieveCache { queue: IdQueue::new(ids), visited: vec![false; ids], hand: None, capacity }
     }
 
     fn evict(&mut self) {
@@ -30,7 +31,7 @@ impl Sieve {
     }
 }
 
-impl Policy for Sieve {
+impl CachePolicy for SieveCache {
     fn request(&mut self, id: u32) -> bool {
         if self.queue.holds(id) {
             self.visited[id as usize] = true;
@@ -50,17 +51,18 @@ mod tests {
     use crate::trace::policy::misses;
 
     #[test]
-    fn the_hand_spares_what_was_used_and_goes_on_where_it_stopped() {
-        // 0* 1 2: 3 clears 0 and puts out 1, the hand is at 2. 4 puts out 2. The hand is at 3, which was used: 5 clears
-        // 3 and puts out 4. Left: 0 3 5.
-        let missed = misses(&mut Sieve::new(3, 6), &[0, 1, 2, 0, 3, 4, 3, 5, 0, 3, 5]);
+    fn hand_spares_used_objects_and_keeps_its_position() {
+        // 0 was used. 3 clears 0 and evicts 1, and the hand is at 2. 4 evicts 2, and the hand is at
+        // 3, which was used. 5 clears 3 and evicts 4. The cache holds 0 3 5.
+        let missed = misses(&mut SieveCache::new(3, 6), &[0, 1, 2, 0, 3, 4, 3, 5, 0, 3, 5]);
         assert_eq!(missed, [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
-    fn behind_the_newest_the_hand_begins_anew_at_the_oldest() {
-        // All are used: 3 clears them all, comes back to the oldest and puts out 0. 1 and 2 are clear now: 0 puts out 1.
-        let missed = misses(&mut Sieve::new(3, 4), &[0, 1, 2, 0, 1, 2, 3, 0, 2, 3]);
+    fn hand_wraps_from_newest_to_oldest() {
+        // All were used: 3 clears them all, returns to the oldest and evicts 0. Now 1 and 2 are
+        // clear, so 0 evicts 1.
+        let missed = misses(&mut SieveCache::new(3, 4), &[0, 1, 2, 0, 1, 2, 3, 0, 2, 3]);
         assert_eq!(missed, [0, 1, 2, 3, 0]);
     }
 }
