@@ -5,7 +5,7 @@ use crate::amount::amount;
 use crate::command_target::{CommandTarget, LocalDatabase};
 use crate::server_options::ServerOptions;
 use todana_bench::{
-    BenchError, LoadOptions, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP, LoadTarget,
+    BenchError, LoadOptions, LoadTarget, MEMORY_AFTER_HELP, MemoryOptions, ReplayOptions, TRACE_AFTER_HELP,
     TraceOptions,
 };
 use todana_client::{Address, Connection, Destination};
