@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::SizeClass;
-use todana_engine::{Cause, Departure};
+use todana_engine::{Departure, DepartureCause};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, size_class};
 
 /// What is counted of each class.
@@ -54,7 +54,7 @@ impl ClassLedger {
     pub(crate) fn count(&self, departure: &Departure) {
         let class = class_of(departure.plain_size);
         let unread = match departure.cause {
-            Cause::Evicted { by_write } => {
+            DepartureCause::Evicted { by_write } => {
                 self.add(class, ClassEvent::Evicted, 1);
                 self.add(class, ClassEvent::EvictedWithExpiry, departure.expires.into());
                 self.add(class, ClassEvent::EvictedByWrite, by_write.into());
@@ -64,8 +64,8 @@ impl ClassLedger {
                 ClassEvent::EvictedUnread
             }
             cause => {
-                self.add(class, ClassEvent::Displaced, (cause == Cause::Displaced).into());
-                self.add(class, ClassEvent::Swept, (cause == Cause::Swept).into());
+                self.add(class, ClassEvent::Displaced, (cause == DepartureCause::Displaced).into());
+                self.add(class, ClassEvent::Swept, (cause == DepartureCause::Swept).into());
                 ClassEvent::ExpiredUnread
             }
         };
