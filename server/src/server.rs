@@ -9,8 +9,8 @@ use crate::databases::{self, Databases, Kept, Making, Persistence, failed, when_
 use crate::handle::{Handle, Stopping};
 use crate::lifecycle::Lifecycle;
 use crate::observation::Observation;
-use crate::observation::admin::{self, Admin, Ending};
-use crate::observation::roster::Roster;
+use crate::observation::admin::{self, AdminListener, AdminStopper};
+use crate::observation::connection_table::ConnectionTable;
 use crate::options::{DataPlace, Options};
 use crate::pid_file::PidFile;
 use crate::process;
@@ -56,7 +56,7 @@ pub struct Server {
     tcp_addresses: Vec<SocketAddr>,
     /// Removed when the server ends.
     pid_file: Option<PidFile>,
-    admin: Option<Pages>,
+    admin: Option<AdminState>,
     udp_addresses: Vec<SocketAddr>,
     /// What keeps each database.
     kept: Vec<Kept>,
@@ -65,22 +65,22 @@ pub struct Server {
 }
 
 /// The pages for monitoring.
-enum Pages {
+enum AdminState {
     /// They have their sockets.
-    Bound(Admin),
-    Answering(Answering),
+    Bound(AdminListener),
+    AdminThread(AdminThread),
 }
 
 /// The thread that answers for them. It ends when this is dropped.
-struct Answering {
-    ending: Ending,
+struct AdminThread {
+    stopper: AdminStopper,
     addresses: Vec<SocketAddr>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Answering {
+impl Drop for AdminThread {
     fn drop(&mut self) {
-        self.ending.end();
+        self.stopper.end();
         let Some(thread) = self.thread.take() else { return };
         // It may ask an engine whose lock is held by whoever waits for a disk that does not answer.
         let since = Instant::now();
@@ -120,7 +120,7 @@ impl Server {
         let datagrams = udp::Socket::open(&options)?;
         let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
-        let admin = Admin::bind(options.observation.admin.as_ref())?;
+        let admin = AdminListener::bind(options.observation.admin.as_ref())?;
         // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
         let wanted = options.limits.connections_max as u64
             + 2 * options.limits.threads as u64
@@ -161,11 +161,11 @@ impl Server {
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
-        let roster = Roster::new(&listeners, sockets, clock.now().0);
+        let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
         let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
         let shared = Arc::new(Shared {
-            observation: Observation::new(&options, &clock, observers, roster),
+            observation: Observation::new(&options, &clock, observers, connection_table),
             databases,
             clock,
             lifecycle: Lifecycle::new(handle.clone()),
@@ -211,7 +211,7 @@ impl Server {
             })
         };
         let pid_file = shared.options.observation.pid_file.as_deref().map(write).transpose()?;
-        let admin = admin.map(Pages::Bound);
+        let admin = admin.map(AdminState::Bound);
         Ok(Server {
             shared,
             acceptor,
@@ -324,12 +324,12 @@ impl Server {
     /// Starts the thread that answers for the pages, unless it runs.
     fn start_pages(&mut self) -> io::Result<()> {
         self.admin = match self.admin.take() {
-            Some(Pages::Bound(admin)) => {
-                let (ending, addresses) = (admin.ending(), admin.addresses().to_vec());
+            Some(AdminState::Bound(admin)) => {
+                let (stopper, addresses) = (admin.stopper(), admin.addresses().to_vec());
                 let shared = Arc::clone(&self.shared);
                 let thread = std::thread::Builder::new().name("admin".into());
                 let thread = Some(thread.spawn(move || admin.run(shared))?);
-                Some(Pages::Answering(Answering { ending, addresses, thread }))
+                Some(AdminState::AdminThread(AdminThread { stopper, addresses, thread }))
             }
             other => other,
         };
@@ -355,8 +355,8 @@ impl Server {
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         match &self.admin {
             None => &[],
-            Some(Pages::Bound(admin)) => admin.addresses(),
-            Some(Pages::Answering(answering)) => &answering.addresses,
+            Some(AdminState::Bound(admin)) => admin.addresses(),
+            Some(AdminState::AdminThread(answering)) => &answering.addresses,
         }
     }
 
@@ -397,10 +397,10 @@ impl Server {
                 Choice::Text => "ascii",
                 Choice::Binary => "binary",
             };
-            self.shared.observation.tell(|entry| entry.listening(descriptor, speaks));
+            self.shared.observation.log_request(|entry| entry.listening(descriptor, speaks));
         }
-        for seat in self.shared.observation.roster.datagrams() {
-            self.shared.observation.tell(|entry| entry.listening(seat.descriptor, "udp"));
+        for info in self.shared.observation.connection_table.datagrams() {
+            self.shared.observation.log_request(|entry| entry.listening(info.descriptor, "udp"));
         }
     }
 
@@ -422,7 +422,7 @@ impl Server {
         }
         let disk = Watched::over(Arc::new(SystemDisk), &self.shared.persistence.pulse);
         let snapshots = snapshots::Keeper::start(&self.shared, disk)?;
-        if self.shared.observation.is_aloud() {
+        if self.shared.observation.logs_requests() {
             self.tell_listeners();
         }
         let mut threads = Vec::new();
@@ -504,7 +504,7 @@ impl Server {
         // Not before, so that it can say meanwhile that the server is stopping.
         drop(self.admin);
         drop(self.pid_file);
-        if let Some(log) = &self.shared.observation.conversation {
+        if let Some(log) = &self.shared.observation.request_log {
             log.finish();
         }
         closed.map_err(failed)

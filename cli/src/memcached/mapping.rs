@@ -80,7 +80,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<Options, ServerFai
         },
         observation: ObservationOptions {
             verbosity: settings.verbosity,
-            tells_requests: true,
+            logs_requests: true,
             // memcached's rules for it differ: see `pid_file`.
             pid_file: None,
             watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
@@ -298,7 +298,7 @@ mod tests {
                 lenient_tls: true,
                 ..ListenOptions::default()
             },
-            observation: ObservationOptions { tells_requests: true, ..ObservationOptions::default() },
+            observation: ObservationOptions { logs_requests: true, ..ObservationOptions::default() },
             ..Options::default()
         };
         assert_eq!(options(&settings(&[])).unwrap(), expected);
@@ -351,7 +351,7 @@ mod tests {
                 },
                 observation: ObservationOptions {
                     verbosity: 2,
-                    tells_requests: true,
+                    logs_requests: true,
                     pid_file: None,
                     watcher_buffer_bytes: 7 << 10,
                     prefix_delimiter: Some(b'/'),

@@ -33,7 +33,7 @@ pub(crate) fn run(shared: &Shared) {
             served.tell_refusals();
         }
         if let Some(round) = shared.databases.primary().database.take_sweep_round() {
-            shared.observation.observers.tell_swept(&round);
+            shared.observation.observers.send_swept(&round);
         }
         if !has_settled && tick >= SETTLED_TICKS && !shared.lifecycle.is_loading() {
             has_settled = true;

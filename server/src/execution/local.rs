@@ -48,11 +48,11 @@ impl LocalExecutor {
     ) -> CommitPoint {
         let mut point = CommitPoint::NONE;
         let observers = &self.shared.observation.observers;
-        observers.look_on(database, self.descriptor, operation, reply, |reply| {
+        observers.execute_observed(database, self.descriptor, operation, reply, |reply| {
             point = database.execute(worker_counters, operation, reply);
         });
         if matches!(operation, Operation::Flush { .. }) {
-            observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
+            observers.send(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
         }
         point
     }
@@ -72,7 +72,7 @@ impl Executor for LocalExecutor {
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
         let (database, worker_counters) = &self.databases[number];
-        worker_counters.commits.note(if self.shared.observation.observers.are_there() {
+        worker_counters.commits.note(if self.shared.observation.observers.is_active() {
             self.execute_observed(database, &worker_counters.worker_counters, operation, reply)
         } else {
             database.execute(&worker_counters.worker_counters, operation, reply)

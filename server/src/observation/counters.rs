@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerCounters {
-    pub(crate) bytes_read: Own,
-    pub(crate) bytes_written: Own,
-    pub(crate) connection_yields: Own,
+    pub(crate) bytes_read: WorkerCounter,
+    pub(crate) bytes_written: WorkerCounter,
+    pub(crate) connection_yields: WorkerCounter,
     /// Slow readers closed for want of memory.
-    pub(crate) readers_cut_off: Own,
+    pub(crate) readers_cut_off: WorkerCounter,
     /// Attempts to log in, and those that failed.
-    pub(crate) logins: Own,
-    pub(crate) logins_refused: Own,
+    pub(crate) logins: WorkerCounter,
+    pub(crate) logins_refused: WorkerCounter,
     /// Connections closed because nobody used them.
-    pub(crate) idle_kicks: Own,
+    pub(crate) idle_kicks: WorkerCounter,
     /// Replies waiting for slow readers, and ...
-    pub(crate) pending_outputs: Own,
+    pub(crate) pending_outputs: WorkerCounter,
     /// ... their bytes.
-    pub(crate) pending_bytes: Own,
+    pub(crate) pending_bytes: WorkerCounter,
     /// Bytes of requests that are not whole yet.
-    pub(crate) partial_bytes: Own,
+    pub(crate) partial_bytes: WorkerCounter,
     /// What Kyoto's clients have asked for.
     pub(crate) kyoto: crate::session::kyoto::Counters,
     /// What memcached's clients have asked its plug-in for.
@@ -30,9 +30,9 @@ pub(crate) struct WorkerCounters {
 
 /// A counter that one thread writes and any reads.
 #[derive(Debug, Default)]
-pub(crate) struct Own(AtomicU64);
+pub(crate) struct WorkerCounter(AtomicU64);
 
-impl Own {
+impl WorkerCounter {
     /// Wraps around where `by` is the difference to less.
     #[inline]
     pub(crate) fn add(&self, by: u64) {
@@ -62,19 +62,19 @@ macro_rules! sums {
     (workers: $($of_workers:ident)*; others: $($other:ident)*) => {
         /// The counters that `stats reset` takes back to zero, those of all workers summed up.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub(crate) struct Sums {
+        pub(crate) struct CounterSums {
             $(pub(crate) $of_workers: u64,)*
             $(pub(crate) $other: u64,)*
         }
 
-        impl Sums {
+        impl CounterSums {
             pub(crate) fn add(&mut self, worker: &WorkerCounters) {
                 $(self.$of_workers += worker.$of_workers.get();)*
             }
 
             /// Returns what has been counted since `before`, which was read earlier.
-            pub(crate) fn since(self, before: Sums) -> Sums {
-                Sums {
+            pub(crate) fn since(self, before: CounterSums) -> CounterSums {
+                CounterSums {
                     $($of_workers: self.$of_workers - before.$of_workers,)*
                     $($other: self.$other - before.$other,)*
                 }

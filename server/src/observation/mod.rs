@@ -1,24 +1,24 @@
 //! What is observed of a running server: counters, connections, watched events, the log of requests.
 
 pub(crate) mod admin;
-pub(crate) mod class_ledger;
-pub(crate) mod conversation_log;
+pub(crate) mod class_events;
+pub(crate) mod connection_table;
 pub(crate) mod counters;
 pub(crate) mod log_file;
 pub(crate) mod logging;
 pub(crate) mod measurements;
 pub(crate) mod observers;
 pub(crate) mod prefixes;
-pub(crate) mod roster;
+pub(crate) mod request_log;
 pub(crate) mod statistics;
 pub(crate) mod watchers;
 
-use crate::observation::conversation_log::{ConversationLog, Entry};
-use crate::observation::counters::{ConnectionCounters, Own, Sums, WorkerCounters};
-use crate::observation::observers::Observers;
-use crate::observation::prefixes::Prefixes;
-use crate::observation::roster::Roster;
-use crate::observation::watchers::Watchers;
+use crate::observation::connection_table::ConnectionTable;
+use crate::observation::counters::{ConnectionCounters, CounterSums, WorkerCounter, WorkerCounters};
+use crate::observation::observers::EventObservers;
+use crate::observation::prefixes::PrefixStatistics;
+use crate::observation::request_log::{RequestLog, RequestLogEntry};
+use crate::observation::watchers::WatcherTable;
 use crate::options::Options;
 use crate::session::memcached::crawler::Crawler;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -34,23 +34,23 @@ pub(crate) struct Observation {
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
     /// The sums at the last `stats reset`.
-    at_reset: Mutex<Sums>,
+    at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
     /// The log of requests and replies, if there may be one.
-    pub(crate) conversation: Option<ConversationLog>,
-    pub(crate) roster: Roster,
+    pub(crate) request_log: Option<RequestLog>,
+    pub(crate) connection_table: ConnectionTable,
     pub(crate) crawler: Arc<Crawler>,
     /// Rounds of the janitor.
     pub(crate) housekeepings: AtomicU64,
-    pub(crate) observers: Arc<Observers>,
+    pub(crate) observers: Arc<EventObservers>,
 }
 
 impl Observation {
     pub(crate) fn new(
         options: &Options,
         clock: &Arc<CachedClock>,
-        observers: Arc<Observers>,
-        roster: Roster,
+        observers: Arc<EventObservers>,
+        connection_table: ConnectionTable,
     ) -> Observation {
         Observation {
             started: Instant::now(),
@@ -60,8 +60,8 @@ impl Observation {
             workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
-            conversation: options.observation.tells_requests.then(ConversationLog::new),
-            roster,
+            request_log: options.observation.logs_requests.then(RequestLog::new),
+            connection_table,
             crawler: Arc::new(Crawler::new(options.observation.crawler_enabled)),
             housekeepings: AtomicU64::new(0),
             observers,
@@ -69,10 +69,10 @@ impl Observation {
     }
 
     /// Creates the observers of requests, who count and watch as the options say.
-    pub(crate) fn observers(options: &Options, clock: &Arc<CachedClock>) -> Arc<Observers> {
-        let observers = Observers::new(
-            Watchers::new(options.observation.watcher_buffer_bytes),
-            Prefixes::new(options.observation.prefix_delimiter.unwrap_or(b':')),
+    pub(crate) fn observers(options: &Options, clock: &Arc<CachedClock>) -> Arc<EventObservers> {
+        let observers = EventObservers::new(
+            WatcherTable::new(options.observation.watcher_buffer_bytes),
+            PrefixStatistics::new(options.observation.prefix_delimiter.unwrap_or(b':')),
             Arc::clone(clock),
         );
         observers.count_prefixes(options.observation.prefix_delimiter.is_some());
@@ -81,26 +81,26 @@ impl Observation {
 
     /// Returns true if requests are logged.
     #[inline]
-    pub(crate) fn is_aloud(&self) -> bool {
-        self.conversation.is_some() && self.verbosity.load(Ordering::Relaxed) > 1
+    pub(crate) fn logs_requests(&self) -> bool {
+        self.request_log.is_some() && self.verbosity.load(Ordering::Relaxed) > 1
     }
 
     /// Logs a part of the conversation.
     #[cold]
-    pub(crate) fn tell(&self, write: impl FnOnce(&mut Entry<'_>)) {
-        if let Some(log) = &self.conversation {
-            log.tell(write);
+    pub(crate) fn log_request(&self, write: impl FnOnce(&mut RequestLogEntry<'_>)) {
+        if let Some(log) = &self.request_log {
+            log.log(write);
         }
     }
 
     /// Returns how much is logged: nothing twice, where requests and connections are logged in full.
     pub(crate) fn log_verbosity(&self) -> u32 {
         let verbosity = self.verbosity.load(Ordering::Relaxed);
-        if self.conversation.is_some() { verbosity.min(1) } else { verbosity }
+        if self.request_log.is_some() { verbosity.min(1) } else { verbosity }
     }
 
     /// Returns what has been counted since the last reset.
-    pub(crate) fn sums(&self) -> Sums {
+    pub(crate) fn sums(&self) -> CounterSums {
         // Read under the lock, so that no reset comes in between.
         let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
         self.sums_since_start().since(*at_reset)
@@ -111,9 +111,9 @@ impl Observation {
         *at_reset = self.sums_since_start();
     }
 
-    fn sums_since_start(&self) -> Sums {
+    fn sums_since_start(&self) -> CounterSums {
         let (connections, lines) = (&self.connections, self.observers.watchers.counts());
-        let mut sums = Sums {
+        let mut sums = CounterSums {
             connections: connections.total.load(Ordering::Relaxed),
             connections_rejected: connections.rejected.load(Ordering::Relaxed),
             accept_pauses: connections.accept_pauses.load(Ordering::Relaxed),
@@ -122,14 +122,14 @@ impl Observation {
             lines_written: lines.written,
             lines_skipped: lines.skipped,
             lines_sent: lines.sent,
-            ..Sums::default()
+            ..CounterSums::default()
         };
         self.workers.iter().for_each(|worker| sums.add(worker));
         sums
     }
 
     /// Returns the sum of a counter that goes up and down.
-    pub(crate) fn sum(&self, of: fn(&WorkerCounters) -> &Own) -> u64 {
+    pub(crate) fn sum(&self, of: fn(&WorkerCounters) -> &WorkerCounter) -> u64 {
         self.workers.iter().fold(0, |sum: u64, worker| sum.wrapping_add(of(worker).get()))
     }
 

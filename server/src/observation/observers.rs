@@ -2,10 +2,10 @@
 //!
 //! A request costs them one relaxed load as long as nobody does.
 
-use crate::observation::class_ledger::ClassLedger;
-use crate::observation::prefixes::Prefixes;
-use crate::observation::roster::{Address, Seat};
-use crate::observation::watchers::Watchers;
+use crate::observation::class_events::ClassEventCounters;
+use crate::observation::connection_table::{ConnectionAddress, ConnectionInfo};
+use crate::observation::prefixes::PrefixStatistics;
+use crate::observation::watchers::WatcherTable;
 use crate::session::wake::WakeHandle;
 use std::io::Write;
 use std::sync::Arc;
@@ -19,37 +19,47 @@ use todana_engine::{Departure, EvictionObserver};
 use todana_protocol::memcached::Streams;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
-/// Prefixes are counted; the lower bits are streams that are watched.
+/// PrefixStatistics are counted; the lower bits are streams that are watched.
 const PREFIXES: u32 = 1 << 16;
 const STREAMS: u32 = PREFIXES - 1;
 
 /// All who look on.
 #[derive(Debug)]
-pub(crate) struct Observers {
+pub(crate) struct EventObservers {
     flags: AtomicU32,
-    pub(crate) watchers: Watchers,
-    pub(crate) prefixes: Prefixes,
-    pub(crate) classes: ClassLedger,
+    pub(crate) watchers: WatcherTable,
+    pub(crate) prefixes: PrefixStatistics,
+    pub(crate) classes: ClassEventCounters,
     clock: Arc<CachedClock>,
 }
 
 /// A record as it was before a command.
 #[derive(Clone, Copy, Default)]
-struct Before {
+struct RecordBefore {
     is_there: bool,
     is_expired: bool,
     class: usize,
     value_len: usize,
 }
 
-impl Observers {
-    pub(crate) fn new(watchers: Watchers, prefixes: Prefixes, clock: Arc<CachedClock>) -> Observers {
-        Observers { flags: AtomicU32::new(0), watchers, prefixes, classes: ClassLedger::new(), clock }
+impl EventObservers {
+    pub(crate) fn new(
+        watchers: WatcherTable,
+        prefixes: PrefixStatistics,
+        clock: Arc<CachedClock>,
+    ) -> EventObservers {
+        EventObservers {
+            flags: AtomicU32::new(0),
+            watchers,
+            prefixes,
+            classes: ClassEventCounters::new(),
+            clock,
+        }
     }
 
     /// Whether anybody looks on.
     #[inline]
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.flags.load(Ordering::Relaxed) != 0
     }
 
@@ -88,29 +98,29 @@ impl Observers {
 
     /// Tells an event, if its stream is watched. `write` writes its line from the type on.
     #[inline]
-    pub(crate) fn tell(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
         if self.watch_any(stream) {
-            self.watchers.tell(stream, write);
+            self.watchers.send(stream, write);
         }
     }
 
-    pub(crate) fn tell_opened(&self, seat: &Seat) {
-        self.tell(Streams::CONNECTIONS, |line| {
-            line.put_text(format_args!("conn_new {} cfd={}", Remote(&seat.peer), seat.descriptor));
+    pub(crate) fn send_opened(&self, info: &ConnectionInfo) {
+        self.send(Streams::CONNECTIONS, |line| {
+            line.put_text(format_args!("conn_new {} cfd={}", RemoteAddress(&info.peer), info.descriptor));
         });
     }
 
-    pub(crate) fn tell_closed(&self, seat: &Seat, reason: &str) {
-        self.tell(Streams::CONNECTIONS, |line| {
-            let remote = Remote(&seat.peer);
-            line.put_text(format_args!("conn_close {remote} reason={reason} cfd={}", seat.descriptor));
+    pub(crate) fn send_closed(&self, info: &ConnectionInfo, reason: &str) {
+        self.send(Streams::CONNECTIONS, |line| {
+            let remote = RemoteAddress(&info.peer);
+            line.put_text(format_args!("conn_close {remote} reason={reason} cfd={}", info.descriptor));
         });
     }
 
     /// A round of the sweep for expired records has ended. The words are those of memcached's crawler, which goes over one
     /// queue of one slab class at a time; here there is one round for all, planned at most a second ahead.
-    pub(crate) fn tell_swept(&self, round: &Round) {
-        self.tell(Streams::SYSTEM, |line| {
+    pub(crate) fn send_swept(&self, round: &Round) {
+        self.send(Streams::SYSTEM, |line| {
             let Round { since_last, elapsed, seen, removed } = round;
             let (since, elapsed) = (since_last.as_secs(), elapsed.as_secs());
             line.put_text(format_args!(
@@ -121,15 +131,15 @@ impl Observers {
     }
 
     /// Tells of a request that is no command.
-    pub(crate) fn tell_faulty(&self, descriptor: i32) {
-        self.tell(Streams::REQUESTS, |line| {
+    pub(crate) fn send_faulty(&self, descriptor: i32) {
+        self.send(Streams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd=faulty"))
         });
     }
 
     /// Has the database execute a command of a connection and looks on.
     #[cold]
-    pub(crate) fn look_on(
+    pub(crate) fn execute_observed(
         &self,
         database: &Database,
         descriptor: i32,
@@ -138,7 +148,7 @@ impl Observers {
         execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)),
     ) {
         let key = command.key();
-        self.tell(Streams::REQUESTS, |line| {
+        self.send(Streams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
             if let Some(key) = key {
                 line.put_key(key);
@@ -148,10 +158,10 @@ impl Observers {
         let is_told = self.watch_any(told);
         // Another thread may change the record in between; a log may say so, the reply does not.
         let before = match key {
-            Some(key) if is_told => look(database, key),
-            _ => Before::default(),
+            Some(key) if is_told => read_before(database, key),
+            _ => RecordBefore::default(),
         };
-        let mut outcome = Outcome::default();
+        let mut outcome = OperationOutcome::default();
         execute(&mut |answer| {
             outcome.take(&answer);
             reply(answer);
@@ -160,19 +170,19 @@ impl Observers {
             self.prefixes.count(command, outcome.is_hit);
         }
         if let (Some(key), true) = (key, is_told) {
-            self.tell_about(descriptor, command, key, before, &outcome);
+            self.send_record_events(descriptor, command, key, before, &outcome);
         }
     }
 
-    fn tell_about(
+    fn send_record_events(
         &self,
         descriptor: i32,
         command: &Operation<'_>,
         key: &[u8],
-        before: Before,
-        outcome: &Outcome,
+        before: RecordBefore,
+        outcome: &OperationOutcome,
     ) {
-        self.tell(Streams::FETCHERS, |line| {
+        self.send(Streams::FETCHERS, |line| {
             let is_found = before.is_there || outcome.is_hit;
             let status = match (is_found, before.is_expired) {
                 (true, _) => "found",
@@ -185,7 +195,7 @@ impl Observers {
             line.put_text(format_args!(" status={status} clsid={class} cfd={descriptor} size={size}"));
         });
         let stored = |status: &str, command: &str, ttl: i64, flags: u32, value_len: usize| {
-            self.tell(Streams::MUTATIONS, |line| {
+            self.send(Streams::MUTATIONS, |line| {
                 let class = size_class(item_size(key.len() as u64, value_len as u64, flags));
                 line.put_text(format_args!("item_store"));
                 line.put_key(key);
@@ -210,9 +220,9 @@ impl Observers {
             Operation::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
                 if outcome.is_deleted =>
             {
-                self.tell(Streams::DELETIONS, |line| {
+                self.send(Streams::DELETIONS, |line| {
                     let command = if *family == CommandFamily::Meta { "md" } else { "delete" };
-                    let Before { class, value_len, .. } = before;
+                    let RecordBefore { class, value_len, .. } = before;
                     line.put_text(format_args!("deleted"));
                     line.put_key(key);
                     line.put_text(format_args!(" cmd={command} clsid={class} size={value_len}"));
@@ -233,7 +243,7 @@ impl Observers {
     }
 }
 
-impl EvictionObserver for Observers {
+impl EvictionObserver for EventObservers {
     fn is_listening(&self) -> bool {
         self.watch_any(Streams::EVICTIONS)
     }
@@ -242,7 +252,7 @@ impl EvictionObserver for Observers {
     /// since it was stored, as far as that is known: where nobody has asked for access times, since memory became scarce.
     /// `la` is 0 then.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
-        self.tell(Streams::EVICTIONS, |line| {
+        self.send(Streams::EVICTIONS, |line| {
             let Record { attributes, value, .. } = record;
             let now = self.clock.now();
             let is_fetched = is_read || attributes.access.is_some_and(|access| access.fetched);
@@ -273,13 +283,13 @@ impl EvictionObserver for Observers {
 }
 
 /// Lines of events.
-trait Line {
+trait EventLine {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>);
     /// ` key=...`
     fn put_key(&mut self, key: &[u8]);
 }
 
-impl Line for Vec<u8> {
+impl EventLine for Vec<u8> {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
         // A Vec takes whatever is written.
         let _ = self.write_fmt(text);
@@ -292,26 +302,26 @@ impl Line for Vec<u8> {
 }
 
 /// Where a connection comes from, as its events tell it.
-struct Remote<'a>(&'a Address);
+struct RemoteAddress<'a>(&'a ConnectionAddress);
 
-impl std::fmt::Display for Remote<'_> {
+impl std::fmt::Display for RemoteAddress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Address::Tcp(address) => {
+            ConnectionAddress::Tcp(address) => {
                 write!(f, "rip={} rport={} transport=tcp", address.ip(), address.port())
             }
-            Address::Udp(address) => {
+            ConnectionAddress::Udp(address) => {
                 write!(f, "rip={} rport={} transport=udp", address.ip(), address.port())
             }
-            Address::Unix(path) => write!(f, "rip={path} rport=0 transport=local"),
-            Address::Unknown => f.write_str("rip=unknown rport=0 transport=unknown"),
+            ConnectionAddress::Unix(path) => write!(f, "rip={path} rport=0 transport=local"),
+            ConnectionAddress::Unknown => f.write_str("rip=unknown rport=0 transport=unknown"),
         }
     }
 }
 
 /// What came of a command, as far as it is told.
 #[derive(Default)]
-struct Outcome {
+struct OperationOutcome {
     is_hit: bool,
     is_deleted: bool,
     is_created: bool,
@@ -320,7 +330,7 @@ struct Outcome {
     status: &'static str,
 }
 
-impl Outcome {
+impl OperationOutcome {
     fn take(&mut self, reply: &Reply<'_>) {
         match reply {
             Reply::Hit(_) => self.is_hit = true,
@@ -347,15 +357,15 @@ impl Outcome {
     }
 }
 
-fn look(database: &Database, key: &[u8]) -> Before {
-    let mut before = Before::default();
+fn read_before(database: &Database, key: &[u8]) -> RecordBefore {
+    let mut before = RecordBefore::default();
     let now = database.now();
     // A local engine's reads do not fail.
     let _ = database.engine().peek(key, &mut |record| {
         let is_there = record.attributes.expiry.is_live(now);
         let (key_len, value_len) = (key.len() as u64, record.value.len());
         let class = size_class(item_size(key_len, value_len as u64, record.attributes.flags));
-        before = Before { is_there, is_expired: !is_there, class, value_len };
+        before = RecordBefore { is_there, is_expired: !is_there, class, value_len };
     });
     before
 }

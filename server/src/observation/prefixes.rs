@@ -11,31 +11,31 @@ const OVERHEAD: usize = 96;
 
 /// Counters by prefix: what stands in a key before the delimiter. Keys without one are not counted.
 #[derive(Debug)]
-pub(crate) struct Prefixes {
+pub(crate) struct PrefixStatistics {
     delimiter: u8,
-    state: Mutex<State>,
+    state: Mutex<PrefixTable>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    counts: BTreeMap<Box<[u8]>, Counts>,
+struct PrefixTable {
+    counts: BTreeMap<Box<[u8]>, PrefixCounts>,
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct PrefixCounts {
     gets: u64,
     hits: u64,
     sets: u64,
     deletes: u64,
 }
 
-impl Prefixes {
-    pub(crate) fn new(delimiter: u8) -> Prefixes {
-        Prefixes { delimiter, state: Mutex::default() }
+impl PrefixStatistics {
+    pub(crate) fn new(delimiter: u8) -> PrefixStatistics {
+        PrefixStatistics { delimiter, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PrefixTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,7 +43,7 @@ impl Prefixes {
         char::from(self.delimiter)
     }
 
-    /// Counts a command; `found` of a read: whether there was a record.
+    /// PrefixCounts a command; `found` of a read: whether there was a record.
     pub(crate) fn count(&self, command: &Operation<'_>, found: bool) {
         match command {
             Operation::Get(get) => self.add(get.key, |counts| {
@@ -57,7 +57,7 @@ impl Prefixes {
         }
     }
 
-    fn add(&self, key: &[u8], change: impl FnOnce(&mut Counts)) {
+    fn add(&self, key: &[u8], change: impl FnOnce(&mut PrefixCounts)) {
         let Some(len) = key.iter().position(|&byte| byte == self.delimiter) else { return };
         let prefix = &key[..len];
         let mut state = self.state();
@@ -73,14 +73,14 @@ impl Prefixes {
     }
 
     pub(crate) fn clear(&self) {
-        *self.state() = State::default();
+        *self.state() = PrefixTable::default();
     }
 
     /// Tells of all prefixes, in their order.
-    pub(crate) fn tell(&self, out: &mut dyn FnMut(Reply<'_>)) {
+    pub(crate) fn report(&self, out: &mut dyn FnMut(Reply<'_>)) {
         let state = self.state();
         let prefixes = state.counts.iter().map(|(name, counts)| {
-            let Counts { gets, hits, sets, deletes } = *counts;
+            let PrefixCounts { gets, hits, sets, deletes } = *counts;
             PrefixCounters { name, gets, hits, sets, deletes }
         });
         let prefixes: Vec<PrefixCounters<'_>> = prefixes.collect();
@@ -93,9 +93,9 @@ mod tests {
     use super::*;
     use todana_core::Delete;
 
-    fn told(prefixes: &Prefixes) -> Vec<(Vec<u8>, u64)> {
+    fn told(prefixes: &PrefixStatistics) -> Vec<(Vec<u8>, u64)> {
         let mut told = Vec::new();
-        prefixes.tell(&mut |reply| match reply {
+        prefixes.report(&mut |reply| match reply {
             Reply::Prefixes(all) => told.extend(all.iter().map(|one| (one.name.to_vec(), one.deletes))),
             other => panic!("{other:?}"),
         });
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_key_without_delimiter_is_not_counted_and_an_empty_prefix_is() {
-        let prefixes = Prefixes::new(b':');
+        let prefixes = PrefixStatistics::new(b':');
         for key in [&b"a:1"[..], b"a:2:3", b"none", b":x", b""] {
             prefixes.count(&Operation::Delete(Delete { key, ..Delete::default() }), false);
         }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn prefixes_are_bounded_and_known_ones_count_on() {
-        let prefixes = Prefixes::new(b':');
+        let prefixes = PrefixStatistics::new(b':');
         for number in 0..100_000 {
             let key = format!("{number}:");
             prefixes.count(&Operation::Delete(Delete { key: key.as_bytes(), ..Delete::default() }), false);

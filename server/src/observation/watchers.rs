@@ -11,31 +11,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use todana_protocol::memcached::Sink;
 use todana_protocol::memcached::Streams;
 
-/// Watchers at once.
+/// WatcherTable at once.
 const WATCHERS_MAX: usize = 20;
 /// A buffer holds a few lines, whatever it is told to hold.
 const BUFFER_MIN: usize = 4 << 10;
 
 /// All watchers.
 #[derive(Debug, Default)]
-pub(crate) struct Watchers {
+pub(crate) struct WatcherTable {
     buffer_max: usize,
-    log: Mutex<Log>,
+    log: Mutex<WatchedEvents>,
 }
 
 #[derive(Debug, Default)]
-struct Log {
+struct WatchedEvents {
     /// The number of the last event.
     gid: u64,
-    watchers: Vec<Watcher>,
+    watchers: Vec<EventWatcher>,
     /// The line being written.
     line: Vec<u8>,
-    counts: LogCounts,
+    counts: EventCounts,
 }
 
 /// What `stats` says of events.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LogCounts {
+pub(crate) struct EventCounts {
     pub(crate) watchers: u64,
     pub(crate) written: u64,
     pub(crate) sent: u64,
@@ -43,7 +43,7 @@ pub(crate) struct LogCounts {
 }
 
 #[derive(Debug)]
-struct Watcher {
+struct EventWatcher {
     descriptor: i32,
     /// Wakes its connection.
     handle: WakeHandle,
@@ -53,12 +53,12 @@ struct Watcher {
     skipped: u64,
 }
 
-impl Watchers {
-    pub(crate) fn new(buffer_max: usize) -> Watchers {
-        Watchers { buffer_max: buffer_max.max(BUFFER_MIN), log: Mutex::default() }
+impl WatcherTable {
+    pub(crate) fn new(buffer_max: usize) -> WatcherTable {
+        WatcherTable { buffer_max: buffer_max.max(BUFFER_MIN), log: Mutex::default() }
     }
 
-    fn log(&self) -> MutexGuard<'_, Log> {
+    fn log(&self) -> MutexGuard<'_, WatchedEvents> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl Watchers {
         let mut log = self.log();
         let has_room = log.watchers.len() < WATCHERS_MAX;
         if has_room {
-            log.watchers.push(Watcher { descriptor, handle, streams, buffer: Vec::new(), skipped: 0 });
+            log.watchers.push(EventWatcher { descriptor, handle, streams, buffer: Vec::new(), skipped: 0 });
             set(log.streams());
         }
         has_room
@@ -87,9 +87,9 @@ impl Watchers {
     }
 
     /// Tells an event to those who watch its stream. `write` writes its line from the type on.
-    pub(crate) fn tell(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
         let mut log = self.log();
-        let Log { gid, watchers, line, counts } = &mut *log;
+        let WatchedEvents { gid, watchers, line, counts } = &mut *log;
         *gid += 1;
         counts.written += 1;
         line.clear();
@@ -100,7 +100,7 @@ impl Watchers {
         write(line);
         line.push(b'\n');
         for watcher in watchers.iter_mut().filter(|watcher| watcher.streams.intersects(stream)) {
-            if watcher.takes(line, self.buffer_max) {
+            if watcher.put(line, self.buffer_max) {
                 counts.sent += 1;
             } else {
                 counts.skipped += 1;
@@ -109,7 +109,7 @@ impl Watchers {
     }
 
     /// Moves what waits for a connection to its output.
-    pub(crate) fn take(&self, descriptor: i32, output: &mut Output) {
+    pub(crate) fn move_to(&self, descriptor: i32, output: &mut Output) {
         let mut log = self.log();
         let found = log.watchers.iter_mut().find(|watcher| watcher.descriptor == descriptor);
         if let Some(watcher) = found {
@@ -117,21 +117,21 @@ impl Watchers {
         }
     }
 
-    pub(crate) fn counts(&self) -> LogCounts {
+    pub(crate) fn counts(&self) -> EventCounts {
         let log = self.log();
-        LogCounts { watchers: log.watchers.len() as u64, ..log.counts }
+        EventCounts { watchers: log.watchers.len() as u64, ..log.counts }
     }
 }
 
-impl Log {
+impl WatchedEvents {
     fn streams(&self) -> Streams {
         self.watchers.iter().fold(Streams::NONE, |all, watcher| all.and(watcher.streams))
     }
 }
 
-impl Watcher {
+impl EventWatcher {
     /// Puts a line into the buffer; false if it has no room.
-    fn takes(&mut self, line: &[u8], buffer_max: usize) -> bool {
+    fn put(&mut self, line: &[u8], buffer_max: usize) -> bool {
         let note = if self.skipped > 0 { format!("skipped={}\n", self.skipped) } else { String::new() };
         if self.buffer.len() + note.len() + line.len() > buffer_max {
             self.skipped += 1;
@@ -158,9 +158,9 @@ mod tests {
         Waits::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
-    fn taken(watchers: &Watchers, descriptor: i32) -> Vec<String> {
+    fn taken(watchers: &WatcherTable, descriptor: i32) -> Vec<String> {
         let (mut output, mut bytes) = (Output::default(), Vec::new());
-        watchers.take(descriptor, &mut output);
+        watchers.move_to(descriptor, &mut output);
         output.write_to(&mut bytes).unwrap();
         // Without the time, which is another one each time.
         let text = String::from_utf8(bytes).unwrap();
@@ -169,19 +169,19 @@ mod tests {
 
     #[test]
     fn each_watcher_gets_its_streams_and_misses_are_told_in_their_place() {
-        let watchers = Watchers::new(BUFFER_MIN);
+        let watchers = WatcherTable::new(BUFFER_MIN);
         watchers.add(1, handle(), Streams::FETCHERS, |all| assert_eq!(all, Streams::FETCHERS));
         watchers.add(2, handle(), Streams::DELETIONS, |all| {
             assert_eq!(all, Streams::FETCHERS.and(Streams::DELETIONS));
         });
-        let tell = |text: &[u8]| watchers.tell(Streams::FETCHERS, |line| line.extend_from_slice(text));
-        tell(b"a");
-        tell(&[b'x'; BUFFER_MIN]);
-        tell(&[b'x'; BUFFER_MIN]);
-        tell(b"b");
+        let send = |text: &[u8]| watchers.send(Streams::FETCHERS, |line| line.extend_from_slice(text));
+        send(b"a");
+        send(&[b'x'; BUFFER_MIN]);
+        send(&[b'x'; BUFFER_MIN]);
+        send(b"b");
         assert_eq!(taken(&watchers, 1), ["1 type=a", "skipped=2", "4 type=b"]);
         assert_eq!((taken(&watchers, 1), taken(&watchers, 2)), (vec![], vec![]));
-        let LogCounts { watchers: there, written, sent, skipped } = watchers.counts();
+        let EventCounts { watchers: there, written, sent, skipped } = watchers.counts();
         assert_eq!((there, written, sent, skipped), (2, 4, 2, 2));
         watchers.remove(1, |all| assert_eq!(all, Streams::DELETIONS));
         watchers.remove(2, |all| assert_eq!(all, Streams::NONE));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn there_are_twenty_at_most() {
-        let watchers = Watchers::new(0);
+        let watchers = WatcherTable::new(0);
         for descriptor in 0..20 {
             assert!(watchers.add(descriptor, handle(), Streams::FETCHERS, drop));
         }

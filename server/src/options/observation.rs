@@ -9,7 +9,7 @@ pub struct ObservationOptions {
     pub verbosity: u8,
     /// From verbosity 2 on, tell each request and its reply on standard error, in memcached's words, in place of what logs
     /// have to say of connections.
-    pub tells_requests: bool,
+    pub logs_requests: bool,
     /// Write the process id here.
     pub pid_file: Option<PathBuf>,
     /// Bytes of events that wait for a watcher that is slow to read them; what is more is skipped.
@@ -28,7 +28,7 @@ impl Default for ObservationOptions {
     fn default() -> Self {
         ObservationOptions {
             verbosity: 0,
-            tells_requests: false,
+            logs_requests: false,
             pid_file: None,
             watcher_buffer_bytes: 256 << 10,
             prefix_delimiter: None,

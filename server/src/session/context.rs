@@ -35,6 +35,6 @@ impl WorkerContext {
         self.waits.connection = connection;
         self.descriptor = descriptor;
         self.executor.descriptor = descriptor;
-        self.logs_requests = self.shared.observation.is_aloud();
+        self.logs_requests = self.shared.observation.logs_requests();
     }
 }

@@ -8,7 +8,7 @@ use super::memcached::upload::Upload;
 use super::wake::Wake;
 use super::{AnySession, Next, Retained, Session, Step, Turn};
 use crate::databases::awaits::Changes;
-use crate::observation::roster::State;
+use crate::observation::connection_table::ConnectionState;
 use crate::options::Kyoto;
 use crate::shared::Shared;
 use crate::transport::output::Output;
@@ -151,7 +151,7 @@ impl AnySession {
     }
 
     #[inline]
-    pub(crate) fn shown_as(&self) -> Option<State> {
+    pub(crate) fn shown_as(&self) -> Option<ConnectionState> {
         dispatch!(self, session => session.shown_as())
     }
 

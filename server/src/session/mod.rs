@@ -30,7 +30,7 @@ pub(crate) mod memcached;
 pub(crate) mod wake;
 
 use crate::databases::awaits::Changes;
-use crate::observation::roster::State;
+use crate::observation::connection_table::ConnectionState;
 use crate::transport::output::Output;
 use context::WorkerContext;
 use kyoto::{KyotoSession, PluginSession};
@@ -81,7 +81,7 @@ pub(crate) trait Session {
     }
 
     /// Returns what the connection table shows of it, if it serves no requests.
-    fn shown_as(&self) -> Option<State> {
+    fn shown_as(&self) -> Option<ConnectionState> {
         None
     }
 

@@ -2,7 +2,7 @@
 
 use crate::databases::awaits::Awaits;
 use crate::execution::Executor;
-use crate::observation::roster::{Seat, State};
+use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
 use crate::session::{AnySession, Next, Step, Turn};
 use crate::transport::listener::Stream;
@@ -18,8 +18,8 @@ const INPUT_MIN: usize = 4 << 10;
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// Its entry in the roster, and what was last written there.
-    pub(crate) seat: Arc<Seat>,
-    shown: (State, u64),
+    pub(crate) info: Arc<ConnectionInfo>,
+    shown: (ConnectionState, u64),
     /// What it speaks, and how far it has come with that.
     pub(crate) session: AnySession,
     input: Input,
@@ -111,11 +111,11 @@ pub(crate) enum Got {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, seat: Arc<Seat>, session: AnySession) -> Connection {
+    pub(crate) fn new(stream: Stream, info: Arc<ConnectionInfo>, session: AnySession) -> Connection {
         Connection {
             stream,
-            shown: (seat.state(), seat.last_command_at()),
-            seat,
+            shown: (info.state(), info.last_command_at()),
+            info,
             session,
             input: Input::default(),
             pending: None,
@@ -154,13 +154,13 @@ impl Connection {
     pub(crate) fn show(&mut self, now: u64) {
         let state = match (self.session.shown_as(), &self.pending) {
             (Some(state), _) => state,
-            (None, Some(_)) => State::Sending,
-            (None, None) if self.is_amid_request() => State::Receiving,
-            (None, None) => State::Waiting,
+            (None, Some(_)) => ConnectionState::Sending,
+            (None, None) if self.is_amid_request() => ConnectionState::Receiving,
+            (None, None) => ConnectionState::Waiting,
         };
         if (state, now) != self.shown {
-            self.seat.has_come_to(state);
-            self.seat.has_asked(now);
+            self.info.set_state(state);
+            self.info.set_last_command_at(now);
             self.shown = (state, now);
         }
     }

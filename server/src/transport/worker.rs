@@ -148,21 +148,22 @@ impl Worker {
         while let Ok(Arrival { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
-            let seat = self.shared.observation.roster.enter(&mut stream, self.shared.clock.now().0);
+            let info =
+                self.shared.observation.connection_table.insert(&mut stream, self.shared.clock.now().0);
             let session = AnySession::new(&self.shared, choice);
-            let mut connection = Connection::new(stream, seat, session);
+            let mut connection = Connection::new(stream, info, session);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
-                self.shared.observation.roster.leave(&connection.seat);
+                self.shared.observation.connection_table.remove(&connection.info);
                 self.shared.observation.connection_closed();
                 continue;
             }
-            tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection opened");
-            self.shared.observation.observers.tell_opened(&connection.seat);
-            if self.shared.observation.is_aloud() {
-                let (descriptor, choice) = (connection.seat.descriptor, self.shared.choice(choice));
-                self.shared.observation.tell(|entry| entry.opened(descriptor, choice));
+            tracing::debug!(worker = self.number, peer = %connection.info.peer, "connection opened");
+            self.shared.observation.observers.send_opened(&connection.info);
+            if self.shared.observation.logs_requests() {
+                let (descriptor, choice) = (connection.info.descriptor, self.shared.choice(choice));
+                self.shared.observation.log_request(|entry| entry.opened(descriptor, choice));
             }
             entry.insert(connection);
         }
@@ -494,7 +495,7 @@ impl Worker {
     fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<Next> {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
-        self.context.serve(index, connection.seat.descriptor);
+        self.context.serve(index, connection.info.descriptor);
         let mut next = Next::READ;
         connection.begin_turn();
         let room = self.shared.memory.held_room(connection.counted.sum());
@@ -588,7 +589,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
-        self.shared.observation.roster.leave(&connection.seat);
+        self.shared.observation.connection_table.remove(&connection.info);
         if connection.settlement.is_parked {
             // Whoever comes next in its place has a turn of its own to wait for.
             self.parked.retain(|&parked| parked != index);
@@ -604,20 +605,20 @@ impl Worker {
             Stopping::No => "normal",
             _ => "shutdown",
         };
-        self.shared.observation.observers.tell_closed(&connection.seat, reason);
+        self.shared.observation.observers.send_closed(&connection.info, reason);
         self.count(connection.counted, Held::default());
         self.shared.observation.connection_closed();
         if let Some(hello) = hello.filter(|_| reason == "normal")
             && connection.stream.deregister(self.poll.registry()).is_ok()
         {
-            let peer = connection.seat.peer.to_string();
+            let peer = connection.info.peer.to_string();
             let address =
                 peer.strip_prefix("tcp:").or(peer.strip_prefix("tcp6:")).unwrap_or(&peer).to_string();
             self.shared.replicas.start(&self.shared, connection.stream, address, hello);
         }
-        tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection closed");
-        if self.shared.observation.is_aloud() {
-            self.shared.observation.tell(|entry| entry.closed(connection.seat.descriptor));
+        tracing::debug!(worker = self.number, peer = %connection.info.peer, "connection closed");
+        if self.shared.observation.logs_requests() {
+            self.shared.observation.log_request(|entry| entry.closed(connection.info.descriptor));
         }
         if self.connections.is_empty() {
             // A storm of connections shall not leave its table behind.

@@ -1,6 +1,6 @@
 //! The text format of Prometheus: families of samples, each with its help and type.
 
-use crate::observation::measurements::{Kind, Row, Table, Value};
+use crate::observation::measurements::{MeasurementRow, MeasurementTable, MeasurementValue, MetricKind};
 use crate::shared::Shared;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -8,36 +8,36 @@ use std::fmt::Write;
 /// The content type of the answer.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Labels of a sample: names and values.
-pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
+/// MetricLabels of a sample: names and values.
+pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 /// Differences by their samples, as they were last shown.
-pub(super) type Shown = HashMap<String, Difference>;
+pub(super) type ShownDifferences = HashMap<String, GrowingDifference>;
 
 /// A text under way: by family, in the order of their first samples.
-pub(super) struct Exposition<'a> {
+pub(super) struct MetricsText<'a> {
     shared: &'a Shared,
-    shown: &'a mut Shown,
+    shown: &'a mut ShownDifferences,
     families: Vec<String>,
     by_name: HashMap<&'static str, usize>,
 }
 
-impl<'a> Exposition<'a> {
-    pub(super) fn new(shared: &'a Shared, shown: &'a mut Shown) -> Exposition<'a> {
-        Exposition { shared, shown, families: Vec::new(), by_name: HashMap::new() }
+impl<'a> MetricsText<'a> {
+    pub(super) fn new(shared: &'a Shared, shown: &'a mut ShownDifferences) -> MetricsText<'a> {
+        MetricsText { shared, shown, families: Vec::new(), by_name: HashMap::new() }
     }
 
     /// Writes a sample for each row that has a metric and a value.
-    pub(super) fn put<S>(&mut self, table: &Table<S>, of: &S, labels: Labels<'_>) {
+    pub(super) fn put<S>(&mut self, table: &MeasurementTable<S>, of: &S, labels: MetricLabels<'_>) {
         for row in table.rows.iter().filter(|row| !row.metric.is_empty()) {
             let value = (row.read)(self.shared, of);
-            if value != Value::Missing {
+            if value != MeasurementValue::Missing {
                 self.sample(row, labels, &value);
             }
         }
     }
 
-    fn sample<S>(&mut self, row: &Row<S>, labels: Labels<'_>, value: &Value) {
+    fn sample<S>(&mut self, row: &MeasurementRow<S>, labels: MetricLabels<'_>, value: &MeasurementValue) {
         let (family, own) = row.metric.split_once('{').unwrap_or((row.metric, ""));
         let mut labels = labels.to_vec();
         let mut text = value.to_string();
@@ -50,8 +50,8 @@ impl<'a> Exposition<'a> {
             text = "1".to_string();
         }
         match value {
-            Value::Flag(flag) => text = u8::from(*flag).to_string(),
-            Value::Difference { all, part } => {
+            MeasurementValue::Flag(flag) => text = u8::from(*flag).to_string(),
+            MeasurementValue::Difference { all, part } => {
                 text = self.shown.entry(sample.clone()).or_default().less(*all, *part).to_string();
             }
             _ => {}
@@ -59,8 +59,8 @@ impl<'a> Exposition<'a> {
         let families = &mut self.families;
         let index = *self.by_name.entry(family).or_insert_with(|| {
             let kind = match row.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
+                MetricKind::Counter => "counter",
+                MetricKind::Gauge => "gauge",
             };
             families.push(format!("# HELP {family} {}\n# TYPE {family} {kind}\n", row.help));
             families.len() - 1
@@ -74,7 +74,7 @@ impl<'a> Exposition<'a> {
     }
 }
 
-fn put_labels(text: &mut String, labels: Labels<'_>) {
+fn put_labels(text: &mut String, labels: MetricLabels<'_>) {
     for (index, (label, value)) in labels.iter().enumerate() {
         let opening = if index == 0 { '{' } else { ',' };
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -88,12 +88,12 @@ fn put_labels(text: &mut String, labels: Labels<'_>) {
 /// The difference of two counters that are read one after the other while both grow. Now and then it would come out
 /// smaller than before, which Prometheus takes for a restart: it then adds the whole count to the rate.
 #[derive(Default)]
-pub(super) struct Difference {
+pub(super) struct GrowingDifference {
     shown: u64,
     from: u64,
 }
 
-impl Difference {
+impl GrowingDifference {
     fn less(&mut self, from: u64, part: u64) -> u64 {
         // `stats reset` does take counters back.
         let floor = if from < self.from { 0 } else { self.shown };
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn plain_sets_never_shrink_but_at_a_reset() {
-        let mut sets = Difference::default();
+        let mut sets = GrowingDifference::default();
         assert_eq!(sets.less(10, 0), 10);
         assert_eq!(sets.less(10, 3), 10, "the cas ran between the two reads");
         assert_eq!(sets.less(14, 3), 11);

@@ -9,7 +9,7 @@ const HEADERS_MAX: usize = 64;
 
 /// A request, as far as it matters.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct HttpRequest {
     /// Without the query.
     pub(super) path: String,
     /// HEAD: the response goes out without its body.
@@ -24,16 +24,16 @@ pub(super) struct Request {
 
 /// What the bytes received so far are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Parsed {
+pub(super) enum ParsedRequest {
     Partial,
     /// A whole request of so many bytes.
-    Whole(Request, usize),
+    Whole(HttpRequest, usize),
     /// Nothing to go on from: to be answered so, and closed.
-    Refused(Status),
+    Refused(HttpStatus),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum HttpStatus {
     Ok,
     BadRequest,
     Forbidden,
@@ -44,37 +44,37 @@ pub(super) enum Status {
     VersionNotSupported,
 }
 
-impl Status {
+impl HttpStatus {
     fn line(self) -> &'static str {
         match self {
-            Status::Ok => "200 OK",
-            Status::BadRequest => "400 Bad Request",
-            Status::Forbidden => "403 Forbidden",
-            Status::NotFound => "404 Not Found",
-            Status::MethodNotAllowed => "405 Method Not Allowed",
-            Status::HeadersTooLarge => "431 Request Header Fields Too Large",
-            Status::Unavailable => "503 Service Unavailable",
-            Status::VersionNotSupported => "505 HTTP Version Not Supported",
+            HttpStatus::Ok => "200 OK",
+            HttpStatus::BadRequest => "400 Bad HttpRequest",
+            HttpStatus::Forbidden => "403 Forbidden",
+            HttpStatus::NotFound => "404 Not Found",
+            HttpStatus::MethodNotAllowed => "405 Method Not Allowed",
+            HttpStatus::HeadersTooLarge => "431 HttpRequest Header Fields Too Large",
+            HttpStatus::Unavailable => "503 Service Unavailable",
+            HttpStatus::VersionNotSupported => "505 HTTP Version Not Supported",
         }
     }
 }
 
 /// What a page answers.
 #[derive(Debug)]
-pub(super) struct Response {
-    pub(super) status: Status,
+pub(super) struct HttpResponse {
+    pub(super) status: HttpStatus,
     pub(super) content_type: &'static str,
     pub(super) body: String,
 }
 
-impl Response {
-    pub(super) fn text(status: Status, body: impl Into<String>) -> Response {
-        Response { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+impl HttpResponse {
+    pub(super) fn text(status: HttpStatus, body: impl Into<String>) -> HttpResponse {
+        HttpResponse { status, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
     /// The answer to what is no request.
-    pub(super) fn refusal(status: Status) -> Response {
-        Response::text(status, format!("{}\n", status.line()))
+    pub(super) fn refusal(status: HttpStatus) -> HttpResponse {
+        HttpResponse::text(status, format!("{}\n", status.line()))
     }
 
     /// The bytes to send.
@@ -88,7 +88,7 @@ impl Response {
             self.content_type,
             self.body.len()
         );
-        if self.status == Status::MethodNotAllowed {
+        if self.status == HttpStatus::MethodNotAllowed {
             head.push_str("Allow: GET, HEAD\r\n");
         }
         if !keeps_alive {
@@ -103,23 +103,23 @@ impl Response {
 }
 
 /// Reads the first request of `input`.
-pub(super) fn parse(input: &[u8]) -> Parsed {
+pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let len = match request.parse(input) {
         Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) if input.len() < REQUEST_BYTES_MAX => return Parsed::Partial,
+        Ok(httparse::Status::Partial) if input.len() < REQUEST_BYTES_MAX => return ParsedRequest::Partial,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Parsed::Refused(Status::HeadersTooLarge);
+            return ParsedRequest::Refused(HttpStatus::HeadersTooLarge);
         }
-        Err(httparse::Error::Version) => return Parsed::Refused(Status::VersionNotSupported),
-        Err(_) => return Parsed::Refused(Status::BadRequest),
+        Err(httparse::Error::Version) => return ParsedRequest::Refused(HttpStatus::VersionNotSupported),
+        Err(_) => return ParsedRequest::Refused(HttpStatus::BadRequest),
     };
     let is_head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
         // A body may follow, so there is no telling where the next request begins.
-        _ => return Parsed::Refused(Status::MethodNotAllowed),
+        _ => return ParsedRequest::Refused(HttpStatus::MethodNotAllowed),
     };
     let mut keeps_alive = request.version == Some(1);
     let mut hosts = Vec::new();
@@ -131,7 +131,7 @@ pub(super) fn parse(input: &[u8]) -> Parsed {
             hosts.push(String::from_utf8_lossy(header.value).into_owned());
         } else if is("Transfer-Encoding") || is("Content-Length") && header.value.trim_ascii() != b"0" {
             // No page takes a body.
-            return Parsed::Refused(Status::BadRequest);
+            return ParsedRequest::Refused(HttpStatus::BadRequest);
         } else if is("Connection") {
             let mut words = header.value.split(|&byte| byte == b',');
             keeps_alive &= !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"));
@@ -139,10 +139,10 @@ pub(super) fn parse(input: &[u8]) -> Parsed {
     }
     // HTTP/1.0 has none.
     if hosts.len() > 1 || hosts.is_empty() && request.version == Some(1) {
-        return Parsed::Refused(Status::BadRequest);
+        return ParsedRequest::Refused(HttpStatus::BadRequest);
     }
     let path = path(request.path.unwrap_or_default());
-    Parsed::Whole(Request { path, is_head, keeps_alive, host: hosts.pop(), is_of_browser }, len)
+    ParsedRequest::Whole(HttpRequest { path, is_head, keeps_alive, host: hosts.pop(), is_of_browser }, len)
 }
 
 /// The path of a request's target, which may be a whole address (as sent through proxies).
@@ -158,16 +158,19 @@ fn path(target: &str) -> String {
 mod tests {
     use super::*;
 
-    fn whole(path: &str, is_head: bool, keeps_alive: bool, len: usize) -> Parsed {
+    fn whole(path: &str, is_head: bool, keeps_alive: bool, len: usize) -> ParsedRequest {
         let host = Some("a".to_string());
-        Parsed::Whole(Request { path: path.into(), is_head, keeps_alive, host, is_of_browser: false }, len)
+        ParsedRequest::Whole(
+            HttpRequest { path: path.into(), is_head, keeps_alive, host, is_of_browser: false },
+            len,
+        )
     }
 
     #[test]
     fn a_request_is_whole_at_its_empty_line_and_not_before() {
         let bytes = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
         for len in 0..bytes.len() {
-            assert_eq!(parse(&bytes[..len]), Parsed::Partial, "{len} bytes");
+            assert_eq!(parse(&bytes[..len]), ParsedRequest::Partial, "{len} bytes");
         }
         let mut two = bytes.to_vec();
         two.extend_from_slice(b"GET / HT");
@@ -206,25 +209,25 @@ mod tests {
         let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65));
         let long_header = format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(REQUEST_BYTES_MAX));
         for (bytes, status) in [
-            ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
-            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
-            ("GET / HTTP/1.1\r\n\r\n", Status::BadRequest),
-            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Status::BadRequest),
-            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", Status::BadRequest),
-            ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", Status::BadRequest),
-            ("GET / HTTP/1.1\r\nHost a\r\n\r\n", Status::BadRequest),
-            ("GET / HTTP/2.0\r\n\r\n", Status::VersionNotSupported),
-            ("\u{0}\u{1}\r\n\r\n", Status::BadRequest),
-            (&many_headers, Status::HeadersTooLarge),
-            (&long_header, Status::HeadersTooLarge),
+            ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", HttpStatus::MethodNotAllowed),
+            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", HttpStatus::MethodNotAllowed),
+            ("GET / HTTP/1.1\r\n\r\n", HttpStatus::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", HttpStatus::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", HttpStatus::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", HttpStatus::BadRequest),
+            ("GET / HTTP/1.1\r\nHost a\r\n\r\n", HttpStatus::BadRequest),
+            ("GET / HTTP/2.0\r\n\r\n", HttpStatus::VersionNotSupported),
+            ("\u{0}\u{1}\r\n\r\n", HttpStatus::BadRequest),
+            (&many_headers, HttpStatus::HeadersTooLarge),
+            (&long_header, HttpStatus::HeadersTooLarge),
         ] {
-            assert_eq!(parse(bytes.as_bytes()), Parsed::Refused(status), "{bytes:.60}");
+            assert_eq!(parse(bytes.as_bytes()), ParsedRequest::Refused(status), "{bytes:.60}");
         }
     }
 
     #[test]
     fn a_response_says_how_long_it_is_also_without_its_body() {
-        let response = Response::text(Status::Ok, "ok\n");
+        let response = HttpResponse::text(HttpStatus::Ok, "ok\n");
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n\
                     Cache-Control: no-store\r\n";
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

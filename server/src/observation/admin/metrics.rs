@@ -3,25 +3,26 @@
 //!
 //! A metric whose figure is missing is omitted, as the exporter does.
 
-use super::exposition::{Exposition, Shown};
+use super::exposition::{MetricsText, ShownDifferences};
 use crate::observation::measurements::{
-    CLASS_TOTALS, DATABASES, ITEMS, OfDatabase, REPLICAS, Readings, SERVER, SETTINGS, SLABS, classes,
+    CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, REPLICAS, SERVER, SETTINGS, SLABS, ServerReadings,
+    classes,
 };
 use crate::shared::Shared;
 
 /// Writes the answer to `/metrics`, and remembers which counts must not shrink.
 #[derive(Default)]
-pub(super) struct Metrics {
-    shown: Shown,
+pub(super) struct MetricsPage {
+    shown: ShownDifferences,
 }
 
-impl Metrics {
+impl MetricsPage {
     /// All of it, or without what there is of each class: fourteen of fifteen samples where all classes are in use.
     pub(super) fn text(&mut self, shared: &Shared, with_classes: bool) -> String {
-        let readings = Readings::take(shared);
-        let mut text = Exposition::new(shared, &mut self.shown);
+        let readings = ServerReadings::take(shared);
+        let mut text = MetricsText::new(shared, &mut self.shown);
         SERVER.iter().chain([&&SETTINGS]).for_each(|table| text.put(table, &readings, &[]));
-        for database in OfDatabase::all(shared) {
+        for database in DatabaseReadings::all(shared) {
             text.put(&DATABASES, &database, &[("db", database.served(shared).name.label())]);
         }
         for replica in shared.replicas.connected() {

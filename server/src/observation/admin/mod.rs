@@ -11,7 +11,7 @@
 //! bounded in number; a newcomer is always let in, in place of whoever has kept the thread waiting longest.
 //! Not here: keys. The paths of the common port belong to them.
 
-mod conversation;
+mod connection;
 mod exposition;
 mod http;
 mod metrics;
@@ -20,10 +20,10 @@ mod pages;
 use crate::options::{AdminOptions, ListenOptions, Options};
 use crate::shared::Shared;
 use crate::transport::listener::{Listener, Stream};
-use conversation::{Conversation, Fate};
+use connection::{AdminConnection, ConnectionFate};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
-use pages::Pages;
+use pages::AdminPages;
 use slab::Slab;
 use std::fmt;
 use std::io;
@@ -45,12 +45,12 @@ const WAKE: Token = Token(usize::MAX);
 const FIRST_CONNECTION: usize = 1 << 16;
 
 /// The admin pages, listening.
-pub(crate) struct Admin {
+pub(crate) struct AdminListener {
     poll: Poll,
-    ending: Ending,
+    stopper: AdminStopper,
     listeners: Vec<Listener>,
     addresses: Vec<SocketAddr>,
-    connections: Slab<Conversation<TcpStream>>,
+    connections: Slab<AdminConnection<TcpStream>>,
 }
 
 /// Why there are no admin pages, inside the error of a server that was to have them.
@@ -71,12 +71,12 @@ impl std::error::Error for AdminError {
 
 /// Ends the thread of the admin pages.
 #[derive(Clone)]
-pub(crate) struct Ending {
+pub(crate) struct AdminStopper {
     waker: Arc<Waker>,
     ends: Arc<AtomicBool>,
 }
 
-impl Ending {
+impl AdminStopper {
     pub(crate) fn end(&self) {
         self.ends.store(true, Ordering::SeqCst);
         // A loop that is gone needs no waking.
@@ -84,11 +84,11 @@ impl Ending {
     }
 }
 
-impl Admin {
+impl AdminListener {
     /// Listens where the options say; `None` where that is nowhere, or where the pages may be missing and are.
-    pub(crate) fn bind(options: Option<&AdminOptions>) -> io::Result<Option<Admin>> {
+    pub(crate) fn bind(options: Option<&AdminOptions>) -> io::Result<Option<AdminListener>> {
         let Some(options) = options else { return Ok(None) };
-        match Admin::listen(options) {
+        match AdminListener::listen(options) {
             Ok(admin) => {
                 for address in &admin.addresses {
                     tracing::info!("admin pages on http://{address}/");
@@ -106,7 +106,7 @@ impl Admin {
         }
     }
 
-    fn listen(options: &AdminOptions) -> io::Result<Admin> {
+    fn listen(options: &AdminOptions) -> io::Result<AdminListener> {
         let options = Options {
             listen: ListenOptions {
                 addresses: options.listen.clone(),
@@ -125,8 +125,8 @@ impl Admin {
         for (index, listener) in listeners.iter_mut().enumerate() {
             listener.register(poll.registry(), Token(index))?;
         }
-        let ending = Ending { waker, ends: Arc::new(AtomicBool::new(false)) };
-        Ok(Admin { poll, ending, listeners, addresses, connections: Slab::new() })
+        let stopper = AdminStopper { waker, ends: Arc::new(AtomicBool::new(false)) };
+        Ok(AdminListener { poll, stopper, listeners, addresses, connections: Slab::new() })
     }
 
     /// Where it listens, with the ports that the system chose.
@@ -134,18 +134,18 @@ impl Admin {
         &self.addresses
     }
 
-    pub(crate) fn ending(&self) -> Ending {
-        self.ending.clone()
+    pub(crate) fn stopper(&self) -> AdminStopper {
+        self.stopper.clone()
     }
 
     /// Serves until its ending.
     pub(crate) fn run(mut self, shared: Arc<Shared>) {
-        let mut pages = Pages::new(shared);
+        let mut pages = AdminPages::new(shared);
         let mut events = Events::with_capacity(64);
         // Listeners that may have more.
         let mut pending: Vec<usize> = Vec::new();
         let mut pause = Duration::ZERO;
-        while !self.ending.ends.load(Ordering::SeqCst) {
+        while !self.stopper.ends.load(Ordering::SeqCst) {
             let next_deadline = self.connections.iter().map(|(_, one)| one.deadline).min();
             let timeout = next_deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout =
@@ -183,7 +183,7 @@ impl Admin {
     }
 
     /// Takes some of the connections that wait in; true if there may be more.
-    fn accept(&mut self, index: usize, pages: &mut Pages) -> io::Result<bool> {
+    fn accept(&mut self, index: usize, pages: &mut AdminPages) -> io::Result<bool> {
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listeners[index].accept_stream() {
                 Ok(Stream::Tcp(stream)) => self.admit(stream, pages),
@@ -198,16 +198,16 @@ impl Admin {
         Ok(true)
     }
 
-    fn admit(&mut self, stream: TcpStream, pages: &mut Pages) {
+    fn admit(&mut self, stream: TcpStream, pages: &mut AdminPages) {
         if self.connections.len() >= CONNECTIONS_MAX {
             let oldest = self.connections.iter().min_by_key(|(_, one)| one.since).map(|(index, _)| index);
             oldest.map(|index| self.connections.remove(index));
         }
         let entry = self.connections.vacant_entry();
         let index = entry.key();
-        let conversation = entry.insert(Conversation::new(stream, Instant::now()));
+        let connection = entry.insert(AdminConnection::new(stream, Instant::now()));
         let (token, interest) = (Token(FIRST_CONNECTION + index), Interest::READABLE | Interest::WRITABLE);
-        if self.poll.registry().register(&mut conversation.socket, token, interest).is_err() {
+        if self.poll.registry().register(&mut connection.socket, token, interest).is_err() {
             self.connections.remove(index);
             return;
         }
@@ -215,16 +215,16 @@ impl Admin {
         self.proceed(index, pages);
     }
 
-    fn proceed(&mut self, index: usize, pages: &mut Pages) {
-        let Some(conversation) = self.connections.get_mut(index) else { return };
-        let fate = conversation.proceed(Instant::now(), &mut |request| pages.answer(request));
-        if fate == Fate::Ends {
+    fn proceed(&mut self, index: usize, pages: &mut AdminPages) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        let fate = connection.proceed(Instant::now(), &mut |request| pages.answer(request));
+        if fate == ConnectionFate::Ends {
             self.connections.remove(index);
         }
     }
 
     fn end_late(&mut self) {
         let now = Instant::now();
-        self.connections.retain(|_, conversation| conversation.deadline > now);
+        self.connections.retain(|_, connection| connection.deadline > now);
     }
 }

@@ -1,8 +1,8 @@
 //! The pages: which there are, and what each answers.
 
 use super::exposition;
-use super::http::{Request, Response, Status};
-use super::metrics::Metrics;
+use super::http::{HttpRequest, HttpResponse, HttpStatus};
+use super::metrics::MetricsPage;
 use crate::handle::Stopping;
 use crate::observation::measurements::takes_writes;
 use crate::shared::Shared;
@@ -12,32 +12,34 @@ use todana_protocol::kyoto::is_own_host;
 
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
 
-pub(super) struct Pages {
+pub(super) struct AdminPages {
     shared: Arc<Shared>,
-    metrics: Metrics,
+    metrics: MetricsPage,
 }
 
-impl Pages {
-    pub(super) fn new(shared: Arc<Shared>) -> Pages {
-        Pages { shared, metrics: Metrics::default() }
+impl AdminPages {
+    pub(super) fn new(shared: Arc<Shared>) -> AdminPages {
+        AdminPages { shared, metrics: MetricsPage::default() }
     }
 
-    pub(super) fn answer(&mut self, request: &Request) -> Response {
+    pub(super) fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
         let hosts = &self.shared.options.protocols.http_hosts;
         let is_own = request.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
         if !is_own && (request.is_of_browser || !hosts.is_empty()) {
             let text = "this host name is not the server's; --http-host allows it\n";
-            return Response::text(Status::Forbidden, text);
+            return HttpResponse::text(HttpStatus::Forbidden, text);
         }
         match request.path.as_str() {
-            "/" => Response::text(Status::Ok, self.index()),
-            "/healthz" if self.shared.lifecycle.is_loading() => Response::text(Status::Ok, "loading\n"),
+            "/" => HttpResponse::text(HttpStatus::Ok, self.index()),
+            "/healthz" if self.shared.lifecycle.is_loading() => {
+                HttpResponse::text(HttpStatus::Ok, "loading\n")
+            }
             // That it answers is the answer: whoever stops it should not be restarted for that.
-            "/healthz" => Response::text(Status::Ok, "ok\n"),
+            "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok\n"),
             "/readyz" => self.readiness(),
             "/metrics" => self.metrics(true),
             "/metrics/totals" => self.metrics(false),
-            _ => Response::text(Status::NotFound, format!("no such page\n{INDEX}")),
+            _ => HttpResponse::text(HttpStatus::NotFound, format!("no such page\n{INDEX}")),
         }
     }
 
@@ -55,9 +57,9 @@ impl Pages {
         text
     }
 
-    fn metrics(&mut self, with_classes: bool) -> Response {
+    fn metrics(&mut self, with_classes: bool) -> HttpResponse {
         let body = self.metrics.text(&self.shared, with_classes);
-        Response { status: Status::Ok, content_type: exposition::CONTENT_TYPE, body }
+        HttpResponse { status: HttpStatus::Ok, content_type: exposition::CONTENT_TYPE, body }
     }
 
     fn log_is_stuck(&self) -> bool {
@@ -65,17 +67,17 @@ impl Pages {
     }
 
     /// Whether new clients should come here.
-    fn readiness(&self) -> Response {
+    fn readiness(&self) -> HttpResponse {
         match self.shared.lifecycle.stopping() {
             Stopping::No if self.shared.lifecycle.is_loading() => {
-                Response::text(Status::Unavailable, "loading\n")
+                HttpResponse::text(HttpStatus::Unavailable, "loading\n")
             }
             Stopping::No if self.shared.lifecycle.has_not_loaded() => {
-                Response::text(Status::Unavailable, "no data\n")
+                HttpResponse::text(HttpStatus::Unavailable, "no data\n")
             }
-            Stopping::No if self.log_is_stuck() => Response::text(Status::Unavailable, "no writes\n"),
-            Stopping::No => Response::text(Status::Ok, "ready\n"),
-            Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),
+            Stopping::No if self.log_is_stuck() => HttpResponse::text(HttpStatus::Unavailable, "no writes\n"),
+            Stopping::No => HttpResponse::text(HttpStatus::Ok, "ready\n"),
+            Stopping::Drain | Stopping::AtOnce => HttpResponse::text(HttpStatus::Unavailable, "stopping\n"),
         }
     }
 }

@@ -7,12 +7,12 @@
 //! Engines count records by sizes and report those that leave; all else about classes is here and in the ledger. The count
 //! by sizes is theirs as tools list keys class by class: classes of which the sample has no record would be missing.
 
-use super::{Value, table};
-use crate::observation::class_ledger::ClassEvent::{
+use super::{MeasurementValue, table};
+use crate::observation::class_events::ClassEvent::{
     Cleared, Displaced, Evicted, EvictedByWrite, EvictedIdle, EvictedUnread, EvictedWithExpiry,
     ExpiredUnread, Promoted, Spared, Swept,
 };
-use crate::observation::class_ledger::{ClassEvents, class_of};
+use crate::observation::class_events::{ClassEvents, class_of};
 use crate::shared::Shared;
 use todana::ClassCounters;
 use todana_core::{SampledRecord, SizeClass};
@@ -23,7 +23,7 @@ const SLAB_PAGE: u64 = 1 << 20;
 
 /// One of memcached's size classes, and what our records of these sizes have come to.
 #[derive(Clone, Default)]
-pub(crate) struct Class {
+pub(crate) struct ClassReadings {
     /// As memcached numbers it.
     pub(crate) number: usize,
     held: SizeClass,
@@ -31,12 +31,12 @@ pub(crate) struct Class {
     happened: ClassCounters,
     /// Records that sweeps have read: the share of these sizes.
     swept_over: u64,
-    sampled: Sampled,
+    sampled: SampledClass,
 }
 
 /// The records of a class in the engine's sample.
 #[derive(Clone, Default)]
-struct Sampled {
+struct SampledClass {
     records: u64,
     /// Of those, the ones in the main queue.
     kept: u64,
@@ -46,11 +46,11 @@ struct Sampled {
 }
 
 /// Returns the classes that hold something, or ever did anything; records that are larger than the last count there.
-pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
+pub(crate) fn classes(shared: &Shared) -> Vec<ClassReadings> {
     let last = CHUNK_SIZES.len();
     let database = &shared.databases.primary().database;
     let (status, seen) = (database.status(), database.sweeps().seen);
-    let mut classes = vec![Class::default(); last];
+    let mut classes = vec![ClassReadings::default(); last];
     for (index, held) in status.classes.iter().enumerate() {
         classes[index.min(last - 1)].held += *held;
     }
@@ -72,7 +72,7 @@ pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
     classes
 }
 
-impl Sampled {
+impl SampledClass {
     fn add(&mut self, record: &SampledRecord) {
         self.records += 1;
         self.kept += u64::from(record.is_kept);
@@ -81,7 +81,7 @@ impl Sampled {
     }
 }
 
-impl Class {
+impl ClassReadings {
     pub(crate) fn records(&self) -> u64 {
         self.held.records
     }
@@ -130,7 +130,7 @@ impl Class {
 table! { ITEMS, "Classes",
     "`slab` is the number of the class that memcached would keep a record in, by its size; records are not kept so here, and\n\
      statistics of slabs and queues say what they would be. Only classes with something in them are there. `stats items` has\n\
-     these by the number of the class, as `items:1:number`.", |_s, c: Class|
+     these by the number of the class, as `items:1:number`.", |_s, c: ClassReadings|
     "number", _, "memcached_slab_current_items", Gauge, "Records of the class." => c.held.records;
     "number_hot", _, "memcached_slab_hot_items", Gauge, "Records in memcached's hot queue; always 0." => 0u64;
     "number_warm", _, "memcached_slab_warm_items", Gauge, "Records in the main queue, estimated." => c.warm();
@@ -171,7 +171,7 @@ table! { ITEMS, "Classes",
     "hits_to_temp", _, "memcached_slab_lru_hits_total{lru=temporary}", Counter, "Always 0." => 0u64;
 }
 
-table! { SLABS, "Memory of classes", "`stats slabs` has these by the number of the class, as `1:chunk_size`.", |_s, c: Class|
+table! { SLABS, "Memory of classes", "`stats slabs` has these by the number of the class, as `1:chunk_size`.", |_s, c: ClassReadings|
     "chunk_size", _, "memcached_slab_chunk_size_bytes", Gauge, "The largest record of the class, header included." => c.chunk();
     "chunks_per_page", _, "memcached_slab_chunks_per_page", Gauge, "Chunks in a page of memcached's." => c.chunks_per_page();
     "total_pages", _, "memcached_slab_current_pages", Gauge, "Pages that memcached would need." => c.pages();
@@ -194,14 +194,14 @@ table! { SLABS, "Memory of classes", "`stats slabs` has these by the number of t
     "touch_hits", _, "memcached_slab_commands_total{command=touch,status=hit}", Counter, "Touches." => c.happened.touch_hits;
 }
 
-table! { CLASS_TOTALS, "Memory of all classes", "", |_s, classes: Vec<Class>|
+table! { CLASS_TOTALS, "Memory of all classes", "", |_s, classes: Vec<ClassReadings>|
     "active_slabs", _, _, Gauge, "Classes that hold records." => classes.iter().filter(|class| class.pages() > 0).count();
     "total_malloced", _, "memcached_malloced_bytes", Gauge, "Memory that memcached's slab pages would take for these records." =>
         classes.iter().map(|class| class.pages() * SLAB_PAGE).sum::<u64>();
 }
 
-fn plain_sets(happened: &ClassCounters) -> Value {
-    Value::Difference { all: happened.cmd_set, part: happened.cas_hits + happened.cas_badval }
+fn plain_sets(happened: &ClassCounters) -> MeasurementValue {
+    MeasurementValue::Difference { all: happened.cmd_set, part: happened.cas_hits + happened.cas_badval }
 }
 
 /// Returns as much of `all` as `part` is of a sample.

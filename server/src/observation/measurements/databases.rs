@@ -10,22 +10,22 @@ use todana::update_log::{DurabilityHealth, UpdateLog};
 use todana_core::{CheckpointedEngine, EngineStatus};
 
 /// A database, read once for all its rows.
-pub(crate) struct OfDatabase {
+pub(crate) struct DatabaseReadings {
     pub(crate) number: usize,
     status: EngineStatus,
     directory: Option<Arc<DataDirectory>>,
 }
 
-impl OfDatabase {
+impl DatabaseReadings {
     /// Reads a database, if there is one of this number.
-    pub(crate) fn read(shared: &Shared, number: usize) -> Option<OfDatabase> {
+    pub(crate) fn read(shared: &Shared, number: usize) -> Option<DatabaseReadings> {
         let status = shared.databases.get(number)?.database.status();
-        Some(OfDatabase { number, status, directory: shared.persistence.exports.directory(number) })
+        Some(DatabaseReadings { number, status, directory: shared.persistence.exports.directory(number) })
     }
 
     /// Reads all databases.
-    pub(crate) fn all(shared: &Shared) -> impl Iterator<Item = OfDatabase> {
-        (0..).map_while(|number| OfDatabase::read(shared, number))
+    pub(crate) fn all(shared: &Shared) -> impl Iterator<Item = DatabaseReadings> {
+        (0..).map_while(|number| DatabaseReadings::read(shared, number))
     }
 
     pub(crate) fn served<'s>(&self, shared: &'s Shared) -> &'s Served {
@@ -35,7 +35,7 @@ impl OfDatabase {
 
 table! { DATABASES, "Databases",
     "`stats databases` has these by the number of the database, as `0:records`; `stats databases NAME` those of one.",
-    |s, d: OfDatabase|
+    |s, d: DatabaseReadings|
     "name", _, _, Gauge, "Its name." => d.served(s).name.label();
     "kind", _, _, Gauge, "`mem:hash`, `mem:tree`, `disk:hash` or `disk:tree`." => d.served(s).name.kind.word();
     "records", _, "todana_database_records", Gauge, "Records of a database, by its name." => d.status.records;

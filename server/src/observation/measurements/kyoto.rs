@@ -1,12 +1,12 @@
 //! What Kyoto Tycoon's clients have asked for.
 
-use super::{Readings, Value, table};
+use super::{MeasurementValue, ServerReadings, table};
 use crate::session::kyoto::VERSION;
 use crate::shared::Shared;
 
 table! { KYOTO, "Kyoto Tycoon's protocols",
     "The kinds of requests are `call`, `rest`, `binary`, and `refused` for what was no request, or a web page's. `report` also\n\
-     has `db_NUMBER` (`count=N size=N path=PATH`) for each database, `db_total_count` and `db_total_size`.", |s, r: Readings|
+     has `db_NUMBER` (`count=N size=N path=PATH`) for each database, `db_total_count` and `db_total_size`.", |s, r: ServerReadings|
     _, _, "todana_kyoto_requests_total{kind=call}", Counter, "Requests of Kyoto Tycoon's clients by kind." => r.kyoto.calls;
     _, _, "todana_kyoto_requests_total{kind=rest}", Counter, "REST requests." => r.kyoto.resources;
     _, _, "todana_kyoto_requests_total{kind=binary}", Counter, "Binary requests." => r.kyoto.binary;
@@ -43,8 +43,8 @@ table! { KYOTO, "Kyoto Tycoon's protocols",
 }
 
 /// Commands less those that missed.
-fn hits(all: u64, part: u64) -> Value {
-    Value::Difference { all, part }
+fn hits(all: u64, part: u64) -> MeasurementValue {
+    MeasurementValue::Difference { all, part }
 }
 
 fn background_calls(shared: &Shared) -> usize {

@@ -21,8 +21,8 @@ mod server;
 mod settings;
 
 pub(crate) use classes::{CLASS_TOTALS, ITEMS, SLABS, classes};
-pub(crate) use databases::{DATABASES, OfDatabase, REPLICAS, takes_writes};
-pub(crate) use readings::Readings;
+pub(crate) use databases::{DATABASES, DatabaseReadings, REPLICAS, takes_writes};
+pub(crate) use readings::ServerReadings;
 pub(crate) use settings::SETTINGS;
 
 use crate::shared::Shared;
@@ -30,7 +30,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// The tables of the server as a whole, in the order of `stats`.
-pub(crate) static SERVER: [&Table<Readings>; 9] = [
+pub(crate) static SERVER: [&MeasurementTable<ServerReadings>; 9] = [
     &server::PROCESS,
     &server::CONNECTIONS,
     &server::COMMANDS,
@@ -44,37 +44,37 @@ pub(crate) static SERVER: [&Table<Readings>; 9] = [
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// Only grows, except for a restart or a reset.
     Counter,
     Gauge,
 }
 
 /// Rows about one kind of subject, and their section of docs/metrics.md.
-pub(crate) struct Table<S: 'static> {
+pub(crate) struct MeasurementTable<S: 'static> {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the page needs it"))]
     title: &'static str,
     #[cfg_attr(not(test), expect(dead_code, reason = "only the page needs it"))]
     about: &'static str,
-    pub(crate) rows: &'static [Row<S>],
+    pub(crate) rows: &'static [MeasurementRow<S>],
 }
 
 /// One figure. A name that it does not have is empty.
-pub(crate) struct Row<S> {
+pub(crate) struct MeasurementRow<S> {
     /// In `stats`.
     pub(crate) statistic: &'static str,
     /// In Kyoto's `report`.
     pub(crate) report: &'static str,
     /// In `/metrics`, with labels as `{name=value}`. A label `{name}` has the value of the row, and the sample is 1.
     pub(crate) metric: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
     pub(crate) help: &'static str,
-    pub(crate) read: fn(&Shared, &S) -> Value,
+    pub(crate) read: fn(&Shared, &S) -> MeasurementValue,
 }
 
 /// The value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum MeasurementValue {
     /// There is no such figure now: it is left out.
     Missing,
     Count(u64),
@@ -89,32 +89,32 @@ pub(crate) enum Value {
     },
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for MeasurementValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Missing => Ok(()),
-            Value::Count(count) => write!(f, "{count}"),
-            Value::Flag(flag) => f.write_str(if *flag { "yes" } else { "no" }),
-            Value::Time(time) => write!(f, "{}.{:06}", time.as_secs(), time.subsec_micros()),
-            Value::Text(text) => f.write_str(text),
-            Value::Difference { all, part } => write!(f, "{}", all.saturating_sub(*part)),
+            MeasurementValue::Missing => Ok(()),
+            MeasurementValue::Count(count) => write!(f, "{count}"),
+            MeasurementValue::Flag(flag) => f.write_str(if *flag { "yes" } else { "no" }),
+            MeasurementValue::Time(time) => write!(f, "{}.{:06}", time.as_secs(), time.subsec_micros()),
+            MeasurementValue::Text(text) => f.write_str(text),
+            MeasurementValue::Difference { all, part } => write!(f, "{}", all.saturating_sub(*part)),
         }
     }
 }
 
-impl<T> From<Option<T>> for Value
+impl<T> From<Option<T>> for MeasurementValue
 where
-    Value: From<T>,
+    MeasurementValue: From<T>,
 {
-    fn from(value: Option<T>) -> Value {
-        value.map_or(Value::Missing, Value::from)
+    fn from(value: Option<T>) -> MeasurementValue {
+        value.map_or(MeasurementValue::Missing, MeasurementValue::from)
     }
 }
 
 macro_rules! values {
     ($($type:ty => |$value:ident| $make:expr;)*) => {
-        $(impl From<$type> for Value {
-            fn from($value: $type) -> Value {
+        $(impl From<$type> for MeasurementValue {
+            fn from($value: $type) -> MeasurementValue {
                 $make
             }
         })*
@@ -122,30 +122,30 @@ macro_rules! values {
 }
 
 values! {
-    u64 => |count| Value::Count(count);
-    u32 => |count| Value::Count(count.into());
-    u16 => |count| Value::Count(count.into());
-    usize => |count| Value::Count(count as u64);
-    bool => |is_so| Value::Count(is_so.into());
-    Duration => |time| Value::Time(time);
-    String => |text| Value::Text(text);
-    &str => |text| Value::Text(text.into());
+    u64 => |count| MeasurementValue::Count(count);
+    u32 => |count| MeasurementValue::Count(count.into());
+    u16 => |count| MeasurementValue::Count(count.into());
+    usize => |count| MeasurementValue::Count(count as u64);
+    bool => |is_so| MeasurementValue::Count(is_so.into());
+    Duration => |time| MeasurementValue::Time(time);
+    String => |text| MeasurementValue::Text(text);
+    &str => |text| MeasurementValue::Text(text.into());
 }
 
-/// Defines a table. A row is `"statistic", "report", "metric", Kind, "Help." => value;`, with `_` for a name that it does
+/// Defines a table. A row is `"statistic", "report", "metric", MetricKind, "Help." => value;`, with `_` for a name that it does
 /// not have; or `"statistic" => value;`, which is a gauge, and not on the page.
 macro_rules! table {
     ($name:ident, $title:literal, $about:literal, |$shared:ident, $of:ident: $S:ty| $(
         $statistic:tt $(, $report:tt, $metric:tt, $kind:ident, $help:literal)? => $value:expr;
     )*) => {
-        pub(crate) static $name: $crate::observation::measurements::Table<$S> =
-            $crate::observation::measurements::Table {
+        pub(crate) static $name: $crate::observation::measurements::MeasurementTable<$S> =
+            $crate::observation::measurements::MeasurementTable {
                 title: $title,
                 about: $about,
-                rows: &[$($crate::observation::measurements::Row {
+                rows: &[$($crate::observation::measurements::MeasurementRow {
                     read: |$shared: &$crate::shared::Shared, $of: &$S| {
                         let _ = ($shared, $of);
-                        $crate::observation::measurements::Value::from($value)
+                        $crate::observation::measurements::MeasurementValue::from($value)
                     },
                     ..table!(@names $statistic $(, $report, $metric, $kind, $help)?)
                 },)*],
@@ -153,13 +153,13 @@ macro_rules! table {
     };
     (@names $statistic:tt) => { table!(@names $statistic, _, _, Gauge, "") };
     (@names $statistic:tt, $report:tt, $metric:tt, $kind:ident, $help:literal) => {
-        $crate::observation::measurements::Row {
+        $crate::observation::measurements::MeasurementRow {
             statistic: table!(@name $statistic),
             report: table!(@name $report),
             metric: table!(@name $metric),
-            kind: $crate::observation::measurements::Kind::$kind,
+            kind: $crate::observation::measurements::MetricKind::$kind,
             help: $help,
-            read: |_, _| $crate::observation::measurements::Value::Missing,
+            read: |_, _| $crate::observation::measurements::MeasurementValue::Missing,
         }
     };
     (@name _) => { "" };

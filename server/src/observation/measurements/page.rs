@@ -1,6 +1,8 @@
 //! docs/metrics.md: its second part is generated from the tables.
 
-use super::{CLASS_TOTALS, DATABASES, ITEMS, Kind, REPLICAS, SERVER, SETTINGS, SLABS, Table};
+use super::{
+    CLASS_TOTALS, DATABASES, ITEMS, MeasurementTable, MetricKind, REPLICAS, SERVER, SETTINGS, SLABS,
+};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -11,7 +13,7 @@ const MARK: &str = "<!-- Generated from server/src/observation/measurements: \
 ";
 
 /// Writes a table. `labels` are those that each of its metrics has.
-fn section<S>(page: &mut String, table: &Table<S>, labels: &str) {
+fn section<S>(page: &mut String, table: &MeasurementTable<S>, labels: &str) {
     let _ = write!(page, "\n### {}\n\n", table.title);
     if !table.about.is_empty() {
         let _ = write!(page, "{}\n\n", table.about);
@@ -27,8 +29,8 @@ fn section<S>(page: &mut String, table: &Table<S>, labels: &str) {
             false => format!("`{family}{{{}}}`", labels.join(",")),
         };
         let kind = match row.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         };
         let name = |name: &str| if name.is_empty() { "-".to_string() } else { format!("`{name}`") };
         let (statistic, report) = (name(row.statistic), name(row.report));
@@ -59,7 +61,7 @@ fn page_has_each_row_of_the_tables() {
 fn rows_of_a_family_have_one_kind_and_samples_are_distinct() {
     let mut samples = BTreeSet::new();
     let mut kinds = std::collections::BTreeMap::new();
-    let mut check = |metric: &'static str, kind: Kind, help: &str| {
+    let mut check = |metric: &'static str, kind: MetricKind, help: &str| {
         if metric.is_empty() {
             return;
         }

@@ -1,6 +1,6 @@
 //! What the rows about the whole server read: counters that are summed once for an answer, so that its figures agree.
 
-use crate::observation::counters::Sums;
+use crate::observation::counters::CounterSums;
 use crate::replica::Standing;
 use crate::session::kyoto;
 use crate::shared::Shared;
@@ -11,12 +11,12 @@ use todana::{Counters, DataDirectory, Sweeps};
 use todana_core::EngineStatus;
 
 /// Everything read at one time, or nearly so: workers go on counting meanwhile.
-pub(crate) struct Readings {
+pub(crate) struct ServerReadings {
     /// User mode, and kernel.
     pub(super) cpu_time: (Duration, Duration),
     pub(super) connections: u64,
     /// Since the last reset.
-    pub(super) sums: Sums,
+    pub(super) sums: CounterSums,
     pub(super) kyoto: kyoto::Sums,
     /// Of the first database, since the last reset: commands, ...
     pub(super) counters: Counters,
@@ -33,13 +33,13 @@ pub(crate) struct Readings {
     pub(super) standing: Standing,
 }
 
-impl Readings {
-    pub(crate) fn take(shared: &Shared) -> Readings {
+impl ServerReadings {
+    pub(crate) fn take(shared: &Shared) -> ServerReadings {
         let primary = shared.databases.primary();
         let is_logged = primary.database.engine_sync().is_none() && shared.options.databases.data.is_some();
         // In this order, so that no more is on disk than was appended.
         let log = primary.database.log().filter(|_| is_logged).map(|log| (log.synced().0, log.end().0));
-        Readings {
+        ServerReadings {
             cpu_time: crate::process::cpu_time(),
             connections: shared.observation.connections.current.load(Ordering::Relaxed),
             sums: shared.observation.sums(),

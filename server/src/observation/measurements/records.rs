@@ -1,14 +1,14 @@
 //! The records of the first database, what is kept of them on disk, and replication.
 
 use super::databases::{health, takes_writes};
-use super::{Readings, Value, table};
+use super::{MeasurementValue, ServerReadings, table};
 use crate::process;
 use crate::shared::Shared;
 use std::time::Duration;
 use todana::Clock;
 use todana::update_log::SyncPolicy;
 
-table! { RECORDS, "Memory and records", "", |s, r: Readings|
+table! { RECORDS, "Memory and records", "", |s, r: ServerReadings|
     "bytes", _, "memcached_current_bytes", Gauge, "Bytes of the records as stored." => r.status.live_bytes;
     "curr_items", _, "memcached_current_items", Gauge, "Records held." => r.status.records;
     "total_items", _, "memcached_items_total", Counter, "Records stored." => r.counters.total_items;
@@ -58,13 +58,13 @@ table! { RECORDS, "Memory and records", "", |s, r: Readings|
         "Expired records removed when met or by the sweep in the background." => reclaimed(r) + r.sweeps.removed;
 }
 
-fn reclaimed(r: &Readings) -> u64 {
+fn reclaimed(r: &ServerReadings) -> u64 {
     r.counters.reclaimed + r.status.reclaimed + r.status.cleared
 }
 
 table! { KEPT, "Data directory",
     "With `--data-dir`. Of a hash on disk, whose files are its log, `todana_log_takes_writes`, `todana_log_refused_writes_total`,\n\
-     `todana_sync` and `todana_log_health` are there without.", |s, r: Readings|
+     `todana_sync` and `todana_log_health` are there without.", |s, r: ServerReadings|
     "todana_sync", _, _, Gauge, "When changes are synced: `always`, `never` or milliseconds." => sync(s);
     "todana_loading", _, "todana_loading", Gauge, "1 while the data is read back." => is_loading(s);
     "todana_log_health", _, _, Gauge, "`well`, `stuck` or `lost`." =>
@@ -126,7 +126,7 @@ fn is_loading(shared: &Shared) -> Option<bool> {
 }
 
 /// Returns a value if the first database is kept in files of its own or in the data directory.
-fn keeps<T>(shared: &Shared, r: &Readings, value: impl FnOnce() -> T) -> Option<T> {
+fn keeps<T>(shared: &Shared, r: &ServerReadings, value: impl FnOnce() -> T) -> Option<T> {
     (shared.databases.primary().database.engine_sync().is_some() || r.log.is_some()).then(value)
 }
 
@@ -137,7 +137,7 @@ fn snapshots(shared: &Shared) -> Option<(u64, u64, u64, String)> {
 
 table! { REPLICATION, "Replication",
     "A server that follows a master has the rows about a master, one whose update log can be followed has\n\
-     `todana_replicas` and `todana_replica_flags_lost` ([replication](replication.md)).", |s, r: Readings|
+     `todana_replicas` and `todana_replica_flags_lost` ([replication](replication.md)).", |s, r: ServerReadings|
     "todana_replica_connected", _, "todana_replica_connected", Gauge,
         "1 while the master is followed, 0 while it cannot be reached." => of_master(r, || s.link.is_connected());
     "todana_replica_master", _, "todana_replica_master_info{master}", Gauge, "The master that is followed, HOST:PORT." =>
@@ -158,7 +158,7 @@ table! { REPLICATION, "Replication",
         "Records sent to replicas without their client flags." => if_logged(s, || s.replicas.flags_lost());
 }
 
-fn of_master<T: Into<Value>>(r: &Readings, value: impl FnOnce() -> T) -> Option<T> {
+fn of_master<T: Into<MeasurementValue>>(r: &ServerReadings, value: impl FnOnce() -> T) -> Option<T> {
     r.standing.master.as_ref().map(|_| value())
 }
 

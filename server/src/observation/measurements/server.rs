@@ -1,6 +1,6 @@
 //! The process, its connections, its commands, and what works in the background.
 
-use super::{Readings, Value, table};
+use super::{MeasurementValue, ServerReadings, table};
 use crate::handle::Stopping;
 use crate::process;
 use crate::session::memcached::commands::MEMCACHED_VERSION;
@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use std::sync::atomic::Ordering::Relaxed;
 use todana::Counters;
 
-table! { PROCESS, "Process", "", |s, r: Readings|
+table! { PROCESS, "Process", "", |s, r: ServerReadings|
     _, _, "memcached_up", Gauge, "1: it answers." => 1u64;
     "pid", "serv_proc_id", _, Gauge, "Process ID." => std::process::id();
     "uptime", _, "memcached_uptime_seconds", Counter, "Seconds since the start." =>
@@ -42,7 +42,7 @@ table! { PROCESS, "Process", "", |s, r: Readings|
     _, _, "memcached_process_start_time_seconds", Gauge, "Start of the process, Unix time." => process::started_at();
 }
 
-table! { CONNECTIONS, "Connections", "", |s, r: Readings|
+table! { CONNECTIONS, "Connections", "", |s, r: ServerReadings|
     "max_connections", _, "memcached_max_connections", Gauge, "Connections served at once (-c)." =>
         s.options.limits.connections_max;
     "curr_connections", "serv_conn_count", "memcached_current_connections", Gauge, "Connections open now." =>
@@ -72,7 +72,7 @@ table! { CONNECTIONS, "Connections", "", |s, r: Readings|
 
 table! { COMMANDS, "Commands",
     "The labels of `memcached_commands_total` are `get delete incr decr cas touch` with `hit` and `miss`, `cas` with\n\
-     `badval`, `set` and `flush` with `hit`.", |s, r: Readings|
+     `badval`, `set` and `flush` with `hit`.", |s, r: ServerReadings|
     "cmd_get", _, _, Counter, "Reads: one for each key." => r.counters.cmd_get;
     "cmd_set", _, _, Counter, "Stores, those by cas included." => r.counters.cmd_set;
     _, _, "memcached_commands_total{command=set,status=hit}", Counter,
@@ -121,7 +121,7 @@ table! { COMMANDS, "Commands",
     "bytes_written", _, "memcached_written_bytes_total", Counter, "Bytes sent to clients." => r.sums.bytes_written;
 }
 
-table! { LISTENING, "Limits and listening", "", |s, r: Readings|
+table! { LISTENING, "Limits and listening", "", |s, r: ServerReadings|
     "limit_maxbytes", _, "memcached_limit_bytes", Gauge, "The memory limit of the process, 0 for none (-m)." =>
         s.memory.limit_bytes().unwrap_or(0);
     "accepting_conns", _, "memcached_accepting_connections", Gauge, "1 while new connections are accepted." =>
@@ -137,7 +137,7 @@ table! { LISTENING, "Limits and listening", "", |s, r: Readings|
         r.sums.connection_yields;
 }
 
-table! { HOUSEKEEPING, "Index and housekeeping", "", |s, r: Readings|
+table! { HOUSEKEEPING, "Index and housekeeping", "", |s, r: ServerReadings|
     // The hash grows by a bucket at a time, so this is the next lower power.
     "hash_power_level", _, _, Gauge, "Buckets of all shards, as a power of two, rounded down." =>
         r.status.index.buckets.max(1).ilog2();
@@ -183,7 +183,7 @@ fn is_accepting(shared: &Shared) -> bool {
 }
 
 /// Returns all stores less those by cas.
-fn plain_sets(counters: &Counters) -> Value {
+fn plain_sets(counters: &Counters) -> MeasurementValue {
     let part = counters.cas_hits + counters.cas_misses + counters.cas_badval;
-    Value::Difference { all: counters.cmd_set, part }
+    MeasurementValue::Difference { all: counters.cmd_set, part }
 }

@@ -1,6 +1,6 @@
 //! The options in force: `stats settings`.
 
-use super::{Readings, Value, table};
+use super::{MeasurementValue, ServerReadings, table};
 use crate::options::Authentication;
 use crate::shared::Shared;
 use crate::transport::tls::TlsOptions;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use todana_protocol::memcached::Choice;
 
 table! { SETTINGS, "Settings of the crawler",
-    "The others of `stats settings` are the options of the command line, by memcached's names.", |s, _r: Readings|
+    "The others of `stats settings` are the options of the command line, by memcached's names.", |s, _r: ServerReadings|
     "maxbytes" => s.memory.limit_bytes().unwrap_or(0);
     "maxconns" => s.options.limits.connections_max;
     "tcpport" => s.listening.tcp_port;
@@ -25,15 +25,15 @@ table! { SETTINGS, "Settings of the crawler",
     "num_threads" => s.options.limits.threads;
     "num_threads_per_udp" => 0u64;
     "stat_key_prefix" => s.observation.observers.prefixes.delimiter().to_string();
-    "detail_enabled" => Value::Flag(s.observation.observers.counts_prefixes());
+    "detail_enabled" => MeasurementValue::Flag(s.observation.observers.counts_prefixes());
     "reqs_per_event" => s.options.limits.requests_per_event;
-    "cas_enabled" => Value::Flag(s.options.protocols.cas_enabled);
+    "cas_enabled" => MeasurementValue::Flag(s.options.protocols.cas_enabled);
     "tcp_backlog" => s.options.listen.backlog;
     "binding_protocol" => binding_protocol(s.logins.limits(s.options.protocols.protocol).choice);
-    "auth_enabled_sasl" => Value::Flag(has_sasl(&s.options.protocols.authentication));
+    "auth_enabled_sasl" => MeasurementValue::Flag(has_sasl(&s.options.protocols.authentication));
     "auth_enabled_ascii" => text_logins(&s.options.protocols.authentication);
     "item_size_max" => s.options.limits.item_size_max;
-    "maxconns_fast" => Value::Flag(s.options.limits.connections_refused);
+    "maxconns_fast" => MeasurementValue::Flag(s.options.limits.connections_refused);
     "hashpower_init" => 0u64;
     "slab_reassign" => "no";
     "slab_automove" => 0u64;
@@ -42,17 +42,17 @@ table! { SETTINGS, "Settings of the crawler",
     "slab_automove_freeratio" => "0.010";
     "slab_chunk_max" => 524_288u64;
     "lru_crawler", _, "memcached_lru_crawler_enabled", Gauge, "1 if the crawler serves." =>
-        Value::Flag(s.observation.crawler.is_enabled());
+        MeasurementValue::Flag(s.observation.crawler.is_enabled());
     "lru_crawler_sleep", _, "memcached_lru_crawler_sleep", Gauge, "Microseconds that the crawler rests, as set." =>
         s.observation.crawler.sleep_us.load(Relaxed);
     "lru_crawler_tocrawl", _, "memcached_lru_crawler_to_crawl", Gauge, "Records to crawl in a class, as set." =>
         s.observation.crawler.records_max.load(Relaxed);
     "tail_repair_time" => 0u64;
-    "flush_enabled" => Value::Flag(s.options.limits.flush_allowed);
-    "dump_enabled" => Value::Flag(s.options.limits.dump_allowed);
+    "flush_enabled" => MeasurementValue::Flag(s.options.limits.flush_allowed);
+    "dump_enabled" => MeasurementValue::Flag(s.options.limits.dump_allowed);
     "hash_algorithm" => "rapidhash";
     "lru_maintainer_thread", _, "memcached_lru_crawler_maintainer_thread", Gauge,
-        "1 with memcached's LRU maintainer, which there is none of." => Value::Flag(false);
+        "1 with memcached's LRU maintainer, which there is none of." => MeasurementValue::Flag(false);
     "lru_segmented" => "no";
     "hot_lru_pct", _, "memcached_lru_crawler_hot_percent", Gauge, "Share of the hot queue, as set." => 20u64;
     "warm_lru_pct", _, "memcached_lru_crawler_warm_percent", Gauge, "Share of the warm queue, as set." => 40u64;
@@ -66,7 +66,7 @@ table! { SETTINGS, "Settings of the crawler",
     "watcher_logbuf_size" => s.options.observation.watcher_buffer_bytes;
     "worker_logbuf_size" => 0u64;
     "read_buf_mem_limit" => 0u64;
-    "track_sizes" => Value::Flag(s.options.observation.track_sizes);
+    "track_sizes" => MeasurementValue::Flag(s.options.observation.track_sizes);
     "inline_ascii_response" => "no";
     "ext_item_size" => 0u64;
     "ext_item_age" => 0u64;
@@ -78,7 +78,7 @@ table! { SETTINGS, "Settings of the crawler",
     "ext_max_sleep" => 0u64;
     "ext_max_frag" => 0u64;
     "ext_drop_unread" => "no";
-    "ssl_enabled" => Value::Flag(tls(s).is_some());
+    "ssl_enabled" => MeasurementValue::Flag(tls(s).is_some());
     "ssl_chain_cert" => path(tls(s).map(|tls| &*tls.chain));
     "ssl_key" => path(tls(s).and_then(|tls| tls.key.as_deref()));
     // OpenSSL's numbers, which memcached shows: 1 asks, 2 more requires, 4 more asks once.
@@ -88,12 +88,12 @@ table! { SETTINGS, "Settings of the crawler",
     "ssl_ciphers" => tls(s).and_then(|tls| tls.ciphers.as_deref()).unwrap_or("NULL");
     "ssl_ca_cert" => path(tls(s).and_then(|tls| tls.ca.as_deref()));
     "ssl_wbuf_size" => tls(s).and_then(|tls| tls.write_buffer_bytes).unwrap_or(16384);
-    "ssl_session_cache" => Value::Flag(tls(s).is_some_and(|tls| tls.session_cache));
+    "ssl_session_cache" => MeasurementValue::Flag(tls(s).is_some_and(|tls| tls.session_cache));
     "ssl_kernel_tls" => "no";
     "ssl_min_version" => if tls(s).is_some_and(|tls| tls.only_1_3) { "tlsv1.3" } else { "tlsv1.2" };
     "memory_file" => path(s.options.databases.data.as_ref().map(|place| &*place.directory));
     "client_flags_size" => 4u64;
-    "shutdown_command" => Value::Flag(s.options.limits.shutdown_allowed);
+    "shutdown_command" => MeasurementValue::Flag(s.options.limits.shutdown_allowed);
 }
 
 fn addresses(given: &[String]) -> String {

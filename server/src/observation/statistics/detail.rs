@@ -17,7 +17,7 @@ pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(R
             out(Reply::Done);
         }
         Some(b"dump") => {
-            shared.observation.observers.prefixes.tell(out);
+            shared.observation.observers.prefixes.report(out);
             out(Reply::End);
         }
         _ => out(Reply::Faulty("CLIENT_ERROR usage: stats detail on|off|dump")),

@@ -16,8 +16,8 @@ mod conns;
 mod detail;
 
 use crate::observation::measurements::{
-    CLASS_TOTALS, DATABASES, ITEMS, OfDatabase, REPLICAS, Readings, SERVER, SETTINGS, SLABS, Table, Value,
-    classes,
+    CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, MeasurementTable, MeasurementValue, REPLICAS, SERVER,
+    SETTINGS, SLABS, ServerReadings, classes,
 };
 use crate::session::memcached::listing::{Histogram, Walk};
 use crate::shared::Shared;
@@ -26,14 +26,14 @@ use todana::Database;
 use todana_core::Reply;
 
 /// Writes statistics, one buffer for all names and values.
-struct Writer<'a, 'b> {
+struct StatisticsWriter<'a, 'b> {
     shared: &'a Shared,
     out: &'a mut (dyn FnMut(Reply<'_>) + 'b),
     value: String,
     name: String,
 }
 
-impl Writer<'_, '_> {
+impl StatisticsWriter<'_, '_> {
     /// Writes one statistic.
     fn put(&mut self, prefix: impl Display, name: &str, value: impl Display) {
         self.name.clear();
@@ -45,10 +45,10 @@ impl Writer<'_, '_> {
     }
 
     /// Writes each row of a table that has a statistic and a value.
-    fn rows<S>(&mut self, prefix: impl Display, table: &Table<S>, of: &S) {
+    fn rows<S>(&mut self, prefix: impl Display, table: &MeasurementTable<S>, of: &S) {
         for row in table.rows.iter().filter(|row| !row.statistic.is_empty()) {
             let value = (row.read)(self.shared, of);
-            if value != Value::Missing {
+            if value != MeasurementValue::Missing {
                 self.put(&prefix, row.statistic, value);
             }
         }
@@ -66,10 +66,10 @@ pub(crate) fn answer(
     let word = words.next().unwrap_or_default();
     // Any beginning of these names is enough, as in memcached.
     let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
-    let mut writer = Writer { shared, out, value: String::new(), name: String::new() };
+    let mut writer = StatisticsWriter { shared, out, value: String::new(), name: String::new() };
     match word {
         b"" => {
-            let readings = Readings::take(shared);
+            let readings = ServerReadings::take(shared);
             SERVER.iter().for_each(|table| writer.rows("", table, &readings));
         }
         b"items" => {
@@ -101,7 +101,7 @@ pub(crate) fn answer(
                 writer.rows(format_args!("{number}:"), &REPLICAS, replica);
             }
         }
-        _ if is("settings") => writer.rows("", &SETTINGS, &Readings::take(shared)),
+        _ if is("settings") => writer.rows("", &SETTINGS, &ServerReadings::take(shared)),
         _ if is("cachedump") => match cachedump::walk(shared, words.next(), words.next()) {
             Ok(walk) => return Some(walk),
             Err(message) => {
@@ -122,11 +122,11 @@ pub(crate) fn answer(
 }
 
 /// Writes all databases, or the one of this name.
-fn databases(name: Option<&[u8]>, writer: &mut Writer<'_, '_>) {
+fn databases(name: Option<&[u8]>, writer: &mut StatisticsWriter<'_, '_>) {
     let shared = writer.shared;
     let wanted =
         name.map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.databases.number(name)));
-    for database in OfDatabase::all(shared) {
+    for database in DatabaseReadings::all(shared) {
         if wanted.is_none_or(|wanted| wanted == Some(database.number)) {
             writer.rows(format_args!("{}:", database.number), &DATABASES, &database);
         }

@@ -1,13 +1,13 @@
 //! What has been asked for, by kind, misses included.
 
-use crate::observation::counters::{Own, WorkerCounters};
+use crate::observation::counters::{WorkerCounter, WorkerCounters};
 
 macro_rules! counters {
     ($($name:ident)*) => {
         /// Of one worker: only it writes.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
-            $(pub(crate) $name: Own,)*
+            $(pub(crate) $name: WorkerCounter,)*
         }
 
         /// Of all workers.

@@ -6,7 +6,7 @@ use super::queues::PluginSession;
 use super::reach::Reach;
 use super::report::facts;
 use super::scope::{Scope, records};
-use crate::observation::counters::{Own, WorkerCounters};
+use crate::observation::counters::{WorkerCounter, WorkerCounters};
 use crate::options::CompatiblePort;
 use crate::session::context::WorkerContext;
 use crate::session::wake::Wake;
@@ -30,7 +30,7 @@ macro_rules! counters {
         /// Of one worker: only it writes.
         #[derive(Debug, Default)]
         pub(crate) struct PluginCounters {
-            $(pub(super) $name: Own,)*
+            $(pub(super) $name: WorkerCounter,)*
         }
 
         impl PluginCounters {
@@ -272,7 +272,7 @@ fn version() -> String {
     format!("VERSION KyotoTycoon/{}", super::VERSION)
 }
 
-fn count(hits: &Own, misses: &Own, is_hit: bool) {
+fn count(hits: &WorkerCounter, misses: &WorkerCounter, is_hit: bool) {
     if is_hit { hits.add(1) } else { misses.add(1) }
 }
 

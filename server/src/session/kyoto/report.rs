@@ -4,7 +4,7 @@ use super::answers::{Answer, Ended};
 use super::reach::Reach;
 use super::scope::Scope;
 use crate::databases::Served;
-use crate::observation::measurements::{Readings, SERVER, Value};
+use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
 use todana::Kind;
 use todana_protocol::kyoto::{self, Call};
 
@@ -23,10 +23,10 @@ impl Scope {
         }
         pairs.push_number(b"db_total_count", records);
         pairs.push_number(b"db_total_size", bytes);
-        let readings = Readings::take(shared);
+        let readings = ServerReadings::take(shared);
         for row in SERVER.iter().flat_map(|table| table.rows).filter(|row| !row.report.is_empty()) {
             let value = (row.read)(shared, &readings);
-            if value != Value::Missing {
+            if value != MeasurementValue::Missing {
                 pairs.push(row.report.as_bytes(), value.to_string().as_bytes());
             }
         }

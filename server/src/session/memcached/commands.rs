@@ -104,14 +104,14 @@ impl MemcachedSession {
                 return self.authenticate(context, message, request.form, &mut reply);
             }
             Command::Faulty { message } => {
-                shared.observation.observers.tell_faulty(context.descriptor);
+                shared.observation.observers.send_faulty(context.descriptor);
                 reply(Reply::Faulty(message));
             }
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
                 shared.observation.verbosity.store(*verbosity, Ordering::Relaxed);
                 set_verbosity(shared.observation.log_verbosity());
-                context.logs_requests = shared.observation.is_aloud();
+                context.logs_requests = shared.observation.logs_requests();
                 reply(Reply::Done);
             }
             Command::MemoryLimit { mebibytes } => reply(set_memory_limit(shared, *mebibytes)),
@@ -150,11 +150,11 @@ impl MemcachedSession {
         let descriptor = context.descriptor;
         if request.form.is_silent() {
             // The outcome is logged all the same, as in memcached.
-            let mut unsaid = Output::default();
-            let next = self.execute(context, &Request { form: Form::LINE, ..*request }, &mut unsaid);
-            context.shared.observation.tell(|entry| {
+            let mut silenced = Output::default();
+            let next = self.execute(context, &Request { form: Form::LINE, ..*request }, &mut silenced);
+            context.shared.observation.log_request(|entry| {
                 entry.request(descriptor, head);
-                entry.unsaid(descriptor, unsaid.copied_from(0));
+                entry.silenced(descriptor, silenced.copied_from(0));
             });
             return next;
         }
@@ -164,7 +164,7 @@ impl MemcachedSession {
         // Statistics are not logged, nor that there are none, and a login is answered later.
         let is_statistics = matches!(request.command, Command::Stats { .. });
         let is_logged = !matches!(next, Next::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
-        context.shared.observation.tell(|entry| {
+        context.shared.observation.log_request(|entry| {
             entry.request(descriptor, head);
             if is_logged {
                 entry.answer(descriptor, is_binary, request.form.is_last_of_line(), reply);
@@ -314,7 +314,7 @@ fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
         return Reply::Refused(RefusalReason::LimitNotAdjustable);
     }
     shared.memory.set_limit_mib(mebibytes, &shared.databases);
-    shared.observation.observers.tell(Streams::SYSTEM, |line| {
+    shared.observation.observers.send(Streams::SYSTEM, |line| {
         line.extend_from_slice(format!("memory_limit mib={mebibytes}").as_bytes());
     });
     Reply::Done

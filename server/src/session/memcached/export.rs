@@ -2,7 +2,7 @@
 
 use super::session::MemcachedSession;
 use crate::databases::exports::Receiving;
-use crate::observation::roster::State;
+use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
@@ -58,7 +58,7 @@ impl Session for ExportSession {
             let context = &mut *turn.context;
             if context.logs_requests {
                 let sent = turn.output.copied_from(at);
-                context.shared.observation.tell(|entry| entry.end_of_export(context.descriptor, sent));
+                context.shared.observation.log_request(|entry| entry.end_of_export(context.descriptor, sent));
             }
             context.waits.leave(self.ticket);
             return step(Next::Become(Box::new(AnySession::Memcached(self.after.take()))));
@@ -79,8 +79,8 @@ impl Session for ExportSession {
         true
     }
 
-    fn shown_as(&self) -> Option<State> {
-        Some(State::Sending)
+    fn shown_as(&self) -> Option<ConnectionState> {
+        Some(ConnectionState::Sending)
     }
 
     fn retained(&self) -> Retained {

@@ -82,7 +82,7 @@ impl MemcachedSession {
         if turn.context.logs_requests {
             let (descriptor, is_binary) = (turn.context.descriptor, self.dialect.is_binary());
             let reply = turn.output.copied_from(at);
-            turn.context.shared.observation.tell(|entry| {
+            turn.context.shared.observation.log_request(|entry| {
                 entry.answer(descriptor, is_binary, form.is_last_of_line(), reply);
             });
         }
@@ -218,7 +218,7 @@ impl Session for MemcachedSession {
                 turn.context
                     .shared
                     .observation
-                    .tell(|entry| entry.chosen(turn.context.descriptor, is_binary));
+                    .log_request(|entry| entry.chosen(turn.context.descriptor, is_binary));
             }
         }
         if self.pending_login.is_some() {

@@ -1,6 +1,6 @@
 //! A watcher: a connection that is sent events, and serves no more requests (`watch`).
 
-use crate::observation::roster::State;
+use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{Next, Session, Step, Turn};
@@ -30,7 +30,7 @@ impl Session for Watcher {
     type Worker = ();
 
     fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, input: &[u8]) -> Step {
-        turn.context.shared.observation.observers.watchers.take(self.descriptor, turn.output);
+        turn.context.shared.observation.observers.watchers.move_to(self.descriptor, turn.output);
         Step { consumed: input.len(), next: Next::READ }
     }
 
@@ -42,8 +42,8 @@ impl Session for Watcher {
         true
     }
 
-    fn shown_as(&self) -> Option<State> {
-        Some(State::Watching)
+    fn shown_as(&self) -> Option<ConnectionState> {
+        Some(ConnectionState::Watching)
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {

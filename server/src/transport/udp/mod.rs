@@ -96,14 +96,14 @@ impl Udp {
     fn serve(&mut self, index: usize) -> bool {
         let counters = &self.shared.observation.workers[self.server.context.worker];
         let socket = &self.sockets[index];
-        let seat = &self.shared.observation.roster.datagrams()[index];
-        self.server.context.serve(index, seat.descriptor);
+        let info = &self.shared.observation.connection_table.datagrams()[index];
+        self.server.context.serve(index, info.descriptor);
         self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {
                 Ok((len, peer)) => {
                     counters.bytes_read.add(len as u64);
-                    seat.has_asked(self.shared.clock.now().0);
+                    info.set_last_command_at(self.shared.clock.now().0);
                     self.server.serve(&self.buffer[..len], |datagram| {
                         // What the system has no room for is lost, as datagrams are.
                         let sent = socket.send(datagram, peer);

@@ -1,54 +1,54 @@
 //! One connection to the admin pages: requests in turn, each answered before the next one is read.
 
-use super::http::{Parsed, REQUEST_BYTES_MAX, Request, Response, parse};
+use super::http::{HttpRequest, HttpResponse, ParsedRequest, REQUEST_BYTES_MAX, parse};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 /// A request has to come in, and its response to be taken, within so long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 /// A connection without a request is kept so long: scrapes come every 15 to 60 seconds.
 pub(super) const IDLE: Duration = Duration::from_secs(75);
 /// So long, and so many bytes, whoever is being turned away may still send. Closing at once would make the system
 /// take back the response that explains why.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER_TIME: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 << 10;
 /// After so many requests a connection has to be made anew, so that none can keep the thread for itself.
 const REQUESTS_MAX: u32 = 100;
 
 /// A socket whose sending side can be closed by itself.
-pub(super) trait Socket: Read + Write {
+pub(super) trait AdminSocket: Read + Write {
     fn close_output(&mut self) -> io::Result<()>;
 }
 
-impl Socket for mio::net::TcpStream {
+impl AdminSocket for mio::net::TcpStream {
     fn close_output(&mut self) -> io::Result<()> {
         self.shutdown(std::net::Shutdown::Write)
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ConnectionFate {
     /// To be called again when the socket is ready, or the deadline past.
     Stays,
     Ends,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Stage {
-    Talking,
+enum ConnectionStage {
+    Serving,
     /// The response on its way is the last.
     Closing,
     /// What still comes is read and forgotten.
     Draining,
 }
 
-pub(super) struct Conversation<S> {
+pub(super) struct AdminConnection<S> {
     pub(super) socket: S,
     input: Vec<u8>,
     output: Vec<u8>,
     /// How much of the output is sent.
     sent: usize,
-    stage: Stage,
+    stage: ConnectionStage,
     requests: u32,
     drained: usize,
     /// When it last came to something: its beginning, or a response taken.
@@ -57,36 +57,40 @@ pub(super) struct Conversation<S> {
     pub(super) deadline: Instant,
 }
 
-impl<S: Socket> Conversation<S> {
-    pub(super) fn new(socket: S, now: Instant) -> Conversation<S> {
-        Conversation {
+impl<S: AdminSocket> AdminConnection<S> {
+    pub(super) fn new(socket: S, now: Instant) -> AdminConnection<S> {
+        AdminConnection {
             socket,
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            stage: Stage::Talking,
+            stage: ConnectionStage::Serving,
             requests: 0,
             drained: 0,
             since: now,
-            deadline: now + PATIENCE,
+            deadline: now + REQUEST_TIME_MAX,
         }
     }
 
     /// Goes on as far as the socket allows.
-    pub(super) fn proceed(&mut self, now: Instant, answer: &mut dyn FnMut(&Request) -> Response) -> Fate {
+    pub(super) fn proceed(
+        &mut self,
+        now: Instant,
+        answer: &mut dyn FnMut(&HttpRequest) -> HttpResponse,
+    ) -> ConnectionFate {
         loop {
             let step = match self.stage {
                 _ if self.sent < self.output.len() => self.send(now),
-                Stage::Talking => self.receive(now, answer),
-                Stage::Closing => self.close_output(now),
-                Stage::Draining => self.drain(),
+                ConnectionStage::Serving => self.receive(now, answer),
+                ConnectionStage::Closing => self.close_output(now),
+                ConnectionStage::Draining => self.drain(),
             };
             match step {
                 Ok(true) => {}
-                Ok(false) => return Fate::Ends,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Stays,
+                Ok(false) => return ConnectionFate::Ends,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return ConnectionFate::Stays,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Fate::Ends,
+                Err(_) => return ConnectionFate::Ends,
             }
         }
     }
@@ -98,24 +102,28 @@ impl<S: Socket> Conversation<S> {
             (self.output, self.sent) = (Vec::new(), 0);
             self.since = now;
             // What was sent ahead is the beginning of a request, if not a whole one.
-            self.deadline = now + if self.input.is_empty() { IDLE } else { PATIENCE };
+            self.deadline = now + if self.input.is_empty() { IDLE } else { REQUEST_TIME_MAX };
         }
         Ok(len > 0)
     }
 
-    fn receive(&mut self, now: Instant, answer: &mut dyn FnMut(&Request) -> Response) -> io::Result<bool> {
+    fn receive(
+        &mut self,
+        now: Instant,
+        answer: &mut dyn FnMut(&HttpRequest) -> HttpResponse,
+    ) -> io::Result<bool> {
         if !self.input.is_empty() {
             match parse(&self.input) {
-                Parsed::Partial => {}
-                Parsed::Whole(request, len) => {
+                ParsedRequest::Partial => {}
+                ParsedRequest::Whole(request, len) => {
                     self.requests += 1;
                     let keeps_alive = request.keeps_alive && self.requests < REQUESTS_MAX;
                     self.input.drain(..len);
                     self.respond(&answer(&request), request.is_head, keeps_alive, now);
                     return Ok(true);
                 }
-                Parsed::Refused(status) => {
-                    self.respond(&Response::refusal(status), false, false, now);
+                ParsedRequest::Refused(status) => {
+                    self.respond(&HttpResponse::refusal(status), false, false, now);
                     return Ok(true);
                 }
             }
@@ -126,24 +134,24 @@ impl<S: Socket> Conversation<S> {
         let len = self.socket.read(&mut piece[..room])?;
         self.input.extend_from_slice(&piece[..len]);
         if begins {
-            self.deadline = now + PATIENCE;
+            self.deadline = now + REQUEST_TIME_MAX;
         }
         Ok(len > 0)
     }
 
-    fn respond(&mut self, response: &Response, is_head: bool, keeps_alive: bool, now: Instant) {
+    fn respond(&mut self, response: &HttpResponse, is_head: bool, keeps_alive: bool, now: Instant) {
         self.output = response.encode(is_head, keeps_alive);
-        self.deadline = now + PATIENCE;
+        self.deadline = now + REQUEST_TIME_MAX;
         if !keeps_alive {
-            self.stage = Stage::Closing;
+            self.stage = ConnectionStage::Closing;
             self.input = Vec::new();
         }
     }
 
     fn close_output(&mut self, now: Instant) -> io::Result<bool> {
         self.socket.close_output()?;
-        self.stage = Stage::Draining;
-        self.deadline = now + LINGER;
+        self.stage = ConnectionStage::Draining;
+        self.deadline = now + LINGER_TIME;
         Ok(true)
     }
 
@@ -156,13 +164,13 @@ impl<S: Socket> Conversation<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::Status;
+    use super::super::http::HttpStatus;
     use super::*;
     use std::collections::VecDeque;
 
     /// Gives what it is to give, piece by piece, and takes at most so much at a time.
     #[derive(Default)]
-    struct Script {
+    struct ScriptedSocket {
         incoming: VecDeque<Vec<u8>>,
         ended: bool,
         taken: Vec<u8>,
@@ -170,7 +178,7 @@ mod tests {
         output_closed: bool,
     }
 
-    impl Read for Script {
+    impl Read for ScriptedSocket {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let Some(piece) = self.incoming.front_mut() else {
                 return if self.ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
@@ -185,7 +193,7 @@ mod tests {
         }
     }
 
-    impl Write for Script {
+    impl Write for ScriptedSocket {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             assert!(!self.output_closed);
             if self.takes == 0 {
@@ -201,20 +209,20 @@ mod tests {
         }
     }
 
-    impl Socket for Script {
+    impl AdminSocket for ScriptedSocket {
         fn close_output(&mut self) -> io::Result<()> {
             self.output_closed = true;
             Ok(())
         }
     }
 
-    fn script(pieces: &[&[u8]]) -> Script {
+    fn script(pieces: &[&[u8]]) -> ScriptedSocket {
         let incoming = pieces.iter().map(|piece| piece.to_vec()).collect();
-        Script { incoming, takes: usize::MAX, ..Script::default() }
+        ScriptedSocket { incoming, takes: usize::MAX, ..ScriptedSocket::default() }
     }
 
-    fn echo(request: &Request) -> Response {
-        Response::text(Status::Ok, format!("<{}>", request.path))
+    fn echo(request: &HttpRequest) -> HttpResponse {
+        HttpResponse::text(HttpStatus::Ok, format!("<{}>", request.path))
     }
 
     fn bodies(taken: &[u8]) -> Vec<String> {
@@ -226,13 +234,13 @@ mod tests {
     fn requests_sent_ahead_are_answered_in_order() {
         let now = Instant::now();
         let all = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nGET /c HT";
-        let mut conversation = Conversation::new(script(&[all]), now);
+        let mut conversation = AdminConnection::new(script(&[all]), now);
         conversation.socket.takes = 7;
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
         assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>"]);
-        assert_eq!(conversation.deadline, now + PATIENCE, "the third has begun");
+        assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX, "the third has begun");
         conversation.socket.incoming.push_back(b"TP/1.1\r\nHost: x\r\n\r\n".to_vec());
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
         assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>", "</c>"]);
         assert_eq!(conversation.deadline, now + IDLE);
     }
@@ -240,21 +248,21 @@ mod tests {
     #[test]
     fn a_request_that_trickles_in_gains_no_time() {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(4));
-        let mut conversation = Conversation::new(script(&[b"GET /a"]), now);
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        let mut conversation = AdminConnection::new(script(&[b"GET /a"]), now);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
         conversation.socket.incoming.push_back(b" HTTP/1.1\r\n".to_vec());
-        assert_eq!(conversation.proceed(later, &mut echo), Fate::Stays);
-        assert_eq!(conversation.deadline, now + PATIENCE);
+        assert_eq!(conversation.proceed(later, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX);
     }
 
     #[test]
     fn a_response_that_is_not_taken_gains_no_time_either() {
         let now = Instant::now();
-        let mut conversation = Conversation::new(script(&[b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
+        let mut conversation = AdminConnection::new(script(&[b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
         conversation.socket.takes = 0;
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
-        assert_eq!(conversation.proceed(now + Duration::from_secs(4), &mut echo), Fate::Stays);
-        assert_eq!(conversation.deadline, now + PATIENCE);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.proceed(now + Duration::from_secs(4), &mut echo), ConnectionFate::Stays);
+        assert_eq!(conversation.deadline, now + REQUEST_TIME_MAX);
         assert_eq!(conversation.input.len(), 0);
     }
 
@@ -262,8 +270,8 @@ mod tests {
     fn garbage_is_answered_once_and_what_follows_is_forgotten_within_bounds() {
         let now = Instant::now();
         let flood = vec![b'x'; LINGER_BYTES * 2];
-        let mut conversation = Conversation::new(script(&[b"set a 0 0 1\r\n1\r\n", &flood]), now);
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        let mut conversation = AdminConnection::new(script(&[b"set a 0 0 1\r\n1\r\n", &flood]), now);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
         assert!(conversation.socket.output_closed);
         let taken = String::from_utf8(conversation.socket.taken).unwrap();
         assert!(taken.starts_with("HTTP/1.1 400 ") || taken.starts_with("HTTP/1.1 505 "), "{taken}");
@@ -277,8 +285,8 @@ mod tests {
         let now = Instant::now();
         let mut socket = script(&[b"GET /a HTTP/1.1\r\nHost"]);
         socket.ended = true;
-        let mut conversation = Conversation::new(socket, now);
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        let mut conversation = AdminConnection::new(socket, now);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
         assert_eq!(conversation.socket.taken, b"");
     }
 
@@ -288,8 +296,8 @@ mod tests {
         let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(REQUESTS_MAX as usize + 50);
         let mut socket = script(&[&request]);
         socket.ended = true;
-        let mut conversation = Conversation::new(socket, now);
-        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        let mut conversation = AdminConnection::new(socket, now);
+        assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Ends);
         assert_eq!(bodies(&conversation.socket.taken).len(), REQUESTS_MAX as usize);
         assert!(String::from_utf8_lossy(&conversation.socket.taken).contains("Connection: close"));
     }

@@ -38,11 +38,11 @@ impl ClassEvents {
 
 /// The counts of all classes since the last reset.
 #[derive(Debug)]
-pub(crate) struct ClassLedger(Vec<[AtomicU64; EVENTS]>);
+pub(crate) struct ClassEventCounters(Vec<[AtomicU64; EVENTS]>);
 
-impl ClassLedger {
-    pub(crate) fn new() -> ClassLedger {
-        ClassLedger(CHUNK_SIZES.iter().map(|_| Default::default()).collect())
+impl ClassEventCounters {
+    pub(crate) fn new() -> ClassEventCounters {
+        ClassEventCounters(CHUNK_SIZES.iter().map(|_| Default::default()).collect())
     }
 
     fn add(&self, class: usize, event: ClassEvent, by: u64) {

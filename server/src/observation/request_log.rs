@@ -26,22 +26,22 @@ const WAITING_MAX: usize = 1 << 20;
 /// What is written of a key or a line. The longest line of one key has less.
 const SHOWN_MAX: usize = 1024;
 /// A buffer above this is given back after use.
-const KEPT: usize = 64 << 10;
+const BUFFER_KEPT_MAX: usize = 64 << 10;
 /// How long the end of the server waits for what is still to be written.
-const PATIENCE: Duration = Duration::from_secs(1);
+const FINISH_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The log and its thread.
-pub(crate) struct ConversationLog(Arc<Inner>);
+pub(crate) struct RequestLog(Arc<SharedLog>);
 
 #[derive(Default)]
-struct Inner {
-    state: Mutex<State>,
+struct SharedLog {
+    state: Mutex<RequestLogBuffer>,
     /// There is something to write, or all is written.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct RequestLogBuffer {
     waiting: Vec<u8>,
     /// Entries left out since the last one that was taken.
     skipped: u64,
@@ -49,8 +49,8 @@ struct State {
     has_thread: bool,
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedLog {
+    fn state(&self) -> MutexGuard<'_, RequestLogBuffer> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,7 +69,7 @@ impl Inner {
             // Nobody may be there to read.
             let _ = out.write_all(&lines);
             state = self.state();
-            if state.waiting.is_empty() && lines.capacity() <= KEPT {
+            if state.waiting.is_empty() && lines.capacity() <= BUFFER_KEPT_MAX {
                 state.waiting = lines;
                 state.waiting.clear();
             }
@@ -77,17 +77,17 @@ impl Inner {
     }
 }
 
-impl ConversationLog {
-    pub(crate) fn new() -> ConversationLog {
-        ConversationLog(Arc::default())
+impl RequestLog {
+    pub(crate) fn new() -> RequestLog {
+        RequestLog(Arc::default())
     }
 
     /// Takes an entry, one or more lines that belong together.
-    pub(crate) fn tell(&self, write: impl FnOnce(&mut Entry<'_>)) {
+    pub(crate) fn log(&self, write: impl FnOnce(&mut RequestLogEntry<'_>)) {
         let mut state = self.0.state();
         if !state.has_thread {
             let inner = Arc::clone(&self.0);
-            let thread = std::thread::Builder::new().name("conversation".into());
+            let thread = std::thread::Builder::new().name("request_log".into());
             let outcome = standard_error().and_then(|out| thread.spawn(move || inner.write_all(out)));
             if outcome.is_err() {
                 // No descriptors or no memory are left; the next entry tries again.
@@ -102,19 +102,19 @@ impl ConversationLog {
 
     /// Waits, but not for long, until all is written.
     pub(crate) fn finish(&self) {
-        let is_busy = |state: &mut State| !state.waiting.is_empty() || state.is_writing;
-        drop(self.0.changed.wait_timeout_while(self.0.state(), PATIENCE, is_busy));
+        let is_busy = |state: &mut RequestLogBuffer| !state.waiting.is_empty() || state.is_writing;
+        drop(self.0.changed.wait_timeout_while(self.0.state(), FINISH_WAIT_MAX, is_busy));
     }
 }
 
-impl State {
+impl RequestLogBuffer {
     /// Writes an entry behind what waits; false if there is no room for it.
-    fn take(&mut self, write: impl FnOnce(&mut Entry<'_>)) -> bool {
+    fn take(&mut self, write: impl FnOnce(&mut RequestLogEntry<'_>)) -> bool {
         if self.waiting.len() >= WAITING_MAX {
             self.skipped += 1;
             return false;
         }
-        let mut entry = Entry(&mut self.waiting);
+        let mut entry = RequestLogEntry(&mut self.waiting);
         let skipped = std::mem::take(&mut self.skipped);
         if skipped > 0 {
             entry.put_text(format_args!("skipped={skipped}: standard error is read too slowly\n"));
@@ -130,9 +130,9 @@ fn standard_error() -> io::Result<File> {
 }
 
 /// Lines that are being written.
-pub(crate) struct Entry<'e>(&'e mut Vec<u8>);
+pub(crate) struct RequestLogEntry<'e>(&'e mut Vec<u8>);
 
-impl Entry<'_> {
+impl RequestLogEntry<'_> {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
         // A Vec takes whatever is written.
         let _ = self.0.write_fmt(text);
@@ -253,7 +253,7 @@ impl Entry<'_> {
     }
 
     /// What it would have been answered by, had it not asked for silence.
-    pub(crate) fn unsaid(&mut self, descriptor: i32, reply: &[u8]) {
+    pub(crate) fn silenced(&mut self, descriptor: i32, reply: &[u8]) {
         if reply.is_empty() {
             return;
         }
@@ -285,8 +285,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    fn written(write: impl FnOnce(&mut Entry<'_>)) -> String {
-        let mut state = State::default();
+    fn written(write: impl FnOnce(&mut RequestLogEntry<'_>)) -> String {
+        let mut state = RequestLogBuffer::default();
         assert!(state.take(write));
         String::from_utf8(state.waiting).unwrap()
     }
@@ -313,9 +313,9 @@ mod tests {
     }
 
     /// A standard error that nobody reads.
-    struct Stuck(std::sync::mpsc::Receiver<()>);
+    struct StuckWriter(std::sync::mpsc::Receiver<()>);
 
-    impl Write for Stuck {
+    impl Write for StuckWriter {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             // Until the test ends.
             let _ = self.0.recv();
@@ -329,13 +329,13 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_stuck_costs_lines_and_no_memory() {
-        let log = ConversationLog::new();
+        let log = RequestLog::new();
         log.0.state().has_thread = true;
         let (end, stuck) = channel();
         let inner = Arc::clone(&log.0);
-        std::thread::spawn(move || inner.write_all(Stuck(stuck)));
+        std::thread::spawn(move || inner.write_all(StuckWriter(stuck)));
         // What the thread has taken waits no longer, however late it took it.
-        log.tell(|entry| entry.closed(7));
+        log.log(|entry| entry.closed(7));
         while !log.0.state().waiting.is_empty() {
             std::thread::yield_now();
         }
@@ -343,7 +343,7 @@ mod tests {
         let line_len = "<7 \n".len() + key.len();
         let entries = 2 * WAITING_MAX / line_len;
         for _ in 0..entries {
-            log.tell(|entry| entry.request(7, Head::Line(&key)));
+            log.log(|entry| entry.request(7, Head::Line(&key)));
         }
         let state = log.0.state();
         let kept = WAITING_MAX.div_ceil(line_len);
