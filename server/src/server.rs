@@ -2,16 +2,17 @@
 
 use crate::databases::janitor;
 use crate::databases::memory::MemoryBudget;
+use crate::databases::opening::{self, DatabaseOpener, when_full};
 use crate::databases::patience::{self, Patience, Watched};
 use crate::databases::shards;
 use crate::databases::snapshots;
-use crate::databases::{self, Databases, Kept, Making, Persistence, failed, when_full};
+use crate::databases::{self, Databases, Persistence, failed};
 use crate::handle::{Handle, Stopping};
 use crate::lifecycle::Lifecycle;
 use crate::observation::Observation;
 use crate::observation::admin::{self, AdminListener, AdminStopper};
 use crate::observation::connection_table::ConnectionTable;
-use crate::options::{DataPlace, Options};
+use crate::options::Options;
 use crate::pid_file::PidFile;
 use crate::process;
 use crate::replica::{Link, Replicas};
@@ -34,15 +35,9 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
-use todana::update_log::LogOptions;
-use todana::{CachedClock, Clock, DataOptions, Opened, Progress, Storage};
+use todana::{CachedClock, Clock, OpenDatabase, Opened, Progress, Storage};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
-
-/// How much of the update log may wait for the disk in memory: a share of the memory limit, within these bounds. The disk gets
-/// it in pieces of a quarter of a megabyte at least.
-const BACKLOG_MIN: u64 = 1 << 20;
-const BACKLOG_MAX: u64 = 32 << 20;
 
 /// Descriptors that are asked for besides, for each hash on disk.
 const HASH_FILES: u64 = 4096;
@@ -58,8 +53,9 @@ pub struct Server {
     pid_file: Option<PidFile>,
     admin: Option<AdminState>,
     udp_addresses: Vec<SocketAddr>,
-    /// What keeps each database.
-    kept: Vec<Kept>,
+    /// The owner of each database.
+    owners: Vec<OpenDatabase>,
+    disk: Arc<dyn Disk>,
     /// Descriptors of what it listens on, and what is spoken there.
     listening: Vec<(i32, Option<Choice>)>,
 }
@@ -148,14 +144,18 @@ impl Server {
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards::count(&options, process::machine_bytes());
         let mut observer = Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>);
-        let (mut databases, mut kept) = (Vec::new(), Vec::new());
+        let (mut databases, mut owners) = (Vec::new(), Vec::new());
+        let opener = DatabaseOpener {
+            options: &options,
+            shards,
+            class_bounds: &class_bounds,
+            clock: &clock,
+            disk: &disk,
+        };
         for further in options.databases.all() {
-            let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
-            let (observer, disk) = (observer.take(), &disk);
-            let making = Making { options: &options, shards, class_bounds, observer, clock, disk };
-            let (one, its_own) = making.open(further).map_err(io::Error::other)?;
-            databases.push(one);
-            kept.push(its_own);
+            let (served, owner) = opener.open(further, observer.take()).map_err(io::Error::other)?;
+            databases.push(served);
+            owners.push(owner);
         }
         let databases = Databases::new(databases).map_err(io::Error::other)?;
         let handle = Handle::new();
@@ -221,62 +221,39 @@ impl Server {
             udp_addresses,
             pid_file,
             admin,
-            kept,
+            owners,
+            disk,
             listening,
         })
     }
 
-    /// Locks the data directory for this process, if there is to be one; it is made if it is not there. Starts no thread, so a
-    /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
-    /// another process has it.
+    /// Locks the data directories for this process and creates them if they are missing. Starts no thread, so a process may still
+    /// fork after it. `load` does so if it has not been done. Fails when a directory cannot be created, or another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
-        self.claim_data_on(Watched::over(Arc::new(SystemDisk), &self.shared.persistence.pulse))
-    }
-
-    fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
         if let Some(options) = &self.shared.options.databases.snapshots {
-            snapshots::prepare(&*disk, options, &self.shared.persistence.snapshots)?;
+            snapshots::prepare(&*self.disk, options, &self.shared.persistence.snapshots)?;
         }
-        for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
-            if let Some(place) = &served.data {
-                kept.claim(&served.name, Arc::clone(&disk), &place.directory).map_err(failed)?;
-            }
-        }
-        Ok(())
+        self.owners.iter_mut().try_for_each(OpenDatabase::lock).map_err(failed)
     }
 
     /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
-    /// monitoring tell of it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
+    /// monitoring report it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
     /// cannot be read; the message says which, and where.
     ///
     /// A stop calls it off: then it fails with `Interrupted`, and the directory is as it was.
     pub fn load(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
-        self.load_from(Arc::new(SystemDisk), progress)
-    }
-
-    /// The same from a disk that need not be the machine's: for tests.
-    pub fn load_from(
-        &mut self,
-        disk: Arc<dyn Disk>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> io::Result<Option<Opened>> {
         let loads = self.shared.databases.iter().any(|served| served.data.is_some())
             || self.shared.options.databases.snapshots.is_some();
         self.shared.lifecycle.set_loading(loads);
         let pages = if loads { self.start_pages() } else { Ok(()) };
-        let outcome = pages.and_then(|()| self.open(disk, progress));
+        let outcome = pages.and_then(|()| self.load_databases(progress));
         self.shared.lifecycle.set_loaded(outcome.is_ok());
         self.shared.measure_memory();
         outcome
     }
 
-    fn open(
-        &mut self,
-        disk: Arc<dyn Disk>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> io::Result<Option<Opened>> {
+    fn load_databases(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
         let shared = Arc::clone(&self.shared);
-        let disk = Watched::over(disk, &shared.persistence.pulse);
         if shared
             .databases
             .iter()
@@ -285,39 +262,29 @@ impl Server {
             // A limit to the size of files is to be an error like others, not the end of the process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         }
-        self.claim_data_on(Arc::clone(&disk))?;
-        let backlog_max = shared.memory.limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
-        let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
+        self.claim_data()?;
         let handle = &shared.lifecycle.handle;
-        let mut goes_on = |step| {
+        let goes_on = || handle.stopping() == Stopping::No;
+        let mut progress = |step| {
             progress(step);
-            if handle.stopping() == Stopping::No { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if goes_on() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
         let mut first = None;
-        for (number, (served, kept)) in shared.databases.iter().zip(&mut self.kept).enumerate() {
-            let options = served.data.as_ref().map_or_else(DataOptions::default, |place| {
-                let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
-                DataOptions {
-                    log: LogOptions { sync, segment_len, segment_age, backlog_max, ..LogOptions::default() },
-                    checkpoints,
-                }
-            });
-            // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
+        for (number, owner) in self.owners.iter_mut().enumerate() {
+            // Nothing that holds the log itself: its own thread would be the last to drop it, and wait for itself.
             let (wake_queues, exports) =
                 (Arc::clone(&shared.wake_queues), Arc::clone(&shared.persistence.exports));
-            let came_on = move || {
+            let on_progress = move || {
                 wake_queues.log_advanced();
                 exports.came_on();
             };
-            let clock = Arc::clone(&shared.clock) as Arc<dyn Clock>;
-            let opened = kept.start(served, Arc::clone(&disk), clock, &options, &mut goes_on, came_on)?;
-            let goes_on = || handle.stopping() == Stopping::No;
-            snapshots::restore(&shared, number, opened.as_ref(), &*disk, &goes_on)?;
+            let opened = opening::load(owner, &mut progress, on_progress)?;
+            snapshots::restore(&shared, number, opened.as_ref(), &*self.disk, &goes_on)?;
             if number == 0 {
                 first = opened;
             }
         }
-        shared.persistence.exports.set_directories(self.kept.iter().map(|kept| kept.directory.as_ref()));
+        shared.persistence.exports.set_directories(self.owners.iter().map(OpenDatabase::directory));
         Ok(first)
     }
 
@@ -406,7 +373,7 @@ impl Server {
 
     /// Serves until it is stopped. The pid file is removed at the end.
     pub fn run(mut self) -> io::Result<()> {
-        if !self.kept.iter().all(Kept::is_kept) {
+        if !self.owners.iter().all(OpenDatabase::is_loaded) {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
@@ -420,8 +387,7 @@ impl Server {
             );
             self.shared.link.tune(|standing| standing.timestamp = standing.timestamp.min(begins));
         }
-        let disk = Watched::over(Arc::new(SystemDisk), &self.shared.persistence.pulse);
-        let snapshots = snapshots::Keeper::start(&self.shared, disk)?;
+        let snapshots = snapshots::Keeper::start(&self.shared, Arc::clone(&self.disk))?;
         if self.shared.observation.logs_requests() {
             self.tell_listeners();
         }
@@ -467,8 +433,8 @@ impl Server {
         }
         let patience = patience.again();
         let mut closed = janitor::end(janitor, &|| patience.is_over());
-        for kept in &mut self.kept {
-            if !kept.end_keeper(&|| patience.is_over()) {
+        for owner in &mut self.owners {
+            if !owner.stop_checkpoints(Some(&|| patience.is_over())) {
                 tracing::warn!(
                     "a checkpoint that was being made is left unfinished: the disk does not answer"
                 );
@@ -492,12 +458,12 @@ impl Server {
         }
         // With patience of their own: what was called off may have used up that.
         let patience = patience.again();
-        for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
-            kept.settle(served, &|| patience.is_over());
+        for owner in &mut self.owners {
+            opening::make_last_checkpoint(owner, &|| patience.is_over());
         }
         let patience = patience.again();
-        for (served, mut kept) in self.shared.databases.iter().zip(self.kept) {
-            let outcome = kept.close(served, &|| patience.is_over());
+        for mut owner in self.owners {
+            let outcome = owner.close(Some(&|| patience.is_over()));
             // What a database says weighs more.
             closed = outcome.and(closed);
         }

@@ -38,7 +38,7 @@ fn options(folder: &Path) -> Options {
 
 fn start(folder: &Path, disk: &Arc<dyn Disk>) -> Running {
     let mut server = Server::bind_on(options(folder), None, Arc::clone(disk)).unwrap();
-    server.load_from(Arc::clone(disk), &mut |_| ()).unwrap();
+    server.load(&mut |_| ()).unwrap();
     Running::of(server)
 }
 
@@ -156,7 +156,7 @@ fn directory_of_another_kind_is_refused_and_stays_as_it_is() {
         server.connect().set(b"kept", b"1");
     }
     let mut server = Server::bind_on(options(folder.path()), None, Arc::clone(&disk)).unwrap();
-    let refused = server.load_from(Arc::clone(&disk), &mut |_| ()).unwrap_err().to_string();
+    let refused = server.load(&mut |_| ()).unwrap_err().to_string();
     assert!(refused.contains("ulog holds a database in memory"), "{refused}");
     drop(server);
     Running::start(in_memory()).connect().expect_value(b"kept", b"1");

@@ -33,6 +33,7 @@
 
 mod access;
 mod arithmetic;
+mod background_thread;
 pub mod backup;
 pub mod checkpoint;
 mod classes;
@@ -80,12 +81,14 @@ pub use db::{
     Db, DbOptions, DumpedValues, IterKeys, IterRecords, KeySymbols, LoadSummary, MergePolicy, RecordCursor,
     RecordIter, Snapshot,
 };
-pub use durability::{CommitPoint, Durability, DurabilityHealth, EngineDurability, LatestCommit, SyncThread};
+pub use durability::{CommitPoint, Durability, DurabilityHealth, EngineDurability, LatestCommit};
 pub use key_order::KeyOrder;
 pub use kyoto::IncrementOrigin;
 pub use map_reduce::{MapReduce, PairEmitter, ReduceValues};
 pub use open::contents::{begins_at, holds_hash};
-pub use open::{EngineOptions, Kind, Name, Storage, Tuning};
+pub use open::{
+    DataPurpose, EngineOptions, Kind, LoadedData, Name, OpenDatabase, OpenOptions, Storage, Tuning,
+};
 pub use records::{CompareOutcome, OwnedRecord, Records, RecordsHandle, ScanDirection, UpdateAction};
 pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
 pub use salvage::{Damage, Salvaged, salvage};

@@ -1,17 +1,14 @@
 //! Upkeep: what a database needs done now and then, in one tick: expired records go, sparse memory is given back, limits are kept.
 //!
-//! A server ticks all its databases in one thread; a database of a program's own has an [`UpkeepThread`].
+//! A server ticks all its databases in one thread; a [`Db`](crate::Db) has a thread of its own.
 
-use crate::checkpoint::CheckpointKeeper;
+use crate::background_thread::BackgroundThread;
 use crate::counters::WorkerCounters;
-use crate::data_directory::DataDirectory;
-use crate::update_log::SyncPolicy;
 use crate::{CachedClock, Database};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::Result;
 
 /// Time between two ticks.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -39,57 +36,20 @@ impl Upkeep {
     }
 }
 
-/// The upkeep of a database by a thread of its own, with checkpoints when they are due. Ends with this value.
-pub(crate) struct UpkeepThread {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-    _checkpoints: Option<CheckpointKeeper>,
-}
-
-impl UpkeepThread {
-    pub(crate) fn start(
-        database: &Arc<Database>,
-        clock: Arc<CachedClock>,
-        directory: Option<&Arc<DataDirectory>>,
-    ) -> Result<UpkeepThread> {
-        let checkpoints = directory
-            .filter(|_| !database.is_read_only())
-            .map(|directory| CheckpointKeeper::start(Arc::clone(directory), Arc::clone(database), |_| ()))
-            .transpose()?;
-        let ends = Arc::new(AtomicBool::new(false));
-        let (upkeep, stop) = (Upkeep::new(Arc::clone(database)), Arc::clone(&ends));
-        let work = move || {
-            let mut synced = Instant::now();
-            while !stop.load(Ordering::Acquire) {
-                clock.tick();
-                let began = Instant::now();
-                upkeep.tick(began);
-                if let (Some(durable), Some(SyncPolicy::Every(interval))) =
-                    (upkeep.database.engine().durable(), upkeep.database.engine_sync())
-                    && synced.elapsed() + TICK > interval
-                {
-                    synced = Instant::now();
-                    // After one that fails later writes are refused, and their writers hear of it.
-                    let _ = durable.sync();
-                }
-                std::thread::park_timeout(TICK.saturating_sub(began.elapsed()));
-            }
-        };
-        let thread = std::thread::Builder::new().name("upkeep".into()).spawn(work).map_err(|error| {
-            let message = format!("cannot start the thread that keeps a database: {error}");
-            Error::new(ErrorKind::Unavailable, message)
-        })?;
-        Ok(UpkeepThread { ends, thread: Some(thread), _checkpoints: checkpoints })
-    }
-}
-
-impl Drop for UpkeepThread {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // A panic in it has been shown already.
-            let _ = thread.join();
+/// Starts the upkeep of one database, by a thread of its own that also keeps the clock.
+pub(crate) fn start_upkeep_thread(
+    database: &Arc<Database>,
+    clock: Arc<CachedClock>,
+) -> Result<BackgroundThread> {
+    let ends = Arc::new(AtomicBool::new(false));
+    let (upkeep, is_over) = (Upkeep::new(Arc::clone(database)), Arc::clone(&ends));
+    let work = move || {
+        while !is_over.load(Ordering::Acquire) {
+            clock.tick();
+            let began = Instant::now();
+            upkeep.tick(began);
+            std::thread::park_timeout(TICK.saturating_sub(began.elapsed()));
         }
-    }
+    };
+    BackgroundThread::start("upkeep", move || ends.store(true, Ordering::Release), work)
 }

@@ -213,7 +213,7 @@ fn nothing_is_made_where_there_is_nothing_to_read() {
         let folder = tempfile::tempdir().unwrap();
         let (kind, message) = refusal(place.read(folder.path()));
         assert_eq!(kind, ErrorKind::Invalid);
-        assert!(message.contains("there is none at"), "{message}");
+        assert!(message.contains("does not exist"), "{message}");
         fs::create_dir(place.path(folder.path())).unwrap();
         let (_, message) = refusal(place.read(folder.path()));
         assert!(message.contains(place.path(folder.path()).to_str().unwrap()), "{message}");

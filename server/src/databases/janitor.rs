@@ -29,8 +29,8 @@ pub(crate) fn run(shared: &Shared) {
         shared.persistence.exports.look(tick);
         for (served, upkeep) in shared.databases.iter().zip(&upkeeps) {
             upkeep.tick(start);
-            served.tell_damage();
-            served.tell_refusals();
+            served.log_damage();
+            served.log_refusals();
         }
         if let Some(round) = shared.databases.primary().database.take_sweep_round() {
             shared.observation.observers.send_swept(&round);

@@ -14,6 +14,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::{Disk, File, MappedFile, SharedMemory};
 
@@ -178,6 +179,18 @@ impl<'s> Patience<'s> {
         let long = if is_short { SHORT } else { LONG };
         now.duration_since(self.heard.get().1) >= long || now.duration_since(self.begun) >= long * TIMES_MAX
     }
+}
+
+/// Waits for a thread to end. Returns false if `gives_up` returns true first.
+pub(crate) fn has_ended<T>(thread: &JoinHandle<T>, gives_up: &dyn Fn() -> bool) -> bool {
+    while !thread.is_finished() {
+        if gives_up() {
+            return false;
+        }
+        // Nothing unparks this thread: the end of a server is in no hurry.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    true
 }
 
 #[cfg(test)]

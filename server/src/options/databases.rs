@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, SyncPolicy};
-use todana::{Name, Storage};
+use todana::{DataPurpose, Name, Storage};
+use todana_core::WhenFull;
 
 /// Which databases there are, and where their data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,11 @@ pub struct DataPlace {
 }
 
 impl DataPlace {
+    /// Returns what the directory is for.
+    pub(crate) fn purpose(&self) -> DataPurpose {
+        if self.is_for_replicas { DataPurpose::Replicas } else { DataPurpose::Records }
+    }
+
     /// A directory that is kept as usual.
     pub fn new(directory: PathBuf, sync: SyncPolicy) -> DataPlace {
         let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
@@ -93,29 +99,24 @@ impl DatabaseOptions {
         if let Err(error) = Name::expect_distinct(databases.iter().map(|database| &database.name)) {
             return wrong(error.to_string());
         }
+        let when_full = if refuses { WhenFull::Refuse } else { WhenFull::Evict };
         for Further { name, data } in &databases {
-            let tuning = &name.tuning;
-            self.validate_reading(name, data.as_ref(), has_queues)?;
-            if tuning.compress && !name.kind.can_compress() {
+            let directory = data.as_ref().map(|place| (&*place.directory, place.purpose()));
+            name.check(directory, when_full).map_err(|error| OptionsError(error.to_string()))?;
+            if name.kind.storage() == Storage::FilesAndLog && data.is_none() {
                 return wrong(format!(
-                    "database \"{name}\": only mem:tree and PATH.hash are compressed (opts=c, zcomp=)"
+                    "database \"{name}\": a tree needs its own path as its data directory"
                 ));
             }
-            if tuning.records_max.is_some() && refuses {
+            if name.tuning.read_only && self.replication.master.is_some() {
                 return wrong(format!(
-                    "database \"{name}\": at a number of records others go for new ones, which -M does not allow"
+                    "database \"{name}\": a replica changes its databases; leave out mode=r, or the master"
                 ));
             }
-            match (name.kind.storage(), data) {
-                (Storage::Files, Some(place)) if !place.is_for_replicas => {
-                    return wrong(format!(
-                        "database \"{name}\" keeps its data at its own path, and takes no data directory"
-                    ));
-                }
-                (Storage::FilesAndLog, None) => {
-                    return wrong(format!("database \"{name}\" needs its own path as its data directory"));
-                }
-                _ => {}
+            if name.tuning.read_only && has_queues {
+                return wrong(format!(
+                    "database \"{name}\": queues cannot be for reading only (-plex opts=q)"
+                ));
             }
         }
         let places: Vec<_> = databases.iter().filter_map(|database| database.data.as_ref()).collect();
@@ -125,38 +126,6 @@ impl DatabaseOptions {
                 "two databases would keep their data in {}",
                 places[at].directory.display()
             ));
-        }
-        Ok(())
-    }
-
-    /// Checks what a database is asked for that is opened for reading (`mode=r`).
-    fn validate_reading(
-        &self,
-        name: &Name,
-        data: Option<&DataPlace>,
-        has_queues: bool,
-    ) -> Result<(), OptionsError> {
-        let wrong = |text: &str| Err(OptionsError(format!("database \"{name}\": {text}")));
-        let tuning = &name.tuning;
-        if !tuning.read_only {
-            return Ok(());
-        }
-        if tuning.truncate {
-            return wrong("what may only be read cannot be emptied; leave out the t of mode=");
-        }
-        if name.path.is_none() && data.is_none() {
-            return wrong(
-                "nothing is there to be read in memory; give it the data directory that has its records",
-            );
-        }
-        if data.is_some_and(|place| place.is_for_replicas) {
-            return wrong("what is only read has no changes for an update log; leave out the log, or mode=r");
-        }
-        if self.replication.master.is_some() {
-            return wrong("a replica changes its databases; leave out mode=r, or the master");
-        }
-        if has_queues {
-            return wrong("queues cannot be for reading only (-plex opts=q)");
         }
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Site {
         let disk = || Arc::new(self.disk.clone());
         let open = || {
             let mut server = Server::bind_on(self.options(), None, disk())?;
-            server.load_from(disk(), &mut |_| ()).map(|_| server)
+            server.load(&mut |_| ()).map(|_| server)
         };
         let since = Instant::now();
         let server = loop {

@@ -39,9 +39,9 @@ impl Running {
 
     /// The same with its data on this disk.
     pub(crate) fn start_from(options: Options, disk: Arc<dyn Disk>) -> Running {
-        let mut server =
-            Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap();
-        server.load_from(disk, &mut |_| ()).unwrap();
+        let options = Options { listen: ListenOptions { port: 0, ..options.listen }, ..options };
+        let mut server = Server::bind_on(options, None, disk).unwrap();
+        server.load(&mut |_| ()).unwrap();
         Running::of(server)
     }
 

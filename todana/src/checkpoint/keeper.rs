@@ -1,56 +1,46 @@
 //! The thread that writes checkpoints when they are due.
 
 use super::CheckpointInfo;
+use crate::background_thread::{BackgroundThread, GivesUp};
 use crate::{DataDirectory, Database};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::Result;
 
-/// How often it checks whether a checkpoint is due.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after a failed checkpoint.
+/// Interval at which the thread checks whether a checkpoint is due.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after a checkpoint that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
-/// How often `gives_up` is called while the end of the thread is awaited.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Writes checkpoints of a database when they are due, in a thread of its own, until it is dropped.
-/// A checkpoint being written at that time is aborted.
-pub struct CheckpointKeeper {
-    shared: Arc<KeeperState>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct KeeperState {
-    stops: AtomicBool,
-    lock: Mutex<()>,
-    wakes: Condvar,
-}
+/// Makes checkpoints of a database when they are due, in a thread of its own, until it is dropped. Dropping it calls off a
+/// checkpoint that is being made.
+pub struct CheckpointKeeper(BackgroundThread);
 
 impl CheckpointKeeper {
-    /// Starts the thread. The thread calls `report` after each checkpoint, successful or not.
+    /// Starts the thread. `report` is called by it with the outcome of each checkpoint.
     pub fn start(
         directory: Arc<DataDirectory>,
         database: Arc<Database>,
         mut report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
     ) -> Result<CheckpointKeeper> {
-        let shared = Arc::new(KeeperState::default());
-        let thread_state = Arc::clone(&shared);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stops = Arc::clone(&stop);
         let work = move || {
             // Changes that wait in memory for a checkpoint grow fast.
             let is_checkpointed = database.engine().checkpointed().is_some();
-            let check_interval = if is_checkpointed { CHECK_INTERVAL / 20 } else { CHECK_INTERVAL };
+            let check_every = if is_checkpointed { CHECK_EVERY / 20 } else { CHECK_EVERY };
             let mut report = |made: Result<CheckpointInfo>| {
                 database.note_checkpoint(made.is_err());
                 report(made);
             };
-            let mut pause = check_interval;
-            let mut has_failed = false;
-            while thread_state.wait(pause) {
-                pause = check_interval;
+            let (mut pause, mut has_failed) = (check_every, false);
+            loop {
+                std::thread::park_timeout(pause);
+                if stops.load(Ordering::Acquire) {
+                    return;
+                }
+                pause = check_every;
                 directory.measure(&database);
                 if database.engine().durable().is_some() {
                     if let Err(error) = directory.trim_replica_log(&database) {
@@ -59,13 +49,12 @@ impl CheckpointKeeper {
                     }
                     continue;
                 }
-                // After a failure a checkpoint stays due, and each failure is reported until one
-                // succeeds.
+                // After a failure a checkpoint stays due, because the trouble is reported until one succeeds.
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
-                let made = directory.checkpoint_unless(&database, &thread_state.stops);
-                if thread_state.stops.load(Ordering::Relaxed) {
+                let made = directory.checkpoint_unless(&database, &stops);
+                if stops.load(Ordering::Acquire) {
                     return;
                 }
                 has_failed = made.is_err();
@@ -75,57 +64,13 @@ impl CheckpointKeeper {
                 report(made);
             }
         };
-        let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(work).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("cannot start the thread for checkpoints: {error}"))
-        })?;
-        Ok(CheckpointKeeper { shared, thread: Some(thread) })
-    }
-}
-
-impl KeeperState {
-    fn stop(&self) {
-        {
-            let _lock = self.lock.lock();
-            self.stops.store(true, Ordering::Relaxed);
-        }
-        self.wakes.notify_all();
+        let stop = move || stop.store(true, Ordering::Release);
+        BackgroundThread::start("checkpoints", stop, work).map(CheckpointKeeper)
     }
 
-    /// Returns false when the thread must end.
-    fn wait(&self, pause: Duration) -> bool {
-        let mut lock = self.lock.lock();
-        if !self.stops.load(Ordering::Relaxed) {
-            self.wakes.wait_for(&mut lock, pause);
-        }
-        !self.stops.load(Ordering::Relaxed)
-    }
-}
-
-impl CheckpointKeeper {
-    /// Ends the thread, unless the disk does not answer: `gives_up` is called regularly, and once
-    /// it returns true, the thread is abandoned. Returns false in that case.
-    pub fn end_unless(mut self, gives_up: &dyn Fn() -> bool) -> bool {
-        self.shared.stop();
-        let Some(thread) = self.thread.take() else { return true };
-        while !thread.is_finished() {
-            if gives_up() {
-                return false;
-            }
-            // Nothing unparks this thread; a delay at the end of a server does no harm.
-            std::thread::park_timeout(POLL_INTERVAL);
-        }
-        // A panic of the thread has already been printed.
-        let _ = thread.join();
-        true
-    }
-}
-
-impl Drop for CheckpointKeeper {
-    fn drop(&mut self) {
-        self.shared.stop();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread has already been printed.
-            let _ = thread.join();
-        }
+    /// Calls off the checkpoint that is being made and ends the thread. Returns false if the caller gave up first, because the
+    /// disk does not answer.
+    pub(crate) fn end(&mut self, gives_up: GivesUp<'_>) -> bool {
+        self.0.end(gives_up)
     }
 }

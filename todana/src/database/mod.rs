@@ -214,6 +214,10 @@ impl Database {
         self.clock.now()
     }
 
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     /// The engine underneath.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine

@@ -13,12 +13,12 @@ mod staged_directory;
 mod thread_counters;
 mod transfer;
 
+use crate::background_thread::BackgroundThread;
 use crate::backup::Backup;
-use crate::data_directory::DataDirectory;
 use crate::database::is_change;
 use crate::disk::SystemDisk;
 use crate::durability::CommitPoint;
-use crate::upkeep::UpkeepThread;
+use crate::open::OpenDatabase;
 use crate::{Database, Name, Records, ScanDirection, Transaction, WorkerCounters};
 use snapshot_tracker::SnapshotTracker;
 use std::borrow::Cow;
@@ -56,18 +56,16 @@ pub struct Db(Arc<DbInner>);
 
 struct DbInner {
     /// Stopped first when the database is dropped.
-    upkeep: Option<UpkeepThread>,
-    database: Arc<Database>,
+    upkeep: Option<BackgroundThread>,
+    owner: OpenDatabase,
     thread_counters: ThreadCounters,
-    directory: Option<Arc<DataDirectory>>,
     notes: Vec<String>,
     tracker: Arc<SnapshotTracker>,
-    name: Name,
 }
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Db").field(&self.0.name.to_string()).finish()
+        f.debug_tuple("Db").field(&self.name().to_string()).finish()
     }
 }
 
@@ -80,7 +78,7 @@ impl Db {
 
     /// Returns the name with which the database was opened.
     pub fn name(&self) -> &Name {
-        &self.0.name
+        self.0.owner.name()
     }
 
     /// Returns what the opening found and the user should know: what was cut off after a crash,
@@ -91,12 +89,12 @@ impl Db {
 
     /// Returns the database itself, for commands and statistics.
     pub fn database(&self) -> &Database {
-        &self.0.database
+        self.0.owner.database()
     }
 
     /// Returns the status of the engine.
     pub fn status(&self) -> EngineStatus {
-        self.0.database.status()
+        self.database().status()
     }
 
     /// Returns the number of records, including expired ones that have not been removed yet. Costs
@@ -131,7 +129,7 @@ impl Db {
     /// Removes all records.
     pub fn clear(&self) -> Result<()> {
         self.refuse_if_read_only()?;
-        let point = self.0.database.clear(self.worker_counters())?;
+        let point = self.database().clear(self.worker_counters())?;
         self.wait_until_durable(point)
     }
 
@@ -157,7 +155,7 @@ impl Db {
         let mut place: Option<ScanPosition> = None;
         let mut flow = ControlFlow::Continue(());
         loop {
-            place = self.0.database.scan(place.take(), &mut |key, record| {
+            place = self.database().scan(place.take(), &mut |key, record| {
                 flow = see(key, record);
                 flow
             })?;
@@ -170,17 +168,14 @@ impl Db {
     /// Waits until everything written so far is on disk, if the database is kept there. Fails with
     /// `Unavailable` if that is impossible.
     pub fn sync(&self) -> Result<()> {
-        self.0.database.sync()
+        self.database().sync()
     }
 
     /// Writes a checkpoint, if the database uses checkpoints: the next opening then reads only the
     /// log after it.
     pub fn checkpoint(&self) -> Result<()> {
         self.refuse_if_read_only()?;
-        match &self.0.directory {
-            Some(directory) => directory.checkpoint(&self.0.database).map(|_| ()),
-            None => Ok(()),
-        }
+        self.0.owner.directory().map_or(Ok(()), |directory| directory.checkpoint(self.database()).map(drop))
     }
 
     /// Begins a backup of a database that is kept on disk, in the same form as a server's: a stream
@@ -215,7 +210,7 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn backup(&self) -> Result<Backup> {
-        let DbInner { directory, database, .. } = &*self.0;
+        let (database, directory) = (self.0.owner.database(), self.0.owner.directory());
         let backup = match (database.engine().durable(), directory) {
             (Some(_), _) => Backup::of_files(Arc::new(SystemDisk), database)?,
             (None, Some(directory)) => Backup::start(directory, database, &AtomicBool::new(false))?,
@@ -228,7 +223,7 @@ impl Db {
     }
 
     pub(crate) fn refuse_if_read_only(&self) -> Result<()> {
-        if !self.0.database.is_read_only() {
+        if !self.database().is_read_only() {
             return Ok(());
         }
         Err(Error::read_only(format!("database \"{}\" was opened for reading only", self.name())))
@@ -236,12 +231,12 @@ impl Db {
 
     /// Returns the counters of this thread.
     pub(crate) fn worker_counters(&self) -> &WorkerCounters {
-        self.0.thread_counters.own(|| self.0.database.worker_counters())
+        self.0.thread_counters.own(|| self.database().worker_counters())
     }
 
     /// Returns counters for a transaction, to be returned when it ends.
     pub(crate) fn lend_counters(&self) -> Arc<WorkerCounters> {
-        self.0.thread_counters.lend(|| self.0.database.worker_counters())
+        self.0.thread_counters.lend(|| self.database().worker_counters())
     }
 
     pub(crate) fn return_counters(&self, worker_counters: Arc<WorkerCounters>) {
@@ -250,10 +245,10 @@ impl Db {
 
     /// Waits until a change is durable.
     fn wait_until_durable(&self, point: CommitPoint) -> Result<()> {
-        let DbInner { directory, database, .. } = &*self.0;
+        let (database, directory) = (self.database(), self.0.owner.directory());
         match database.durability() {
             Some(durability) if !point.is_none() => {
-                directory.as_ref().map_or(Ok(()), |directory| database.relieve_front(directory))?;
+                directory.map_or(Ok(()), |directory| database.relieve_front(directory))?;
                 durability.wait(point)
             }
             _ => Ok(()),
@@ -266,12 +261,12 @@ impl Records for Db {
         if is_change(command) {
             self.refuse_if_read_only()?;
         }
-        let point = self.0.database.execute(self.worker_counters(), command, reply);
+        let point = self.database().execute(self.worker_counters(), command, reply);
         self.wait_until_durable(point)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let visited = self.0.database.visit_record(self.worker_counters(), key, visitor);
+        let visited = self.database().visit_record(self.worker_counters(), key, visitor);
         let point = visited.map_err(|error| match error.is_read_only() {
             true => self.refuse_if_read_only().err().unwrap_or(error),
             false => error,
@@ -280,7 +275,7 @@ impl Records for Db {
     }
 
     fn is_ordered(&self) -> bool {
-        self.0.database.engine().ordered().is_some()
+        self.database().engine().ordered().is_some()
     }
 
     fn scan(
@@ -288,7 +283,7 @@ impl Records for Db {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        self.0.database.scan(from, see)
+        self.database().scan(from, see)
     }
 
     fn walk(
@@ -297,23 +292,17 @@ impl Records for Db {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.0.database.walk(direction, from, see)
+        self.database().walk(direction, from, see)
     }
 }
 
 impl Drop for DbInner {
     fn drop(&mut self) {
         self.upkeep = None;
-        // Callers that need to know that the data is on disk have called `sync`.
-        if let Some(log) = self.database.log() {
-            if let (Some(directory), Some(_)) = (&self.directory, self.database.engine().checkpointed()) {
-                // With a checkpoint, the next opening need not read the log again.
-                let _ = directory.checkpoint(&self.database);
-            }
-            let _ = log.close();
-        }
-        if let Some(durable) = self.database.engine().durable() {
-            let _ = durable.close();
-        }
+        // Callers that need to know that the data is on disk have called `sync`. With a last checkpoint,
+        // the next opening need not read the log again.
+        self.owner.stop_checkpoints(None);
+        let _ = self.owner.make_last_checkpoint(None);
+        let _ = self.owner.close(None);
     }
 }

@@ -3,17 +3,17 @@
 use super::snapshot_tracker::{SnapshotTracker, TrackedEngine};
 use super::thread_counters::ThreadCounters;
 use super::{Db, DbInner};
-use crate::data_directory::{DataDirectory, DataOptions, seed_of};
+use crate::data_directory::DataOptions;
 use crate::disk::{Disk, SystemDisk};
-use crate::open::contents::expect_kind;
-use crate::open::{EngineOptions, Name, Storage, Tuning};
+use crate::open::{DataPurpose, EngineOptions, Name, OpenDatabase, OpenOptions};
 use crate::transaction::WhileWaiting;
-use crate::upkeep::UpkeepThread;
+use crate::upkeep::start_upkeep_thread;
 use crate::{CachedClock, Clock, Database};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use todana_core::{Error, ErrorKind, MemoryLimit, Result, WhenFull};
+use todana_core::{MemoryLimit, Result, WhenFull};
 
 /// Options for opening a database, in addition to its [name](Name).
 ///
@@ -165,90 +165,40 @@ impl DbOptions {
         let mut name = name?;
         name.tuning.read_only |= self.reads_only;
         name.tuning.must_exist |= name.tuning.read_only;
-        self.check(&name, &*disk)?;
-        let disk = name.disk(disk);
         let clock = Arc::new(CachedClock::new());
-        let kept = self.place(&name)?;
-        // The directory is locked before the engine checks its contents.
-        let directory = kept.as_ref().map(|path| DataDirectory::open(Arc::clone(&disk), path)).transpose()?;
         let tracker = Arc::<SnapshotTracker>::default();
-        let in_memory = kept.as_deref().filter(|_| name.kind.is_in_memory());
-        let options = EngineOptions {
-            limit: MemoryLimit { bytes: self.memory_max, when_full: self.when_full },
-            seed: in_memory.and_then(|directory| seed_of(Arc::clone(&disk), directory)),
-            reserve_bytes: Some(self.data.log.reserve_bytes),
-            ..EngineOptions::default()
+        let options = OpenOptions {
+            engine: EngineOptions {
+                limit: MemoryLimit { bytes: self.memory_max, when_full: self.when_full },
+                reserve_bytes: Some(self.data.log.reserve_bytes),
+                ..EngineOptions::default()
+            },
+            engine_sync: self.data.log.sync,
+            data_dir: self.data_dir.clone().map(|path| (path, DataPurpose::Records)),
+            data: self.data,
         };
-        let engine =
-            TrackedEngine { engine: name.open_engine(disk, options)?, tracker: Arc::clone(&tracker) };
-        let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-        if let Some(while_waiting) = &self.while_waiting {
-            database = database.while_waiting(while_waiting.clone());
-        }
-        let Tuning { read_only, truncate, .. } = name.tuning;
-        if read_only {
-            database = database.read_only();
-        }
-        let database = Arc::new(database.sync_engine(self.data.log.sync).limited_as(&name));
-        let directory = directory.map(Arc::new);
-        let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.open_notes());
-        if let Some(directory) = &directory {
-            let clock = Arc::clone(&clock) as Arc<dyn Clock>;
-            notes.extend(directory.restore(&database, clock, &self.data, &mut |_| ())?.notes());
-        }
-        if let Some(directory) = directory.as_ref().filter(|_| database.engine().checkpointed().is_some()) {
-            let (weak, directory) = (Arc::downgrade(&database), Arc::clone(directory));
+        let mut owner = OpenDatabase::open(name, disk, options, |engine| {
+            let engine = Box::new(TrackedEngine { engine, tracker: Arc::clone(&tracker) });
+            let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
+            self.while_waiting.iter().cloned().fold(database, Database::while_waiting)
+        })?;
+        let mut notes =
+            owner.database().engine().durable().map_or(Vec::new(), |durable| durable.open_notes());
+        let loaded = owner.load(&mut |_| ControlFlow::Continue(()), |_| ())?;
+        notes.extend(loaded.records.map_or(Vec::new(), |opened| opened.notes()));
+        let (database, directory) = (owner.database(), owner.directory());
+        if let Some(directory) = directory.filter(|_| database.engine().checkpointed().is_some()) {
+            let (weak, directory) = (Arc::downgrade(database), Arc::clone(directory));
             let relieve = move |database: Arc<Database>| database.relieve_front(&directory);
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
-        let upkeep = UpkeepThread::start(&database, clock, directory.as_ref())?;
-        let (upkeep, thread_counters) = (Some(upkeep), ThreadCounters::default());
-        let db = Db(Arc::new(DbInner { upkeep, database, thread_counters, directory, notes, tracker, name }));
-        if truncate {
-            db.clear()?;
-        }
-        Ok(db)
-    }
-
-    /// Refuses names whose requests cannot be met, before anything is created.
-    fn check(&self, name: &Name, disk: &dyn Disk) -> Result<()> {
-        let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
-        let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
-        name.expect_own_kind(disk)?;
-        if let (true, Some(directory)) = (name.kind.is_in_memory(), &self.data_dir) {
-            expect_kind(disk, directory, name.kind)?;
-        }
-        if compress && !name.kind.can_compress() {
-            return refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
-        }
-        if read_only && truncate {
-            return refuse("what may only be read cannot be emptied");
-        }
-        if records_max.is_some() && self.when_full == WhenFull::Refuse {
-            return refuse("at a number of records others go for new ones; new ones are not refused");
-        }
-        if must_exist {
-            return match name.path.as_deref().or(self.data_dir.as_deref()) {
-                Some(path) if path.exists() => Ok(()),
-                Some(path) => refuse(&format!("there is none at {}", path.display())),
-                None => refuse("nothing is there in memory before it is opened"),
-            };
-        }
-        Ok(())
-    }
-
-    /// Returns the data directory, if there is one.
-    fn place(&self, name: &Name) -> Result<Option<PathBuf>> {
-        match (name.kind.storage(), &name.path, &self.data_dir) {
-            (Storage::Memory, _, place) => Ok(place.clone()),
-            (_, _, Some(_)) => {
-                let message = format!(
-                    "database \"{name}\" keeps its data at its own path, and takes no data directory"
-                );
-                Err(Error::new(ErrorKind::Invalid, message))
-            }
-            (Storage::Files, _, None) => Ok(None),
-            (Storage::FilesAndLog, path, None) => Ok(path.clone()),
-        }
+        let upkeep = Some(start_upkeep_thread(database, clock)?);
+        Ok(Db(Arc::new(DbInner {
+            upkeep,
+            owner,
+            thread_counters: ThreadCounters::default(),
+            notes,
+            tracker,
+        })))
     }
 }

@@ -153,7 +153,7 @@ impl Db {
     }
 
     fn refuse_overlap(&self, target: &Path) -> Result<()> {
-        let directory = self.0.directory.as_ref().map(|directory| directory.path());
+        let directory = self.0.owner.directory().map(|directory| directory.path());
         let own = self.name().path.as_deref().filter(|_| !self.name().kind.is_in_memory());
         refuse_overlap(directory.or(own), target)
     }

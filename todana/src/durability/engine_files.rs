@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! writer:       write .. point = rounds begun + 1 .. request ........... rounds over >= point: reply
-//! sync thread:               round begins, Durable::sync, round is over, notify
+//! sync thread:               round begins, DurableEngine::sync, round is over, notify
 //! ```
 //!
 //! A round covers what was written before it began. So writers wait for the next one to begin and end, together with all others that
-//! come meanwhile. Only the thread touches the disk for it.
+//! come meanwhile. The thread begins the rounds that are requested, or one at each interval. A writer that can wait for the disk
+//! itself ([`EngineFiles::wait`]) begins one without the thread.
 
 use super::{CommitPoint, DurabilityHealth};
 use crate::Database;
+use crate::background_thread::BackgroundThread;
 use crate::update_log::SyncPolicy;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{DurableEngine, ErrorKind, Result};
 
 /// Interval at which waiting threads are asked whether they still wait.
 const ASK_EVERY: Duration = Duration::from_millis(20);
@@ -35,6 +36,9 @@ pub(crate) struct EngineFiles {
     wakes: Condvar,
     /// A round is over.
     progress: Condvar,
+    /// Held by the thread whose round it is.
+    turn: Mutex<()>,
+    listeners: Mutex<Vec<Arc<dyn Fn() + Send + std::marker::Sync>>>,
 }
 
 struct RoundState {
@@ -54,6 +58,8 @@ impl EngineFiles {
             state: Mutex::new(RoundState { wanted: 0, ends: false, health: DurabilityHealth::Well }),
             wakes: Condvar::new(),
             progress: Condvar::new(),
+            turn: Mutex::default(),
+            listeners: Mutex::default(),
         }
     }
 
@@ -104,30 +110,45 @@ impl EngineFiles {
         true
     }
 
-    /// Waits until a round is wanted; false when it is time to end.
+    /// Waits until a change that was made is on disk; begins the next round unless another writer does.
+    pub(super) fn wait(&self, point: CommitPoint, engine: &dyn DurableEngine) -> Result<()> {
+        let _turn = self.turn.lock();
+        if self.is_durable(point) { Ok(()) } else { self.round(engine) }
+    }
+
+    /// Has this called after each round, by the thread that did it.
+    pub(super) fn on_progress(&self, call: Arc<dyn Fn() + Send + std::marker::Sync>) {
+        self.listeners.lock().push(call);
+    }
+
+    /// Waits until a round is wanted. Returns false when it is time to end.
     fn waits_for_round(&self) -> bool {
         let mut state = self.state.lock();
-        let pause = match (self.sync, &state.health) {
-            (_, DurabilityHealth::Lost(_)) => return false,
-            (SyncPolicy::Every(interval), _) => Some(interval),
-            (_, DurabilityHealth::Stuck(_)) => Some(RETRY),
-            (_, DurabilityHealth::Well) => None,
-        };
-        if let Some(pause) = pause.filter(|_| !state.ends) {
+        while !state.ends {
+            let pause = match (self.sync, &state.health) {
+                (_, DurabilityHealth::Lost(_)) => return false,
+                (SyncPolicy::Every(interval), _) => interval,
+                (_, DurabilityHealth::Stuck(_)) => RETRY,
+                (_, DurabilityHealth::Well) if state.wanted > self.begun.load(Ordering::Relaxed) => {
+                    return true;
+                }
+                (_, DurabilityHealth::Well) => {
+                    self.wakes.wait(&mut state);
+                    continue;
+                }
+            };
             self.wakes.wait_for(&mut state, pause);
             return !state.ends;
         }
-        while !state.ends && state.wanted <= self.begun.load(Ordering::Relaxed) {
-            self.wakes.wait(&mut state);
-        }
-        !state.ends
+        false
     }
 
-    fn round(&self, database: &Database) {
+    /// Syncs the files, in this thread's turn.
+    fn round(&self, engine: &dyn DurableEngine) -> Result<()> {
         let round = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let outcome = database.engine().durable().map_or(Ok(()), |durable| durable.sync());
+        let outcome = engine.sync();
         let mut state = self.state.lock();
-        state.health = match outcome {
+        state.health = match &outcome {
             Ok(()) => {
                 self.over.store(round, Ordering::SeqCst);
                 DurabilityHealth::Well
@@ -136,7 +157,14 @@ impl EngineFiles {
             Err(error) => DurabilityHealth::Lost(error.to_string()),
         };
         self.is_well.store(state.health == DurabilityHealth::Well, Ordering::SeqCst);
+        if state.health != DurabilityHealth::Well {
+            // The thread has another pause then.
+            self.wakes.notify_one();
+        }
+        drop(state);
         self.progress.notify_all();
+        self.listeners.lock().iter().for_each(|call| call());
+        outcome
     }
 
     fn end(&self) {
@@ -145,62 +173,23 @@ impl EngineFiles {
     }
 }
 
-/// The thread that brings an engine's own files to disk. It ends when this is dropped.
-pub struct SyncThread {
-    database: Arc<Database>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl SyncThread {
-    /// Starts it, where the engine has such files and they are synced. `on_progress` is called after each round, also one that fails:
-    /// changes are refused then, for good unless the disk is merely full.
-    pub fn start(
-        database: &Arc<Database>,
-        on_progress: impl Fn() + Send + 'static,
-    ) -> Result<Option<SyncThread>> {
-        if database.engine_files().is_none_or(|files| files.sync == SyncPolicy::Never) {
-            return Ok(None);
-        }
-        let its_own = Arc::clone(database);
-        let work = move || {
-            while its_own.engine_files().is_some_and(EngineFiles::waits_for_round) {
-                its_own.engine_files().inspect(|files| files.round(&its_own));
-                on_progress();
-            }
+/// Starts the thread that brings an engine's own files to disk, if the engine has such files and they are synced. Listeners are notified
+/// after each round, also after one that fails: changes are then refused, for good unless the disk is merely full.
+pub(crate) fn start_sync_thread(database: &Arc<Database>) -> Result<Option<BackgroundThread>> {
+    if database.engine_files().is_none_or(|files| files.sync == SyncPolicy::Never) {
+        return Ok(None);
+    }
+    let (working, stopping) = (Arc::clone(database), Arc::clone(database));
+    let work = move || {
+        let (Some(files), Some(engine)) = (working.engine_files(), working.engine().durable()) else {
+            return;
         };
-        let thread = std::thread::Builder::new().name("syncing".into()).spawn(work).map_err(|error| {
-            let message = format!("cannot start the thread that syncs a database: {error}");
-            Error::new(ErrorKind::Unavailable, message)
-        })?;
-        Ok(Some(SyncThread { database: Arc::clone(database), thread: Some(thread) }))
-    }
-
-    /// Ends it. `gives_up` is asked now and then while the disk keeps it waiting; once it says so, the thread is left to itself and
-    /// false is returned.
-    pub fn end_unless(mut self, gives_up: &dyn Fn() -> bool) -> bool {
-        self.end();
-        let Some(thread) = self.thread.take() else { return true };
-        while !thread.is_finished() {
-            if gives_up() {
-                return false;
-            }
-            // Nothing unparks it: there is no hurry at the end of a server.
-            std::thread::park_timeout(Duration::from_millis(5));
+        while files.waits_for_round() {
+            let _turn = files.turn.lock();
+            // Listeners and writers find a failure in the health.
+            let _ = files.round(engine);
         }
-        // A panic in it has been shown already.
-        let _ = thread.join();
-        true
-    }
-
-    fn end(&self) {
-        if let Some(files) = self.database.engine_files() {
-            files.end();
-        }
-    }
-}
-
-impl Drop for SyncThread {
-    fn drop(&mut self) {
-        self.end();
-    }
+    };
+    let stop = move || stopping.engine_files().map_or((), EngineFiles::end);
+    BackgroundThread::start("syncing", stop, work).map(Some)
 }

@@ -9,10 +9,10 @@
 mod engine_files;
 
 pub use crate::update_log::DurabilityHealth;
-pub(crate) use engine_files::EngineFiles;
-pub use engine_files::SyncThread;
+pub(crate) use engine_files::{EngineFiles, start_sync_thread};
 
 use crate::update_log::{LogPosition, UpdateLog};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{DurableEngine, RefusalReason, Result};
 
@@ -97,20 +97,35 @@ impl Durability<'_> {
         }
     }
 
-    /// Has changes up to this point brought to disk, by the thread that does so ([`SyncThread`]).
+    /// Has changes up to this point brought to disk, by the thread that does so.
     pub fn request(self, point: CommitPoint) {
         if let Durability::Files(durability) = self {
             durability.files.request(point);
         }
     }
 
-    /// Waits until a change counts as made; brings its files to disk itself where no thread does. Fails with `Unavailable` when it
-    /// cannot be written: whether it survives a crash is not known then.
+    /// Has this called whenever more is durable, and when the health changes: by the thread that did it, so the call must be brief.
+    pub fn on_progress(self, call: impl Fn() + Send + Sync + 'static) {
+        let call: Arc<dyn Fn() + Send + Sync> = Arc::new(call);
+        let log = match self {
+            Durability::Log(log) => Some(log),
+            Durability::Files(EngineDurability { files, log, .. }) => {
+                files.on_progress(Arc::clone(&call));
+                log
+            }
+        };
+        if let Some(log) = log {
+            log.on_progress(move || call());
+        }
+    }
+
+    /// Waits until a change counts as made; writes the engine's files to disk in this thread. Fails with `Unavailable` if the change
+    /// cannot be written: it may then not survive a crash.
     pub fn wait(self, point: CommitPoint) -> Result<()> {
         match self {
             _ if point.is_none() => Ok(()),
             Durability::Log(log) => log.wait(LogPosition(point.0)),
-            Durability::Files(durability) => durability.engine.sync(),
+            Durability::Files(durability) => durability.files.wait(point, durability.engine),
         }
     }
 

@@ -1,0 +1,152 @@
+//! Opens the databases of a server as its options say, and logs what is found.
+
+use super::{Served, failed};
+use crate::options::{DataPlace, Further, Options};
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use todana::checkpoint::CheckpointInfo;
+use todana::disk::Disk;
+use todana::update_log::{LogOptions, LogTail};
+use todana::{
+    CachedClock, Clock, DataOptions, Database, EngineOptions, OpenDatabase, OpenOptions, Opened, Progress,
+};
+use todana_core::{MemoryLimit, Result, WhenFull};
+use todana_engine::EvictionObserver;
+
+/// Most bytes of the update log that wait for the disk in memory: a share of the memory limit, within these bounds. The disk gets
+/// them in pieces of a quarter of a megabyte at least.
+const BACKLOG_MIN: u64 = 1 << 20;
+const BACKLOG_MAX: u64 = 32 << 20;
+
+/// What all databases of a server are opened with.
+pub(crate) struct DatabaseOpener<'o> {
+    pub(crate) options: &'o Options,
+    pub(crate) shards: usize,
+    /// Sizes by which records are counted.
+    pub(crate) class_bounds: &'o [u32],
+    pub(crate) clock: &'o Arc<CachedClock>,
+    pub(crate) disk: &'o Arc<dyn Disk>,
+}
+
+impl DatabaseOpener<'_> {
+    /// Opens a database; what a data directory holds is not in it yet. `observer` is notified of evictions.
+    pub(crate) fn open(
+        &self,
+        further: Further,
+        observer: Option<Arc<dyn EvictionObserver>>,
+    ) -> Result<(Served, OpenDatabase)> {
+        let Further { name, data } = further;
+        let options = OpenOptions {
+            engine: EngineOptions {
+                limit: MemoryLimit { bytes: None, when_full: when_full(self.options) },
+                shards: Some(self.shards),
+                class_bounds: self.class_bounds.to_vec(),
+                observer,
+                stores_nothing: self.options.databases.stores_nothing,
+                ..EngineOptions::default()
+            },
+            engine_sync: self.options.databases.sync,
+            data_dir: data.as_ref().map(|place| (place.directory.clone(), place.purpose())),
+            data: data.as_ref().map_or_else(DataOptions::default, |place| self.data_options(place)),
+        };
+        let owner = OpenDatabase::open(name, Arc::clone(self.disk), options, |engine| {
+            let clock = Arc::clone(self.clock) as Arc<dyn Clock>;
+            let database = Database::with_classes(engine, clock, self.class_bounds.to_vec());
+            if self.options.memory.emulate_full { database.emulate_full() } else { database }
+        })?;
+        for note in owner.database().engine().durable().map_or(Vec::new(), |durable| durable.open_notes()) {
+            tracing::warn!(database = owner.name().label(), "{note}");
+        }
+        Ok((Served::new(&owner, data), owner))
+    }
+
+    fn data_options(&self, place: &DataPlace) -> DataOptions {
+        let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
+        let limit_bytes = self.options.memory.limit_mib << 20;
+        let backlog_max = if limit_bytes == 0 { BACKLOG_MAX } else { limit_bytes / 16 };
+        let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
+        let log = LogOptions { sync, segment_len, segment_age, backlog_max, ..LogOptions::default() };
+        DataOptions { log, checkpoints }
+    }
+}
+
+/// Returns what happens at a memory limit.
+pub(crate) fn when_full(options: &Options) -> WhenFull {
+    if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
+}
+
+/// Brings back what is kept of a database, and keeps it from then on. `on_progress` is called when changes have come to disk.
+pub(crate) fn load(
+    owner: &mut OpenDatabase,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    on_progress: impl Fn() + Send + Sync + Clone + 'static,
+) -> io::Result<Option<Opened>> {
+    let name = owner.name().clone();
+    let (label, notify) = (name.label().to_string(), on_progress.clone());
+    let report = move |made: Result<CheckpointInfo>| {
+        match made {
+            Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
+            Err(error) => {
+                tracing::error!(
+                    %error,
+                    database = label,
+                    "no checkpoint could be made: the log grows on; see to the disk, it is tried again every 10 seconds"
+                );
+            }
+        }
+        // Writers may wait for room.
+        notify();
+    };
+    let loaded = owner.load(progress, report).map_err(failed)?;
+    if let Some(durability) = owner.database().durability() {
+        durability.on_progress(on_progress);
+    }
+    if let Some(opened) = &loaded.records {
+        log_findings(name.label(), opened);
+    }
+    if loaded.has_new_replica_log {
+        tracing::info!(
+            database = name.label(),
+            "the update log begins anew, as it may not have all that the database holds: replicas get all records"
+        );
+    }
+    for warning in &name.warnings {
+        tracing::warn!(database = name.label(), "{warning}");
+    }
+    for note in &name.notes {
+        tracing::info!(database = name.label(), "{note}");
+    }
+    Ok(loaded.records)
+}
+
+/// Makes the last checkpoint of a tree, as long as the disk answers.
+pub(crate) fn make_last_checkpoint(owner: &mut OpenDatabase, gives_up: &dyn Fn() -> bool) {
+    if let Err(error) = owner.make_last_checkpoint(Some(gives_up)) {
+        let database = owner.name().label();
+        tracing::warn!(%error, database, "no checkpoint at the end; the next start takes longer");
+    }
+}
+
+/// Logs what was found in a data directory.
+fn log_findings(database: &str, opened: &Opened) {
+    for why in &opened.refused {
+        tracing::error!(
+            database,
+            "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
+        );
+    }
+    for why in &opened.spare {
+        tracing::warn!(database, "a checkpoint is damaged, an older one that is not needed now: {why}");
+    }
+    if opened.lost > 0 {
+        tracing::warn!(database, "{} bytes of the log are lost, as a repair has marked", opened.lost);
+    }
+    if let LogTail::Torn { path, offset, len } = &opened.tail {
+        tracing::warn!(
+            database,
+            "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+            path.display()
+        );
+    }
+}

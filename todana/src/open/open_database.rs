@@ -1,0 +1,234 @@
+//! The owner of an open database: opens it, brings its records back, keeps them on disk, and closes it.
+//!
+//! ```text
+//! open   checks the name, locks the directory of a tree, opens the engine
+//! lock   locks the data directory of a database in memory, or of an update log for replicas
+//! load   reads the data directory back; the log, checkpoints and syncs keep every change from then on
+//! close  calls off checkpoints, makes the last one of a tree, closes the log and the files of the engine
+//! ```
+//!
+//! A [`Db`](crate::Db) has one of these, and a server one for each database. Not here: upkeep ([`Upkeep`](crate::Upkeep)), which a
+//! server does for all its databases in one thread.
+
+use super::check::DataPurpose;
+use super::{EngineOptions, Name, Storage};
+use crate::Database;
+use crate::background_thread::{BackgroundThread, run_unless};
+use crate::checkpoint::{CheckpointInfo, CheckpointKeeper};
+use crate::data_directory::{DataDirectory, DataOptions, Opened, Progress, seed_of};
+use crate::disk::Disk;
+use crate::durability::start_sync_thread;
+use crate::update_log::SyncPolicy;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result};
+
+/// How a database is opened, beside what its name says.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// The engine.
+    pub engine: EngineOptions,
+    /// When a change counts as made if the engine keeps it in files of its own.
+    pub engine_sync: SyncPolicy,
+    /// The data directory of a database in memory, or of an update log for replicas; a tree has its own path.
+    pub data_dir: Option<(PathBuf, DataPurpose)>,
+    /// How the data directory is kept.
+    pub data: DataOptions,
+}
+
+/// What a data directory held.
+#[derive(Clone, Debug, Default)]
+pub struct LoadedData {
+    /// The records; `None` if they are not kept there.
+    pub records: Option<Opened>,
+    /// An update log for replicas begins anew there, so that they get all records.
+    pub has_new_replica_log: bool,
+}
+
+/// An open database, and everything that keeps its records on disk.
+pub struct OpenDatabase {
+    name: Name,
+    /// Ends before the database does.
+    checkpoints: Option<CheckpointKeeper>,
+    syncs: Option<BackgroundThread>,
+    database: Arc<Database>,
+    disk: Arc<dyn Disk>,
+    data_dir: Option<(PathBuf, DataPurpose)>,
+    data: DataOptions,
+    /// Locked until the database is closed.
+    directory: Option<Arc<DataDirectory>>,
+    is_loaded: bool,
+    /// A checkpoint was left unfinished, because the disk does not answer.
+    has_hung: bool,
+}
+
+impl OpenDatabase {
+    /// Opens the engine of a database; the data directory of one in memory is not read yet. `build` creates the database over the engine.
+    /// Fails with `Invalid` for a name that does not go with the options or with what lies there, and as
+    /// [`Name::open_engine`] does.
+    pub fn open(
+        name: Name,
+        disk: Arc<dyn Disk>,
+        options: OpenOptions,
+        build: impl FnOnce(Box<dyn Engine>) -> Database,
+    ) -> Result<OpenDatabase> {
+        let OpenOptions { mut engine, engine_sync, mut data_dir, data } = options;
+        let place =
+            |data_dir: &Option<(PathBuf, DataPurpose)>| data_dir.as_ref().map(|(path, _)| path.clone());
+        name.check(data_dir.as_ref().map(|(path, purpose)| (&**path, *purpose)), engine.limit.when_full)?;
+        name.check_place(&*disk, place(&data_dir).as_deref())?;
+        let disk = name.disk(disk);
+        let mut directory = None;
+        match name.kind.storage() {
+            Storage::Memory => {
+                // Records come back bucket by bucket then.
+                engine.seed = place(&data_dir).and_then(|path| seed_of(Arc::clone(&disk), &path));
+            }
+            Storage::Files => {}
+            Storage::FilesAndLog => {
+                data_dir = name.path.clone().map(|path| (path, DataPurpose::Records));
+                let path = name.path.as_deref().unwrap_or(Path::new(""));
+                // Locked before the engine reads what lies in it.
+                directory = Some(Arc::new(DataDirectory::open(Arc::clone(&disk), path)?));
+            }
+        }
+        let mut database = build(name.open_engine(Arc::clone(&disk), engine)?).sync_engine(engine_sync);
+        if name.tuning.read_only {
+            database = database.read_only();
+        }
+        Ok(OpenDatabase {
+            database: Arc::new(database.limited_as(&name)),
+            checkpoints: None,
+            syncs: None,
+            name,
+            disk,
+            data_dir,
+            data,
+            directory,
+            is_loaded: false,
+            has_hung: false,
+        })
+    }
+
+    /// Returns the name of the database.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Returns the database.
+    pub fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
+    /// Returns the data directory, once it is locked.
+    pub fn directory(&self) -> Option<&Arc<DataDirectory>> {
+        self.directory.as_ref()
+    }
+
+    /// Returns true once the records have been brought back.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded
+    }
+
+    /// Locks the data directory for this process, and creates it unless the database is only read. Starts no thread. Fails as
+    /// [`DataDirectory::open`] does.
+    pub fn lock(&mut self) -> Result<()> {
+        if let (None, Some((path, _))) = (&self.directory, &self.data_dir) {
+            self.directory = Some(Arc::new(DataDirectory::open(Arc::clone(&self.disk), path)?));
+        }
+        Ok(())
+    }
+
+    /// Brings back what the data directory holds, and keeps every change from then on. Called off, with `Closed`, when `progress` breaks:
+    /// the data directory then stays as it was. `report` is called with the outcome of each checkpoint. Fails as
+    /// [`DataDirectory::restore`] does.
+    pub fn load(
+        &mut self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        report: impl FnMut(Result<CheckpointInfo>) + Send + 'static,
+    ) -> Result<LoadedData> {
+        self.lock()?;
+        let (database, clock) = (&self.database, Arc::clone(self.database.clock()));
+        let mut loaded = LoadedData::default();
+        match (&self.directory, &self.data_dir) {
+            (Some(directory), Some((_, DataPurpose::Replicas))) => {
+                loaded.has_new_replica_log = !directory.keep_replica_log(database, clock, &self.data)?;
+            }
+            (Some(directory), _) => {
+                loaded.records = Some(directory.restore_unless(database, clock, &self.data, progress)?);
+            }
+            (None, _) => {}
+        }
+        let keep = |directory: &Arc<DataDirectory>| {
+            CheckpointKeeper::start(Arc::clone(directory), Arc::clone(database), report)
+        };
+        let directory = self.directory.as_ref().filter(|_| !database.is_read_only());
+        self.checkpoints = directory.map(keep).transpose()?;
+        self.syncs = start_sync_thread(database)?;
+        if self.name.tuning.truncate {
+            let point = database.clear(&database.worker_counters())?;
+            database.durability().map_or(Ok(()), |durability| durability.wait(point))?;
+        }
+        self.is_loaded = true;
+        Ok(loaded)
+    }
+
+    /// Calls off the checkpoint that is being made; no more are made. Returns false if the disk does not answer before `gives_up`.
+    pub fn stop_checkpoints(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> bool {
+        let has_ended = self.checkpoints.take().is_none_or(|mut keeper| keeper.end(gives_up));
+        self.has_hung |= !has_ended;
+        has_ended
+    }
+
+    /// Makes the last checkpoint of a tree, so that the next opening need not read the log again. Nothing is lost without it. Fails with
+    /// `Unavailable` if the disk does not answer before `gives_up`, or cannot be written.
+    pub fn make_last_checkpoint(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
+        let pending = self.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes);
+        let Some(directory) = &self.directory else { return Ok(()) };
+        if pending == 0 || !self.is_loaded || self.has_hung || self.database.is_read_only() {
+            return Ok(());
+        }
+        let stops = Arc::new(AtomicBool::new(false));
+        let called_off = Arc::clone(&stops);
+        let (directory, database) = (Arc::clone(directory), Arc::clone(&self.database));
+        let made =
+            run_unless(gives_up, move || directory.checkpoint_unless(&database, &called_off).map(drop));
+        made.unwrap_or_else(|| {
+            stops.store(true, Ordering::Relaxed);
+            self.has_hung = true;
+            Err(self.no_answer("the checkpoint is left unfinished"))
+        })
+    }
+
+    /// Brings every change to disk and closes the files; checkpoints have been stopped. Fails with `Unavailable` if the disk does not
+    /// answer before `gives_up`, or cannot be written: the last changes may then be lost.
+    pub fn close(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
+        let mut outcome = Ok(());
+        if let Some(log) = self.database.log() {
+            outcome = log.close_unless(gives_up.unwrap_or(&|| false));
+        }
+        let has_ended = self.syncs.take().is_none_or(|mut thread| thread.end(gives_up));
+        if self.database.engine().durable().is_some() {
+            let database = Arc::clone(&self.database);
+            let close = move || database.engine().durable().map_or(Ok(()), |durable| durable.close());
+            let closed = if has_ended { run_unless(gives_up, close) } else { None };
+            outcome = outcome.and(closed.unwrap_or_else(|| {
+                // Never dropped: that would wait for the same disk.
+                std::mem::forget(Arc::clone(&self.database));
+                Err(self.no_answer("the last changes may be lost"))
+            }));
+            if let (Ok(()), Some(directory)) = (&outcome, &self.directory) {
+                outcome = directory.close_replica_log(&self.database);
+            }
+        }
+        self.directory = None;
+        outcome
+    }
+
+    fn no_answer(&self, effect: &str) -> Error {
+        let message = format!("database \"{}\": the disk does not answer; {effect}", self.name);
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}
