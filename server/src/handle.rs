@@ -15,16 +15,16 @@ pub(crate) enum Stopping {
 
 /// Stops a server from another thread.
 #[derive(Clone)]
-pub struct Handle(Arc<HandleState>);
+pub struct ServerHandle(Arc<HandleState>);
 
 struct HandleState {
     stopping: AtomicU8,
     wakers: Mutex<Vec<Arc<Waker>>>,
 }
 
-impl Handle {
-    pub(crate) fn new() -> Handle {
-        Handle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
+impl ServerHandle {
+    pub(crate) fn new() -> ServerHandle {
+        ServerHandle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
     }
 
     /// Stops the server: no new connections, what has been received is answered, then it ends. The second time it

@@ -46,16 +46,17 @@ mod transport;
 pub use databases::snapshots::{
     Packing, SnapshotError, SnapshotOptions, SnapshotWriter, decompressed, read_snapshot,
 };
-pub use handle::Handle;
+pub use handle::ServerHandle;
 pub use observation::admin::AdminError;
 pub use observation::log_file::{LogFile, LogKinds, LogWriter};
 pub use observation::logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use options::{
-    AdminOptions, Authentication, CompatiblePort, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions,
-    LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, Options, OptionsError, ProtocolOptions,
+    AdminOptions, AuthenticationMode, CompatiblePort, DataDirectoryOptions, DatabaseOptions, DatabaseSpec,
+    KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, OptionsError,
+    ProtocolOptions, ServerOptions,
 };
 pub use pid_file::PidFile;
-pub use replica::{MasterAddress, Replication};
+pub use replica::{MasterAddress, ReplicationOptions};
 pub use server::Server;
 pub use session::kyoto::VERSION as KYOTO_VERSION;
 pub use session::login::{LoginError, password_line};

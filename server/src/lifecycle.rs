@@ -1,17 +1,17 @@
 //! Where the server stands between its start and its end.
 
-use crate::handle::{Handle, Stopping};
+use crate::handle::{ServerHandle, Stopping};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How far the server has come: loading, serving, stopping.
 pub(crate) struct Lifecycle {
-    pub(crate) handle: Handle,
+    pub(crate) handle: ServerHandle,
     is_loading: AtomicBool,
     has_not_loaded: AtomicBool,
 }
 
 impl Lifecycle {
-    pub(crate) fn new(handle: Handle) -> Lifecycle {
+    pub(crate) fn new(handle: ServerHandle) -> Lifecycle {
         Lifecycle { handle, is_loading: AtomicBool::new(false), has_not_loaded: AtomicBool::new(false) }
     }
 

@@ -7,19 +7,19 @@ use crate::databases::patience::{self, Patience, Watched};
 use crate::databases::shards;
 use crate::databases::snapshots;
 use crate::databases::{self, Databases, Persistence, failed};
-use crate::handle::{Handle, Stopping};
+use crate::handle::{ServerHandle, Stopping};
 use crate::lifecycle::Lifecycle;
 use crate::observation::Observation;
 use crate::observation::admin::{self, AdminListener, AdminStopper};
 use crate::observation::connection_table::ConnectionTable;
-use crate::options::Options;
+use crate::options::ServerOptions;
 use crate::pid_file::PidFile;
 use crate::process;
-use crate::replica::{Link, Replicas};
+use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, Scripts};
 use crate::session::login::Logins;
 use crate::session::wake::WakeQueues;
-use crate::shared::{Listening, Shared};
+use crate::shared::{ListeningAddresses, Shared};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::descriptors::Descriptors;
 use crate::transport::listener::Listener;
@@ -93,19 +93,19 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 impl Server {
     /// Opens the listeners, makes the database and writes the pid file. Fails when an option is impossible, or an address
     /// or the file cannot be had; the message names it.
-    pub fn bind(options: Options) -> io::Result<Server> {
+    pub fn bind(options: ServerOptions) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
         Server::bind_with(options, tls)
     }
 
     /// The same with certificates that have been read already, perhaps by a user who may read more.
-    pub fn bind_with(options: Options, tls: Option<Tls>) -> io::Result<Server> {
+    pub fn bind_with(options: ServerOptions, tls: Option<Tls>) -> io::Result<Server> {
         Server::bind_on(options, tls, Arc::new(SystemDisk))
     }
 
     /// The same with databases on a disk that need not be the machine's: for tests.
-    pub fn bind_on(options: Options, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
+    pub fn bind_on(options: ServerOptions, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let pulse = Arc::default();
         let disk = Watched::over(disk, &pulse);
@@ -158,7 +158,7 @@ impl Server {
             owners.push(owner);
         }
         let databases = Databases::new(databases).map_err(io::Error::other)?;
-        let handle = Handle::new();
+        let handle = ServerHandle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
         let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
@@ -174,9 +174,9 @@ impl Server {
             logins,
             kyoto: KyotoState::new(scripts, options.limits.threads, &wake_queues),
             wake_queues,
-            replicas: Replicas::default(),
-            link: Link::default(),
-            listening: Listening {
+            replicas: ReplicaTable::default(),
+            master_link: MasterLink::default(),
+            listening: ListeningAddresses {
                 tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
                 udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
                 names: listeners.iter().map(Listener::name).collect(),
@@ -328,7 +328,7 @@ impl Server {
     }
 
     /// What stops it.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> ServerHandle {
         self.shared.lifecycle.handle.clone()
     }
 
@@ -377,15 +377,15 @@ impl Server {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
-        self.shared.link.start(&self.shared)?;
+        self.shared.master_link.start(&self.shared)?;
         if let Some(begins) = self.shared.persistence.snapshots.begins()
-            && begins < self.shared.link.standing().timestamp
+            && begins < self.shared.master_link.follow_state().timestamp
         {
             tracing::info!(
                 from = begins,
                 "what is only in memory is older than the position in the master's log: the master goes on from there"
             );
-            self.shared.link.tune(|standing| standing.timestamp = standing.timestamp.min(begins));
+            self.shared.master_link.change(|standing| standing.timestamp = standing.timestamp.min(begins));
         }
         let snapshots = snapshots::Keeper::start(&self.shared, Arc::clone(&self.disk))?;
         if self.shared.observation.logs_requests() {
@@ -450,7 +450,7 @@ impl Server {
         }
         self.shared.kyoto.scripts.close();
         self.shared.replicas.end(&|| patience.is_over());
-        self.shared.link.end(&|| patience.is_over());
+        self.shared.master_link.end(&|| patience.is_over());
         // Of all that was answered.
         let patience = patience.again();
         if !snapshots.is_none_or(|keeper| keeper.end(&|| patience.is_over())) {
@@ -484,7 +484,7 @@ fn invalid(error: impl std::error::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{DatabaseOptions, Further, LimitOptions, ListenOptions, MemoryOptions};
+    use crate::options::{DatabaseOptions, DatabaseSpec, LimitOptions, ListenOptions, MemoryOptions};
     use todana::Name;
     use todana_core::{Operation, Store};
 
@@ -493,13 +493,13 @@ mod tests {
     fn what_a_database_on_disk_holds_takes_nothing_from_one_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         let name = Name::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
-        let further = vec![Further { name, data: None }];
-        let options = Options {
+        let further = vec![DatabaseSpec { name, data: None }];
+        let options = ServerOptions {
             listen: ListenOptions { port: 0, ..ListenOptions::default() },
             memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
             databases: DatabaseOptions { further, ..DatabaseOptions::default() },
             limits: LimitOptions { threads: 1, ..LimitOptions::default() },
-            ..Options::default()
+            ..ServerOptions::default()
         };
         let mut server = Server::bind(options).unwrap();
         server.load(&mut |_| ()).unwrap();

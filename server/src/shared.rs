@@ -4,8 +4,8 @@ use crate::databases::memory::MemoryBudget;
 use crate::databases::{Databases, Persistence};
 use crate::lifecycle::Lifecycle;
 use crate::observation::Observation;
-use crate::options::{Kyoto, Options};
-use crate::replica::{Link, Replicas};
+use crate::options::{KyotoMode, ServerOptions};
+use crate::replica::{MasterLink, ReplicaTable};
 use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::Logins;
 use crate::session::wake::WakeQueues;
@@ -17,7 +17,7 @@ use todana_protocol::memcached::{Choice, Limits};
 
 /// What all threads of a server share.
 pub(crate) struct Shared {
-    pub(crate) options: Options,
+    pub(crate) options: ServerOptions,
     pub(crate) clock: Arc<CachedClock>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) databases: Databases,
@@ -28,15 +28,15 @@ pub(crate) struct Shared {
     /// How connections that wait are woken.
     pub(crate) wake_queues: Arc<WakeQueues>,
     pub(crate) kyoto: KyotoState,
-    /// Replicas that follow this server ...
-    pub(crate) replicas: Replicas,
+    /// ReplicaTable that follow this server ...
+    pub(crate) replicas: ReplicaTable,
     /// ... and the master that it follows itself.
-    pub(crate) link: Link,
-    pub(crate) listening: Listening,
+    pub(crate) master_link: MasterLink,
+    pub(crate) listening: ListeningAddresses,
 }
 
 /// Where clients can connect.
-pub(crate) struct Listening {
+pub(crate) struct ListeningAddresses {
     pub(crate) tcp_port: u16,
     pub(crate) udp_port: u16,
     /// Addresses as people write them.
@@ -55,7 +55,7 @@ impl Shared {
     /// that have to log in may do so by HTTP, whatever the login leaves of memcached's dialects.
     pub(crate) fn speaks_kyoto(&self, of_listener: Option<Choice>) -> bool {
         let asked = of_listener.unwrap_or(self.options.protocols.protocol);
-        self.options.protocols.kyoto.spoken == Kyoto::Beside && asked == Choice::Auto
+        self.options.protocols.kyoto.spoken == KyotoMode::Beside && asked == Choice::Auto
     }
 
     /// Returns the limits of requests; no long value is received apart.

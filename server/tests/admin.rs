@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{
-    AdminOptions, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, ListenOptions, MasterAddress,
-    MemoryOptions, Name, ObservationOptions, Options, ProtocolOptions, Replication, SyncPolicy,
+    AdminOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions,
+    ListenOptions, MasterAddress, MemoryOptions, Name, ObservationOptions, ProtocolOptions,
+    ReplicationOptions, ServerOptions, SyncPolicy,
 };
 
 fn pages() -> Option<AdminOptions> {
@@ -18,7 +19,7 @@ fn pages() -> Option<AdminOptions> {
 }
 
 fn start() -> Running {
-    Running::start(Options {
+    Running::start(ServerOptions {
         observation: ObservationOptions { admin: pages(), ..options().observation },
         ..options()
     })
@@ -85,13 +86,13 @@ fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
     let taken = start();
     let port = taken.admin_addresses[0].port();
     let admin = |is_required| Some(AdminOptions { listen: Vec::new(), port, is_required });
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         observation: ObservationOptions { admin: admin(false), ..options().observation },
         ..options()
     });
     assert_eq!(server.admin_addresses, []);
     server.connect().expect_version();
-    let refused = todana_server::Server::bind(Options {
+    let refused = todana_server::Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
         observation: ObservationOptions { admin: admin(true), ..options().observation },
         ..options()
@@ -237,7 +238,7 @@ fn names_that_dashboards_read_are_there_with_true_values() {
 
 #[test]
 fn flushes_and_evictions_are_counted() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..options().memory },
         observation: ObservationOptions { admin: pages(), ..options().observation },
         ..options()
@@ -269,15 +270,15 @@ fn flushes_and_evictions_are_counted() {
 #[test]
 fn docs_list_exactly_the_names_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
+    let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
     let name = Name::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
-    let further = vec![Further { name, data: None }];
+    let further = vec![DatabaseSpec { name, data: None }];
     // One that follows another server, and is followed.
     let master = Some(MasterAddress { host: "127.0.0.1".into(), port: 1 });
     let position_file = Some(folder.path().join("position"));
-    let replication = Replication { master, position_file, ..Replication::default() };
-    let kyoto = Kyoto::Beside;
-    let more = Options {
+    let replication = ReplicationOptions { master, position_file, ..ReplicationOptions::default() };
+    let kyoto = KyotoMode::Beside;
+    let more = ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { spoken: kyoto, ..options().protocols.kyoto },
             ..options().protocols
@@ -285,7 +286,7 @@ fn docs_list_exactly_the_names_that_there_are() {
         databases: DatabaseOptions { data, further, replication, ..options().databases },
         ..options()
     };
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..more.memory },
         observation: ObservationOptions { admin: pages(), ..more.observation },
         ..more

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-use todana_server::{Authentication, ListenOptions, MemoryOptions, Options, Server};
+use todana_server::{AuthenticationMode, ListenOptions, MemoryOptions, Server, ServerOptions};
 use transcript::{bytes, transcripts};
 
 const REQUEST: u8 = 0x80;
@@ -188,9 +188,11 @@ impl Packet {
     }
 }
 
-fn parse(name: &str, text: &str) -> (Options, Vec<Step>) {
-    let mut options =
-        Options { listen: ListenOptions { port: 0, ..ListenOptions::default() }, ..Options::default() };
+fn parse(name: &str, text: &str) -> (ServerOptions, Vec<Step>) {
+    let mut options = ServerOptions {
+        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        ..ServerOptions::default()
+    };
     let mut steps: Vec<Step> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", index + 1);
@@ -214,7 +216,7 @@ fn parse(name: &str, text: &str) -> (Options, Vec<Step>) {
             "! " => steps.last_mut().unwrap_or_else(|| panic!("{place}: nothing was sent")).closes = true,
             "= " => match rest {
                 "-F" => options.limits.flush_allowed = false,
-                "-S" => options.protocols.authentication = Authentication::Sasl(PASSWORDS.into()),
+                "-S" => options.protocols.authentication = AuthenticationMode::Sasl(PASSWORDS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),
@@ -356,9 +358,9 @@ fn every_binary_transcript_holds() {
 /// Both dialects speak of the same records, and of the same versions.
 #[test]
 fn what_one_dialect_stores_the_other_reads() {
-    let server = Server::bind(Options {
+    let server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
@@ -396,10 +398,10 @@ fn what_one_dialect_stores_the_other_reads() {
 /// With `-M`: what the client of a set believes replaced must not be read again.
 #[test]
 fn a_set_without_memory_is_refused_and_the_old_value_gone() {
-    let options = Options {
+    let options = ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         memory: MemoryOptions { limit_mib: 8, refuse_when_full: true, ..MemoryOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let request = |line: &str| Packet::parse(line, "").bytes(REQUEST, 0);
     let large = r"value=\{1000000*v}";

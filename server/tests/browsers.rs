@@ -12,7 +12,7 @@ use kyoto_client::{kyoto, watched};
 use running::Running;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use todana_server::{KyotoOptions, Options, ProtocolOptions};
+use todana_server::{KyotoOptions, ProtocolOptions, ServerOptions};
 
 const FIREFOX: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
                        Accept: image/avif,image/webp,*/*\r\nAccept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n";
@@ -113,7 +113,7 @@ fn other_clients_ask_by_any_name_and_change_by_get() {
 
 #[test]
 fn configured_names_are_the_only_ones() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { http_hosts: vec!["cache.example".into()], ..watched().protocols },
         ..watched()
     });
@@ -140,7 +140,7 @@ fn configured_names_are_the_only_ones() {
 
 #[test]
 fn pages_may_ask_where_they_are_allowed() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { pages_allowed: true, ..kyoto().protocols.kyoto },
             ..kyoto().protocols

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana_server::{
-    AdminOptions, DataPlace, DatabaseOptions, Further, Kind, LimitOptions, ListenOptions, MemoryOptions,
-    Name, ObservationOptions, Options, ProtocolOptions, Server, SyncPolicy,
+    AdminOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, Kind, LimitOptions, ListenOptions,
+    MemoryOptions, Name, ObservationOptions, ProtocolOptions, Server, ServerOptions, SyncPolicy,
 };
 
 /// What becomes of syncs and, on a full disk, of writes; all else goes well.
@@ -87,17 +87,17 @@ impl Sway for MoodyDisk {
     }
 }
 
-fn further(text: &str, sync: SyncPolicy) -> Further {
+fn further(text: &str, sync: SyncPolicy) -> DatabaseSpec {
     let name = Name::parse(text).unwrap();
     let path = name.path.clone().filter(|_| name.kind == Kind::DiskTree);
-    Further { data: path.map(|path| DataPlace::new(path, sync)), name }
+    DatabaseSpec { data: path.map(|path| DataDirectoryOptions::new(path, sync)), name }
 }
 
 /// The options for these databases.
-fn serving(names: &[&str], sync: SyncPolicy) -> Options {
-    let mut all: Vec<Further> = names.iter().map(|name| further(name, sync)).collect();
+fn serving(names: &[&str], sync: SyncPolicy) -> ServerOptions {
+    let mut all: Vec<DatabaseSpec> = names.iter().map(|name| further(name, sync)).collect();
     let first = all.remove(0);
-    Options {
+    ServerOptions {
         databases: DatabaseOptions {
             database: Some(first.name),
             data: first.data,
@@ -219,7 +219,7 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
 fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("x.hash").display().to_string();
-    let options = Options {
+    let options = ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..serving(&[&name], SyncPolicy::Never).memory },
         limits: LimitOptions { item_size_max: 32 << 20, ..serving(&[&name], SyncPolicy::Never).limits },
         ..serving(&[&name], SyncPolicy::Never)
@@ -291,7 +291,7 @@ fn moody_of(name: &str, sync: SyncPolicy) -> Moody {
     let disk = MoodyDisk::default();
     let name = folder.path().join(name).display().to_string();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let options = Options {
+    let options = ServerOptions {
         listen: ListenOptions { port: 0, ..serving(&[&name], sync).listen },
         observation: ObservationOptions { admin, ..serving(&[&name], sync).observation },
         limits: LimitOptions { threads: 1, ..serving(&[&name], sync).limits },
@@ -409,7 +409,7 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
         let name = folder.path().join("x.hash").display().to_string();
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
         let udp_port = over_udp.then_some(0);
-        let options = Options {
+        let options = ServerOptions {
             listen: ListenOptions { port: 0, udp_port, ..serving(&[&name], SyncPolicy::Never).listen },
             observation: ObservationOptions { admin, ..serving(&[&name], SyncPolicy::Never).observation },
             limits: LimitOptions {
@@ -504,7 +504,7 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for _ in 0..2 {
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-        let mut server = Running::start(Options {
+        let mut server = Running::start(ServerOptions {
             observation: ObservationOptions { admin, ..serving(&names, SyncPolicy::Never).observation },
             ..serving(&names, SyncPolicy::Never)
         });
@@ -535,9 +535,9 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let sync = SyncPolicy::Always;
-    let kept = |name: &str, directory: &Path| Further {
+    let kept = |name: &str, directory: &Path| DatabaseSpec {
         name: Name::parse(name).unwrap(),
-        data: Some(DataPlace::new(directory.into(), sync)),
+        data: Some(DataDirectoryOptions::new(directory.into(), sync)),
     };
     let all = || {
         vec![
@@ -548,8 +548,8 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
         ]
     };
     for one in all() {
-        let Further { name, data } = one;
-        let mut server = Running::start(Options {
+        let DatabaseSpec { name, data } = one;
+        let mut server = Running::start(ServerOptions {
             databases: DatabaseOptions { database: Some(name), data, sync, ..options().databases },
             ..options()
         });
@@ -564,7 +564,7 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
         server.join();
     }
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let options = Options {
+    let options = ServerOptions {
         protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
         databases: DatabaseOptions { further: all(), sync, ..options().databases },
         observation: ObservationOptions { admin, ..options().observation },
@@ -617,7 +617,7 @@ fn a_database_that_another_server_has_is_refused_by_name() {
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
         let _server = Running::start(serving(&[&name], SyncPolicy::Never));
-        let again = Server::bind(Options {
+        let again = Server::bind(ServerOptions {
             listen: ListenOptions { port: 0, ..serving(&["mem:hash", &name], SyncPolicy::Never).listen },
             ..serving(&["mem:hash", &name], SyncPolicy::Never)
         });
@@ -646,7 +646,7 @@ fn the_number_of_records_is_limited_on_every_kind_of_database() {
         let records: u64 = client.stat("curr_items").parse().unwrap();
         assert!((1000..=2000).contains(&records), "{name}: {records}");
     }
-    let options = Options {
+    let options = ServerOptions {
         memory: MemoryOptions {
             refuse_when_full: true,
             ..serving(&["x.hash#capcnt=5"], SyncPolicy::Never).memory
@@ -697,7 +697,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
 /// After `use 1` the walks of statistics showed database 1 beside the classes of database 0.
 #[test]
 fn statistics_that_walk_stay_with_the_first_database() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         observation: ObservationOptions {
             track_sizes: true,
             ..serving(&["mem:hash", "mem:hash"], SyncPolicy::Never).observation

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use swayed_disk::{Sway, Swayed};
 use todana_server::{
-    AdminOptions, DataPlace, DatabaseOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions,
-    Options, ProtocolOptions, Server, SyncPolicy,
+    AdminOptions, DataDirectoryOptions, DatabaseOptions, LimitOptions, ListenOptions, MemoryOptions,
+    ObservationOptions, ProtocolOptions, Server, ServerOptions, SyncPolicy,
 };
 
 /// What becomes of the files of the update log.
@@ -98,12 +98,12 @@ fn start(sync: SyncPolicy) -> Kept {
     start_with(sync, options())
 }
 
-fn start_with(sync: SyncPolicy, options: Options) -> Kept {
+fn start_with(sync: SyncPolicy, options: ServerOptions) -> Kept {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
-    let data = Some(DataPlace::new(folder.path().into(), sync));
+    let data = Some(DataDirectoryOptions::new(folder.path().into(), sync));
     let server = Running::start_from(
-        Options {
+        ServerOptions {
             databases: DatabaseOptions { data, ..options.databases },
             limits: LimitOptions { threads: 1, ..options.limits },
             ..options
@@ -204,7 +204,7 @@ fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_
 fn what_only_reads_waits_for_no_disk() {
     let kept = start_with(
         SyncPolicy::Always,
-        Options {
+        ServerOptions {
             protocols: ProtocolOptions { negative_is_sliding: true, ..options().protocols },
             ..options()
         },
@@ -275,7 +275,7 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
 fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
     let mut kept = start_with(
         SyncPolicy::Always,
-        Options { listen: ListenOptions { udp_port: Some(0), ..options().listen }, ..options() },
+        ServerOptions { listen: ListenOptions { udp_port: Some(0), ..options().listen }, ..options() },
     );
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
@@ -304,8 +304,8 @@ fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
 #[test]
 fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
-    let options = || Options {
+    let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
+    let options = || ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
         databases: DatabaseOptions { data: data.clone(), ..options().databases },
         limits: LimitOptions { threads: 1, ..options().limits },
@@ -321,7 +321,7 @@ fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
         server.join();
     }
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let mut server = Server::bind(Options {
+    let mut server = Server::bind(ServerOptions {
         observation: ObservationOptions { admin, ..options().observation },
         ..options()
     })
@@ -366,7 +366,7 @@ fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
         SyncPolicy::Always,
-        Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
+        ServerOptions { observation: ObservationOptions { admin, ..options().observation }, ..options() },
     );
     let pages = kept.server.admin_addresses[0];
     let mut client = kept.server.connect();
@@ -405,8 +405,8 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let data = Some(DataPlace::new(folder.path().into(), SyncPolicy::Never));
-    let mut server = Server::bind(Options {
+    let data = Some(DataDirectoryOptions::new(folder.path().into(), SyncPolicy::Never));
+    let mut server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
         databases: DatabaseOptions { data, ..options().databases },
         observation: ObservationOptions { admin, ..options().observation },
@@ -426,11 +426,11 @@ fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
     const MIB: u64 = 1 << 20;
     let kept = start_with(
         SyncPolicy::Never,
-        Options { memory: MemoryOptions { limit_mib: 1024, ..options().memory }, ..options() },
+        ServerOptions { memory: MemoryOptions { limit_mib: 1024, ..options().memory }, ..options() },
     );
     let small = start_with(
         SyncPolicy::Never,
-        Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() },
+        ServerOptions { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() },
     );
     for (kept, least, most) in [(kept, 32 * MIB, 34 * MIB), (small, 4 * MIB, 6 * MIB)] {
         let (client, mut other) = (kept.server.connect(), kept.server.connect());
@@ -448,7 +448,7 @@ fn checkpoints_and_files_are_told_as_they_are() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(
         SyncPolicy::Always,
-        Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
+        ServerOptions { observation: ObservationOptions { admin, ..options().observation }, ..options() },
     );
     let pages = kept.server.admin_addresses[0];
     let mut client = kept.server.connect();

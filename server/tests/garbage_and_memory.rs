@@ -8,7 +8,7 @@ use running::{Client, PATIENCE, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
-use todana_server::{LimitOptions, MemoryOptions, Options};
+use todana_server::{LimitOptions, MemoryOptions, ServerOptions};
 
 /// The resident memory of this process, the server within it.
 fn resident_bytes() -> u64 {
@@ -113,8 +113,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn survives(sessions: u32, seed: u64) {
     let _alone = ALONE.lock();
-    let server =
-        Running::start(Options { limits: LimitOptions { threads: 2, ..options().limits }, ..options() });
+    let server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 2, ..options().limits },
+        ..options()
+    });
     let mut random = Rng::with_seed(seed);
     // Buffers and pages that any use brings along.
     for _ in 0..300 {
@@ -145,7 +147,7 @@ fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
 #[test]
 fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     let _alone = ALONE.lock();
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { item_size_max: 8 << 20, ..options().limits },
         ..options()
     });
@@ -173,8 +175,10 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
 #[test]
 fn requests_that_stall_together_stay_within_their_share() {
     let _alone = ALONE.lock();
-    let server =
-        Running::start(Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() });
+    let server = Running::start(ServerOptions {
+        memory: MemoryOptions { limit_mib: 64, ..options().memory },
+        ..options()
+    });
     let mut other = server.connect();
     other.set(b"k", b"value");
     let mut head = b"set big 0 0 1048000\r\n".to_vec();
@@ -214,8 +218,10 @@ fn requests_that_stall_together_stay_within_their_share() {
 #[test]
 fn readers_that_take_nothing_stay_within_their_share() {
     let _alone = ALONE.lock();
-    let server =
-        Running::start(Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() });
+    let server = Running::start(ServerOptions {
+        memory: MemoryOptions { limit_mib: 64, ..options().memory },
+        ..options()
+    });
     let mut other = server.connect();
     // Below what is shared with the engine.
     other.set(b"k", &[b'v'; 60_000]);

@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana_server::{DatabaseOptions, Further, KyotoOptions, Name, Options, ProtocolOptions};
+use todana_server::{DatabaseOptions, DatabaseSpec, KyotoOptions, Name, ProtocolOptions, ServerOptions};
 
 #[test]
 fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
@@ -102,7 +102,7 @@ fn who_goes_while_waiting_waits_no_longer() {
 #[test]
 fn others_are_served_while_all_keys_are_looked_through() {
     // One worker alone serves both.
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named(":"), ..watched().databases },
         ..watched()
     });
@@ -136,7 +136,7 @@ fn others_are_served_while_all_keys_are_looked_through() {
 
 #[test]
 fn what_nobody_waits_for_any_more_is_left() {
-    let mut server = Running::start(Options {
+    let mut server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named(":"), ..watched().databases },
         ..watched()
     });
@@ -156,7 +156,7 @@ fn what_nobody_waits_for_any_more_is_left() {
 
 #[test]
 fn a_search_ends_when_its_client_goes() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named(":"), ..watched().databases },
         ..watched()
     });
@@ -184,7 +184,7 @@ fn a_search_ends_when_its_client_goes() {
 #[test]
 fn vacuum_removes_all_that_is_dead() {
     for name in [":", "%"] {
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             databases: DatabaseOptions { database: named(name), ..kyoto().databases },
             ..kyoto()
         });
@@ -214,7 +214,7 @@ fn synchronize_runs_commands_of_its_directory_alone() {
     write("fails", "#!/bin/sh\nexit 3\n");
     std::fs::write(folder.path().join("outside"), "#!/bin/sh\nexit 0\n").unwrap();
     std::fs::write(commands.join("no_program"), "").unwrap();
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { commands: Some(commands), ..kyoto().protocols.kyoto },
             ..kyoto().protocols
@@ -258,7 +258,7 @@ fn synchronize_removes_no_backup_that_it_has_not_made() {
     let folder = tempfile::tempdir().unwrap();
     let kyoto_commands = commands(folder.path(), &[("looks", "test -s \"$1\"".into())]);
     let database = Some(on_disk(folder.path(), "casket.kch"));
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { commands: kyoto_commands, ..kyoto().protocols.kyoto },
             ..kyoto().protocols
@@ -290,14 +290,14 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
         file("release").display()
     );
     let kyoto_commands = commands(folder.path(), &[("holds", holds), ("looks", "test -s \"$1\"".into())]);
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { commands: kyoto_commands, ..watched().protocols.kyoto },
             ..watched().protocols
         },
         databases: DatabaseOptions {
             database: Some(on_disk(folder.path(), "a.kch")),
-            further: vec![Further { name: on_disk(folder.path(), "b.kch"), data: None }],
+            further: vec![DatabaseSpec { name: on_disk(folder.path(), "b.kch"), data: None }],
             ..watched().databases
         },
         ..watched()
@@ -317,7 +317,7 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
 
 #[test]
 fn a_slow_reader_of_many_records_gets_them_all() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
         ..kyoto()
     });
@@ -349,7 +349,7 @@ fn a_slow_reader_of_many_records_gets_them_all() {
 
 #[test]
 fn requests_cut_anywhere_are_the_same_requests() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
         ..kyoto()
     });
@@ -394,7 +394,7 @@ fn requests_cut_anywhere_are_the_same_requests() {
 
 #[test]
 fn garbage_does_no_harm() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
         ..kyoto()
     });
@@ -438,7 +438,7 @@ fn garbage_does_no_harm() {
 /// A client that takes a new number for each scan, as ukt and Cache::KyotoTycoon do, was refused from the 1,025th on, for good.
 #[test]
 fn cursors_without_end_are_recycled() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
         ..kyoto()
     });
@@ -525,9 +525,9 @@ fn command_copies_a_backup_of_a_database_on_disk() {
     for kind in ["kch", "kct"] {
         let path = folder.path().join(format!("casket.{kind}"));
         let sync = todana_server::SyncPolicy::Every(Duration::from_secs(1));
-        let data = (kind == "kct").then(|| todana_server::DataPlace::new(path.clone(), sync));
+        let data = (kind == "kct").then(|| todana_server::DataDirectoryOptions::new(path.clone(), sync));
         let database = named(path.to_str().unwrap());
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             protocols: ProtocolOptions {
                 kyoto: KyotoOptions { commands: Some(commands.clone()), ..kyoto().protocols.kyoto },
                 ..kyoto().protocols
@@ -560,8 +560,8 @@ fn command_copies_a_backup_of_a_database_on_disk() {
 fn database_that_stores_nothing_logs_everything() {
     let folder = tempfile::tempdir().unwrap();
     let sync = todana_server::SyncPolicy::Every(Duration::from_millis(10));
-    let data = Some(todana_server::DataPlace::new(folder.path().join("log"), sync));
-    let options = |stores_nothing| Options {
+    let data = Some(todana_server::DataDirectoryOptions::new(folder.path().join("log"), sync));
+    let options = |stores_nothing| ServerOptions {
         databases: DatabaseOptions {
             stores_nothing,
             data: data.clone(),

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana::Name;
-use todana_server::{DataPlace, DatabaseOptions, Further, Options, SyncPolicy};
+use todana_server::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec, ServerOptions, SyncPolicy};
 
 /// A disk that can be held up.
 #[derive(Clone, Default)]
@@ -33,13 +33,17 @@ impl Sway for Gate {
 }
 
 /// The first database has no log, the second and the third have their own.
-fn logged(folder: &Path) -> Options {
-    let further = |name: &str, directory: Option<&str>| Further {
+fn logged(folder: &Path) -> ServerOptions {
+    let further = |name: &str, directory: Option<&str>| DatabaseSpec {
         name: Name::parse(name).unwrap(),
-        data: directory.map(|directory| DataPlace::new(folder.join(directory), SyncPolicy::Always)),
+        data: directory
+            .map(|directory| DataDirectoryOptions::new(folder.join(directory), SyncPolicy::Always)),
     };
     let further = vec![further("%", Some("one")), further(":", Some("two")), further(":#ktopts=p", None)];
-    Options { databases: DatabaseOptions { database: named(":"), further, ..kyoto().databases }, ..kyoto() }
+    ServerOptions {
+        databases: DatabaseOptions { database: named(":"), further, ..kyoto().databases },
+        ..kyoto()
+    }
 }
 
 /// Whether nothing has come, though the one worker has had turns enough.

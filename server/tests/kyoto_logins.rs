@@ -7,9 +7,9 @@ use kyoto_client::{answer, call, kyoto, page, until_waiting, watched};
 use running::{Client, Running, eventually};
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use todana_server::Authentication::{self, Passwords, Sasl, Text};
+use todana_server::AuthenticationMode::{self, Passwords, Sasl, Text};
 use todana_server::{
-    Kyoto, KyotoOptions, LimitOptions, ListenOptions, Options, ProtocolOptions, password_line,
+    KyotoMode, KyotoOptions, LimitOptions, ListenOptions, ProtocolOptions, ServerOptions, password_line,
 };
 
 /// Of another password than `wrong`: dear enough to take about half a second.
@@ -38,7 +38,7 @@ fn users(text: &str) -> Users {
 }
 
 fn start(users: &Users) -> Running {
-    Running::start(Options {
+    Running::start(ServerOptions {
         protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..watched().protocols },
         ..watched()
     })
@@ -81,15 +81,15 @@ fn lets_in(server: &Running, authorization: &str) -> bool {
 fn each_request_needs_a_login_whatever_the_file_of_users_is_for() {
     let hashed = password_line("alice", b"secret").unwrap();
     let (plain, hashed) = (users("alice:secret\n"), users(&hashed));
-    let both: fn(PathBuf) -> Authentication = Passwords;
+    let both: fn(PathBuf) -> AuthenticationMode = Passwords;
     for authentication in [
         both(plain.path.clone()),
         both(hashed.path.clone()),
         Sasl(hashed.path.clone()),
         Text(plain.path.clone()),
     ] {
-        for kyoto_place in [Kyoto::Beside, Kyoto::Only] {
-            let options = Options {
+        for kyoto_place in [KyotoMode::Beside, KyotoMode::Only] {
+            let options = ServerOptions {
                 protocols: ProtocolOptions {
                     authentication: authentication.clone(),
                     kyoto: KyotoOptions { spoken: kyoto_place, ..kyoto().protocols.kyoto },
@@ -204,9 +204,9 @@ fn what_waits_for_a_check_is_answered_when_the_server_stops() {
 
 #[test]
 fn who_is_taken_out_of_the_file_is_out_with_the_next_request() {
-    for authentication in [Passwords as fn(PathBuf) -> Authentication, Text] {
+    for authentication in [Passwords as fn(PathBuf) -> AuthenticationMode, Text] {
         let users = users("alice:secret\nbob:plain\n");
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             protocols: ProtocolOptions {
                 authentication: authentication(users.path.clone()),
                 ..kyoto().protocols
@@ -325,7 +325,7 @@ fn what_strangers_send_is_not_kept() {
 #[test]
 fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
     let users = users(&password_line("alice", b"secret").unwrap());
-    let options = Options {
+    let options = ServerOptions {
         protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..watched().protocols },
         limits: LimitOptions { threads: 3, ..watched().limits },
         ..watched()
@@ -350,7 +350,7 @@ fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
 fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
     let users = users("alice:secret\n");
     for protocol in ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.1:0"] {
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             listen: ListenOptions { addresses: vec![protocol.to_owned()], ..kyoto().listen },
             protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..kyoto().protocols },
             ..kyoto()
@@ -364,17 +364,17 @@ fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
 
 #[test]
 fn memcached_as_the_plug_in_speaks_it_has_no_logins_and_is_refused_beside_them() {
-    let options = Options {
+    let options = ServerOptions {
         protocols: ProtocolOptions {
             authentication: Text("users".into()),
             kyoto: KyotoOptions {
-                spoken: Kyoto::Only,
+                spoken: KyotoMode::Only,
                 plugin: Some(todana_server::CompatiblePort::default()),
                 ..KyotoOptions::default()
             },
             ..ProtocolOptions::default()
         },
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let Err(error) = todana_server::Server::bind(options) else { panic!("it starts") };
     assert!(error.to_string().contains("plug-in"), "{error}");

@@ -8,8 +8,8 @@ use running::{Client, Running, eventually};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use todana_server::{
-    CompatiblePort, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
-    Options, ProtocolOptions,
+    CompatiblePort, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    ProtocolOptions, ServerOptions,
 };
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -18,7 +18,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 fn a_thousand_wait_while_others_are_served() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 1100, threads: 2, ..watched().limits },
         ..watched()
     });
@@ -59,14 +59,14 @@ fn a_thousand_wait_while_others_are_served() {
 fn a_thousand_wait_for_messages_while_others_are_served() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = Some(Duration::from_secs(1_000_000));
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         listen: ListenOptions {
             addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
             ..watched().listen
         },
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
-                spoken: Kyoto::Only,
+                spoken: KyotoMode::Only,
                 plugin: Some(CompatiblePort { queue_wait: wait, ..CompatiblePort::default() }),
                 ..watched().protocols.kyoto
             },
@@ -109,8 +109,10 @@ fn a_thousand_wait_for_messages_while_others_are_served() {
 fn an_answer_that_is_too_large_is_an_error() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // A quarter of the limit is what connections may keep.
-    let server =
-        Running::start(Options { memory: MemoryOptions { limit_mib: 128, ..kyoto().memory }, ..kyoto() });
+    let server = Running::start(ServerOptions {
+        memory: MemoryOptions { limit_mib: 128, ..kyoto().memory },
+        ..kyoto()
+    });
     let mut client = server.connect();
     store_many(&mut client, 0..80, &vec![b'v'; 500_000]);
     let keys: String = (0..80).map(|key| format!("_{key:08}\t\n")).collect();
@@ -135,7 +137,7 @@ fn requests_of_running_scripts_count_as_memory() {
     let text = "function slow() local db = __kyototycoon__.db
         db:set('begun', '') while not db:get('go') do end return 0 end";
     std::fs::write(&script, text).unwrap();
-    let kyoto = || Options {
+    let kyoto = || ServerOptions {
         memory: MemoryOptions { limit_mib: 128, ..kyoto().memory },
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { script: Some(script.clone()), ..kyoto().protocols.kyoto },

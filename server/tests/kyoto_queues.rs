@@ -13,23 +13,23 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use todana_server::{
-    CompatiblePort, DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions,
-    MemoryOptions, Options, ProtocolOptions, SyncPolicy,
+    CompatiblePort, DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions,
+    ListenOptions, MemoryOptions, ProtocolOptions, ServerOptions, SyncPolicy,
 };
 
 /// Longer than any test takes: whoever waits so long has not been called.
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
 /// Kyoto Tycoon's port, and the plug-in's.
-fn queues(wait: Duration) -> Options {
-    Options {
+fn queues(wait: Duration) -> ServerOptions {
+    ServerOptions {
         listen: ListenOptions {
             addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
             ..watched().listen
         },
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
-                spoken: Kyoto::Only,
+                spoken: KyotoMode::Only,
                 plugin: Some(CompatiblePort { queue_wait: Some(wait), ..CompatiblePort::default() }),
                 ..watched().protocols.kyoto
             },
@@ -267,9 +267,9 @@ fn a_wait_ends_when_its_time_is_over() {
 #[test]
 fn a_stop_ends_waits_and_puts_back_what_was_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let kept = |folder: &Path| Options {
+    let kept = |folder: &Path| ServerOptions {
         databases: DatabaseOptions {
-            data: Some(DataPlace::new(folder.join("data"), SyncPolicy::Always)),
+            data: Some(DataDirectoryOptions::new(folder.join("data"), SyncPolicy::Always)),
             ..queues(FOR_EVER).databases
         },
         ..queues(FOR_EVER)
@@ -300,7 +300,7 @@ fn a_stop_ends_waits_and_puts_back_what_was_taken() {
 #[test]
 fn who_keeps_more_than_there_is_memory_for_is_cut_off_and_loses_nothing() {
     // A quarter of the limit is what connections may keep.
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 128, ..queues(FOR_EVER).memory },
         ..queues(FOR_EVER)
     });
@@ -328,7 +328,7 @@ fn who_keeps_more_than_there_is_memory_for_is_cut_off_and_loses_nothing() {
 #[test]
 fn each_message_goes_to_one_of_many_consumers() {
     const EACH: usize = 500;
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 4, ..queues(FOR_EVER).limits },
         ..queues(FOR_EVER)
     });

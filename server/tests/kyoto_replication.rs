@@ -11,7 +11,8 @@ use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
 use todana_server::{
-    DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, LimitOptions, Name, Options, ProtocolOptions,
+    DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
+    ProtocolOptions, ServerOptions,
 };
 
 const FOR_EVER: &[u8] = b"\xff\xff\xff\xff\xff";
@@ -84,13 +85,13 @@ fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
 #[test]
 fn several_databases_come_in_one_stream_by_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| Some(DataPlace::new(folder.path().join(name), SyncPolicy::Always));
+    let place = |name: &str| Some(DataDirectoryOptions::new(folder.path().join(name), SyncPolicy::Always));
     let further = vec![
-        Further { name: Name::parse("mem:tree").unwrap(), data: place("b") },
+        DatabaseSpec { name: Name::parse("mem:tree").unwrap(), data: place("b") },
         // One that keeps no log is not among them.
-        Further { name: Name::parse("mem:hash").unwrap(), data: None },
+        DatabaseSpec { name: Name::parse("mem:hash").unwrap(), data: None },
     ];
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions { further, ..kept(&folder.path().join("a"), 17).databases },
         ..kept(&folder.path().join("a"), 17)
     });
@@ -148,9 +149,9 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
 
 #[test]
 fn who_has_no_update_log_refuses_replicas() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         limits: LimitOptions { threads: 1, ..options().limits },
@@ -253,7 +254,7 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
     assert_eq!(records(&third).len(), 1);
     // A pair: the first follows the second from now on, and what comes back is not taken for news.
     drop((first, client));
-    let first = Running::start(Options {
+    let first = Running::start(ServerOptions {
         databases: DatabaseOptions {
             data: kept(&at("first"), 1).databases.data,
             ..following(&at("back"), 1, address).databases
@@ -282,9 +283,9 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
 
 #[test]
 fn without_a_file_for_the_position_no_client_chooses_a_master() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         limits: LimitOptions { threads: 1, ..options().limits },

@@ -14,8 +14,8 @@ use todana::update_log::SyncPolicy;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
 use todana_server::{
-    DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, LimitOptions, Name, Options, ProtocolOptions,
-    Replication,
+    DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
+    ProtocolOptions, ReplicationOptions, ServerOptions,
 };
 
 const NEVER: u64 = (1 << 40) - 1;
@@ -39,9 +39,13 @@ fn hello(listener: &TcpListener) -> (TcpStream, u64) {
 }
 
 /// A master that syncs its log once in an hour, or where a replica needs it.
-fn lazy(directory: &Path) -> Options {
-    let data = Some(DataPlace::new(directory.into(), SyncPolicy::Every(Duration::from_secs(3600))));
-    Options { databases: DatabaseOptions { data, ..kept(directory, 17).databases }, ..kept(directory, 17) }
+fn lazy(directory: &Path) -> ServerOptions {
+    let data =
+        Some(DataDirectoryOptions::new(directory.into(), SyncPolicy::Every(Duration::from_secs(3600))));
+    ServerOptions {
+        databases: DatabaseOptions { data, ..kept(directory, 17).databases },
+        ..kept(directory, 17)
+    }
 }
 
 /// More than the sockets between the two hold.
@@ -175,7 +179,7 @@ fn a_length_that_nothing_could_have_is_no_message() {
 #[test]
 fn a_long_value_goes_through_a_chain() {
     let folder = tempfile::tempdir().unwrap();
-    let big = |options: Options| Options {
+    let big = |options: ServerOptions| ServerOptions {
         limits: LimitOptions { item_size_max: 64 << 20, ..options.limits },
         ..options
     };
@@ -276,19 +280,22 @@ fn a_replica_of_a_master_that_has_lost_everything_keeps_what_it_has() {
     assert_eq!(value(&mut client, "old").as_deref(), Some("1"));
 }
 
-fn kept_long(directory: &Path) -> Options {
+fn kept_long(directory: &Path) -> ServerOptions {
     let checkpoints = CheckpointOptions {
         log_len_min: 4096,
         log_kept_len: u64::MAX,
         log_kept_age: Duration::MAX,
         ..CheckpointOptions::default()
     };
-    let data =
-        DataPlace { segment_len: 4096, checkpoints, ..DataPlace::new(directory.into(), SyncPolicy::Always) };
-    let replication = Replication { server_id: 17, ..Replication::default() };
-    Options {
+    let data = DataDirectoryOptions {
+        segment_len: 4096,
+        checkpoints,
+        ..DataDirectoryOptions::new(directory.into(), SyncPolicy::Always)
+    };
+    let replication = ReplicationOptions { server_id: 17, ..ReplicationOptions::default() };
+    ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         databases: DatabaseOptions { data: Some(data), replication, ..options().databases },
@@ -330,7 +337,7 @@ fn where_it_follows_somebody_itself_a_master_tells_nobody_to_clear() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = kept_long(&folder.path().join("data")).databases.data;
-    let options = Options {
+    let options = ServerOptions {
         databases: DatabaseOptions {
             data: place,
             ..following(folder.path(), 17, listener.local_addr().unwrap()).databases
@@ -356,11 +363,11 @@ fn where_it_follows_somebody_itself_a_master_tells_nobody_to_clear() {
 fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let name = |name: &str| Name::parse(folder.path().join(name).to_str().unwrap()).unwrap();
-    let hash = || Further { name: name("a.hash"), data: None };
+    let hash = || DatabaseSpec { name: name("a.hash"), data: None };
     {
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             protocols: ProtocolOptions {
-                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+                kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
                 ..options().protocols
             },
             databases: DatabaseOptions { database: Some(hash().name), ..options().databases },
@@ -371,7 +378,7 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
         replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
         assert_eq!(replica.rest(), b"\xBF");
     }
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         databases: DatabaseOptions {
             further: vec![hash()],
             ..kept(&folder.path().join("data"), 17).databases
@@ -384,7 +391,7 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     let hello = Hello { timestamp: 0, server_id: 2, wants_only: false };
     assert_eq!(told(&Follower::connect(server.addresses[0], hello).so_many(1)), ["memory=1 ffffffffff"]);
     // It can follow, all the same.
-    let second = Running::start(Options {
+    let second = Running::start(ServerOptions {
         databases: DatabaseOptions {
             database: Some(name("b.hash")),
             data: None,
@@ -400,7 +407,7 @@ fn a_server_that_clients_may_not_change_follows_its_master() {
     let folder = tempfile::tempdir().unwrap();
     let first = Running::start(kept(&folder.path().join("first"), 1));
     let second = following(&folder.path().join("second"), 2, first.addresses[0]);
-    let second = Running::start(Options {
+    let second = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { read_only: true, ..second.protocols.kyoto },
             ..second.protocols

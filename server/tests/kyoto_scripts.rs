@@ -5,14 +5,14 @@ mod running;
 
 use kyoto_client::{answer, ask, call, kyoto, named};
 use running::Running;
-use todana_server::{DatabaseOptions, KyotoOptions, Options, ProtocolOptions};
+use todana_server::{DatabaseOptions, KyotoOptions, ProtocolOptions, ServerOptions};
 
 /// A server with a script, and the folder where that lies.
 fn scripted(text: &str, database: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("script.lua");
     std::fs::write(&path, text).unwrap();
-    let options = Options {
+    let options = ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { script: Some(path), ..kyoto().protocols.kyoto },
             ..kyoto().protocols
@@ -128,7 +128,7 @@ fn limits_of_a_script_are_the_servers() {
         "function eat() return #('x'):rep(3e6) > 0 and 0 or 5 end function spin() while true do end end",
     )
     .unwrap();
-    let bounded = |memory_mib: usize| Options {
+    let bounded = |memory_mib: usize| ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
                 script: Some(path.clone()),
@@ -199,7 +199,7 @@ fn a_script_knows_its_databases_by_name_and_kind() {
     drop((server, client));
     let path = Some(folder.path().join("script.lua"));
     let files = Some(folder.path().to_owned());
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { script: path, files, ..kyoto().protocols.kyoto },
             ..kyoto().protocols

@@ -10,7 +10,7 @@ use running::{Client, Running, options};
 use std::fmt::Write as _;
 use std::io::Read;
 use todana::Name;
-use todana_server::{Further, Options};
+use todana_server::{DatabaseSpec, ServerOptions};
 use transcript::{bytes, transcripts};
 
 /// One step of a transcript.
@@ -35,7 +35,7 @@ enum Expected {
 struct Transcript {
     /// The first database, by its names, one at a time.
     databases: Vec<String>,
-    options: Options,
+    options: ServerOptions,
     steps: Vec<Step>,
 }
 
@@ -48,7 +48,7 @@ fn hex(text: &str, place: &str) -> Vec<u8> {
 
 fn parse(name: &str, text: &str) -> Transcript {
     let mut transcript = Transcript { databases: Vec::new(), options: options(), steps: Vec::new() };
-    transcript.options.protocols.kyoto.spoken = todana_server::Kyoto::Beside;
+    transcript.options.protocols.kyoto.spoken = todana_server::KyotoMode::Beside;
     transcript.options.limits.threads = 2;
     let mut step: Option<Step> = None;
     for (index, line) in text.lines().enumerate() {
@@ -65,7 +65,7 @@ fn parse(name: &str, text: &str) -> Transcript {
                 ("db", names) => transcript.databases.extend(names.split(' ').map(str::to_string)),
                 ("further", name) => {
                     let name = Name::parse(name).unwrap();
-                    transcript.options.databases.further.push(Further { name, data: None });
+                    transcript.options.databases.further.push(DatabaseSpec { name, data: None });
                 }
                 ("-F", _) => transcript.options.limits.flush_allowed = false,
                 ("-X", _) => transcript.options.limits.dump_allowed = false,

@@ -4,14 +4,14 @@ mod running;
 
 use running::{Client, Running, options};
 use todana::Name;
-use todana_server::{DatabaseOptions, Further, KyotoOptions, Options, ProtocolOptions};
+use todana_server::{DatabaseOptions, DatabaseSpec, KyotoOptions, ProtocolOptions, ServerOptions};
 
 fn start(first: &str, further: &[&str]) -> Running {
-    let further = further.iter().map(|name| Further { name: Name::parse(name).unwrap(), data: None });
+    let further = further.iter().map(|name| DatabaseSpec { name: Name::parse(name).unwrap(), data: None });
     let database = Some(Name::parse(first).unwrap());
-    Running::start(Options {
+    Running::start(ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: todana_server::Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: todana_server::KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         databases: DatabaseOptions { database, further: further.collect(), ..options().databases },

@@ -3,15 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Options, Server};
+use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Server, ServerOptions};
 
 #[test]
 fn a_value_that_comes_in_many_pieces_is_stored_whole() {
-    let options = Options {
+    let options = ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
         memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
         limits: LimitOptions { item_size_max: 8 << 20, ..LimitOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     };
     let server = Server::bind(options).unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
@@ -37,9 +37,9 @@ fn a_value_that_comes_in_many_pieces_is_stored_whole() {
 /// once hung for ever.
 #[test]
 fn whoever_sends_no_more_is_answered_and_closed() {
-    let server = Server::bind(Options {
+    let server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..ListenOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());

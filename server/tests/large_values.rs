@@ -4,7 +4,7 @@ mod running;
 
 use running::{Client, Running, eventually, options};
 use std::io::Write;
-use todana_server::{LimitOptions, Options};
+use todana_server::{LimitOptions, ServerOptions};
 
 /// Bytes that tell their place.
 fn value(len: usize) -> Vec<u8> {
@@ -12,7 +12,7 @@ fn value(len: usize) -> Vec<u8> {
 }
 
 fn server(item_size_max: u64) -> Running {
-    Running::start(Options { limits: LimitOptions { item_size_max, ..options().limits }, ..options() })
+    Running::start(ServerOptions { limits: LimitOptions { item_size_max, ..options().limits }, ..options() })
 }
 
 /// Sends a request with a data block, and expects this answer.
@@ -264,7 +264,7 @@ fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
 /// A reader is served while a long value comes in on every worker, however many pieces it comes in.
 #[test]
 fn others_are_served_while_long_values_come_in() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, item_size_max: 1 << 30, ..options().limits },
         ..options()
     });

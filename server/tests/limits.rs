@@ -4,11 +4,11 @@ mod running;
 
 use running::{Running, eventually, options};
 use std::io::Read;
-use todana_server::{LimitOptions, Options};
+use todana_server::{LimitOptions, ServerOptions};
 
 #[test]
 fn idle_connections_are_closed_without_a_word_and_counted() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, threads: 2, ..options().limits },
         ..options()
     });
@@ -28,7 +28,7 @@ fn idle_connections_are_closed_without_a_word_and_counted() {
 
 #[test]
 fn a_connection_whose_peer_does_not_read_is_not_idle() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, ..options().limits },
         ..options()
     });
@@ -54,7 +54,7 @@ fn where_idling_is_not_limited_nothing_is_said_of_it() {
 
 #[test]
 fn connections_over_the_limit_are_told_so() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 2, ..options().limits },
         ..options()
     });
@@ -71,7 +71,7 @@ fn connections_over_the_limit_are_told_so() {
 
 #[test]
 fn or_they_wait_until_there_is_room() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 2, connections_refused: false, ..options().limits },
         ..options()
     });
@@ -97,8 +97,10 @@ fn or_they_wait_until_there_is_room() {
 /// memcached counts a yield when a connection has been served `-R` requests and has more to ask: not for the last turn.
 #[test]
 fn a_yield_is_a_turn_cut_short() {
-    let server =
-        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
+    let server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut asker = server.connect();
     let mut yields = 0;
     for (requests, more) in [(1, 0), (20, 0), (21, 1), (40, 1), (41, 2), (100, 4)] {
@@ -116,7 +118,7 @@ fn a_yield_is_a_turn_cut_short() {
 
 #[test]
 fn a_reset_takes_the_counters_of_connections_back() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions {
             connections_max: 1,
             connections_refused: true,

@@ -5,7 +5,7 @@ mod running;
 use running::{Client, Running, options};
 use std::io::Read;
 use std::path::Path;
-use todana_server::{Authentication, LimitOptions, Options, ProtocolOptions, password_line};
+use todana_server::{AuthenticationMode, LimitOptions, ProtocolOptions, ServerOptions, password_line};
 
 /// Of the password `secret`: cheap, and dear enough to take about half a second.
 const CHEAP: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
@@ -40,8 +40,8 @@ fn refused() -> Vec<u8> {
 }
 
 fn start(users: &Path, threads: usize) -> Running {
-    let authentication = Authentication::Sasl(users.to_path_buf());
-    Running::start(Options {
+    let authentication = AuthenticationMode::Sasl(users.to_path_buf());
+    Running::start(ServerOptions {
         protocols: ProtocolOptions { authentication, ..options().protocols },
         limits: LimitOptions { threads, ..options().limits },
         ..options()
@@ -179,8 +179,8 @@ fn users_are_read_again_and_a_faulty_file_changes_nothing() {
 #[test]
 fn text_users_are_read_again() {
     let (_folder, path) = users("alice:secret\n");
-    let authentication = Authentication::Text(path.clone());
-    let server = Running::start(Options {
+    let authentication = AuthenticationMode::Text(path.clone());
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { authentication, ..options().protocols },
         ..options()
     });
@@ -203,8 +203,8 @@ fn text_users_are_read_again() {
 #[test]
 fn a_token_and_what_follows_it_may_come_in_one_piece() {
     let (_folder, path) = users("alice:secret\n");
-    let authentication = Authentication::Text(path);
-    let server = Running::start(Options {
+    let authentication = AuthenticationMode::Text(path);
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { authentication, ..options().protocols },
         ..options()
     });
@@ -219,8 +219,8 @@ fn a_token_and_what_follows_it_may_come_in_one_piece() {
 #[test]
 fn one_file_lets_both_dialects_in() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));
-    let authentication = Authentication::Passwords(path);
-    let server = Running::start(Options {
+    let authentication = AuthenticationMode::Passwords(path);
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { authentication, ..options().protocols },
         limits: LimitOptions { threads: 2, ..options().limits },
         ..options()

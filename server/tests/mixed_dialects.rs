@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use todana_protocol::kyoto::BulkOperation;
 use todana_protocol::kyoto::client::{put_bulk, put_key};
 use todana_server::{
-    CompatiblePort, DatabaseOptions, Kyoto, KyotoOptions, ListenOptions, Options, ProtocolOptions,
+    CompatiblePort, DatabaseOptions, KyotoMode, KyotoOptions, ListenOptions, ProtocolOptions, ServerOptions,
 };
 
 type Keys = BTreeSet<Vec<u8>>;
@@ -50,7 +50,7 @@ fn inputs_of_the_fuzz_target_leave_the_server_at_work() {
 fn every_dialect_lists_and_reads_what_each_has_stored() {
     for database in [":", "%"] {
         for writer in Dialect::OF_ONE_PORT {
-            let server = Running::start(Options {
+            let server = Running::start(ServerOptions {
                 databases: DatabaseOptions { database: named(database), ..kyoto().databases },
                 ..kyoto()
             });
@@ -66,14 +66,14 @@ fn every_dialect_lists_and_reads_what_each_has_stored() {
 
 #[test]
 fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         listen: ListenOptions {
             addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
             ..kyoto().listen
         },
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
-                spoken: Kyoto::Only,
+                spoken: KyotoMode::Only,
                 plugin: Some(CompatiblePort::default()),
                 ..kyoto().protocols.kyoto
             },

@@ -3,7 +3,7 @@
 mod running;
 
 use running::{Running, options};
-use todana_server::{Authentication, Choice, ListenOptions, Options, ProtocolOptions};
+use todana_server::{AuthenticationMode, Choice, ListenOptions, ProtocolOptions, ServerOptions};
 
 /// A binary noop, its reply, and a text command.
 const NOOP: [u8; 24] = [0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -23,7 +23,7 @@ fn each_connection_chooses_unless_the_server_has() {
     client.expect(&DONE);
     assert_eq!(setting(&auto), "auto-negotiate");
 
-    let text = Running::start(Options {
+    let text = Running::start(ServerOptions {
         protocols: ProtocolOptions { protocol: Choice::Text, ..options().protocols },
         ..options()
     });
@@ -33,7 +33,7 @@ fn each_connection_chooses_unless_the_server_has() {
     client.expect(b"CLIENT_ERROR bad command line format\r\nERROR\r\nVERSION 1.6.45\r\n");
     assert_eq!(setting(&text), "ascii");
 
-    let binary = Running::start(Options {
+    let binary = Running::start(ServerOptions {
         protocols: ProtocolOptions { protocol: Choice::Binary, ..options().protocols },
         ..options()
     });
@@ -51,7 +51,7 @@ fn a_listener_may_be_held_to_another_dialect_than_the_server() {
     let listen = ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.2:0", "127.0.0.3:0"];
     for protocol in [Choice::Auto, Choice::Text, Choice::Binary] {
         let listen = listen.map(String::from).to_vec();
-        let server = Running::start(Options {
+        let server = Running::start(ServerOptions {
             listen: ListenOptions { addresses: listen, ..options().listen },
             protocols: ProtocolOptions { protocol, ..options().protocols },
             ..options()
@@ -87,9 +87,9 @@ fn a_listeners_dialect_does_not_stand_in_for_a_login() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "user:password\n").unwrap();
-    let authentication = Authentication::Sasl(users);
+    let authentication = AuthenticationMode::Sasl(users);
     let listen = vec!["proto[ascii]:127.0.0.1:0".into()];
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         listen: ListenOptions { addresses: listen, ..options().listen },
         protocols: ProtocolOptions { authentication, ..options().protocols },
         ..options()

@@ -9,7 +9,8 @@ use std::fs;
 use std::path::Path;
 use todana::{Db, DbOptions, Name, Records};
 use todana_server::{
-    DataPlace, DatabaseOptions, KyotoOptions, ListenOptions, Options, ProtocolOptions, Server, SyncPolicy,
+    DataDirectoryOptions, DatabaseOptions, KyotoOptions, ListenOptions, ProtocolOptions, Server,
+    ServerOptions, SyncPolicy,
 };
 
 const KINDS: [&str; 3] = ["mem:tree", "carts.hash", "carts.tree"];
@@ -27,7 +28,7 @@ fn data_dir(kind: &str, folder: &Path) -> Option<std::path::PathBuf> {
 }
 
 /// A server of a database, for reading if the words behind its name say so.
-fn serving(kind: &str, folder: &Path, words: &str) -> Options {
+fn serving(kind: &str, folder: &Path, words: &str) -> ServerOptions {
     let script = folder.join("script.lua");
     fs::write(
         &script,
@@ -37,14 +38,15 @@ fn serving(kind: &str, folder: &Path, words: &str) -> Options {
          function read(i, o) o.value = kt.db:get('a') return kt.RVSUCCESS end\n",
     )
     .unwrap();
-    Options {
+    ServerOptions {
         protocols: ProtocolOptions {
             kyoto: KyotoOptions { script: Some(script), ..kyoto().protocols.kyoto },
             ..kyoto().protocols
         },
         databases: DatabaseOptions {
             database: Some(Name::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
-            data: data_dir(kind, folder).map(|directory| DataPlace::new(directory, SyncPolicy::Never)),
+            data: data_dir(kind, folder)
+                .map(|directory| DataDirectoryOptions::new(directory, SyncPolicy::Never)),
             ..kyoto().databases
         },
         ..kyoto()
@@ -60,9 +62,10 @@ fn fill(kind: &str, folder: &Path) {
     db.set(b"a", b"1").unwrap();
 }
 
-fn start(options: Options) -> Running {
+fn start(options: ServerOptions) -> Running {
     let mut server =
-        Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap();
+        Server::bind(ServerOptions { listen: ListenOptions { port: 0, ..options.listen }, ..options })
+            .unwrap();
     server.load(&mut |_| ()).unwrap();
     Running::of(server)
 }
@@ -82,7 +85,7 @@ fn every_dialect_reads_and_refuses_changes_in_its_words() {
             rest(&mut server.connect());
             bulk(server);
         }
-        let writer = Server::bind(Options {
+        let writer = Server::bind(ServerOptions {
             listen: ListenOptions { port: 0, ..serving(kind, folder.path(), "").listen },
             ..serving(kind, folder.path(), "")
         });
@@ -205,15 +208,15 @@ fn bulk(server: &Running) {
 #[test]
 fn what_goes_with_no_reading_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |options: Options| options.validate().unwrap_err().to_string();
-    let memory = Options {
+    let refused = |options: ServerOptions| options.validate().unwrap_err().to_string();
+    let memory = ServerOptions {
         databases: DatabaseOptions { data: None, ..serving("mem:tree", folder.path(), "#mode=r").databases },
         ..serving("mem:tree", folder.path(), "#mode=r")
     };
     assert!(refused(memory).contains("nothing is there to be read in memory"));
     for kind in KINDS {
         assert!(refused(serving(kind, folder.path(), "#mode=rt")).contains("cannot be emptied"), "{kind}");
-        let missing = Server::bind(Options {
+        let missing = Server::bind(ServerOptions {
             listen: ListenOptions { port: 0, ..serving(kind, folder.path(), "#mode=r").listen },
             ..serving(kind, folder.path(), "#mode=r")
         });

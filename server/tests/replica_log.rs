@@ -17,14 +17,14 @@ use std::time::Duration;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::SyncPolicy;
 use todana::{Db, Records};
-use todana_server::{DataPlace, DatabaseOptions, ListenOptions, Name, Options, Server};
+use todana_server::{DataDirectoryOptions, DatabaseOptions, ListenOptions, Name, Server, ServerOptions};
 
-fn options(folder: &Path) -> Options {
+fn options(folder: &Path) -> ServerOptions {
     let database = Some(Name::parse(folder.join("casket.kch").to_str().unwrap()).unwrap());
     // Nothing is synced but what replicas need.
-    let data = DataPlace::new(folder.join("ulog"), SyncPolicy::Every(Duration::from_secs(3600)));
-    let data = Some(DataPlace { is_for_replicas: true, ..data });
-    Options {
+    let data = DataDirectoryOptions::new(folder.join("ulog"), SyncPolicy::Every(Duration::from_secs(3600)));
+    let data = Some(DataDirectoryOptions { is_for_replicas: true, ..data });
+    ServerOptions {
         listen: ListenOptions { port: 0, ..kept(folder, 17).listen },
         databases: DatabaseOptions {
             database,
@@ -147,7 +147,7 @@ fn change_without_the_log_has_replicas_read_all_anew() {
 fn directory_of_another_kind_is_refused_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let in_memory = || Options {
+    let in_memory = || ServerOptions {
         listen: ListenOptions { port: 0, ..kept(&folder.path().join("ulog"), 17).listen },
         ..kept(&folder.path().join("ulog"), 17)
     };

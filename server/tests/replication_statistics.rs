@@ -9,12 +9,12 @@ use kyoto_replica::{Follower, done, following, kept};
 use running::{Client, Running, eventually};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_server::{AdminOptions, ObservationOptions, Options};
+use todana_server::{AdminOptions, ObservationOptions, ServerOptions};
 
 const NANOS: u64 = 1_000_000_000;
 
-fn with_pages(options: Options) -> Options {
-    Options {
+fn with_pages(options: ServerOptions) -> ServerOptions {
+    ServerOptions {
         observation: ObservationOptions {
             admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }),
             ..options.observation

@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
-use todana_server::{LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, Options, Server};
+use todana_server::{LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, Server, ServerOptions};
 
 fn repeated(byte: u8, len: usize) -> Vec<u8> {
     vec![byte; len]
@@ -61,8 +61,10 @@ fn a_peer_that_sends_no_more_is_still_answered() {
 /// whoever was served next by the same thread got it before his own.
 #[test]
 fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
-    let server =
-        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
+    let server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut other = server.connect();
     other.send(b"set k 0 0 5\r\nother\r\n");
     other.expect(b"STORED\r\n");
@@ -104,7 +106,7 @@ fn quit_sends_what_is_pending_and_then_closes() {
 
 #[test]
 fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { connections_max: 3, ..options().limits },
         ..options()
     });
@@ -123,8 +125,10 @@ fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
 
 #[test]
 fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
-    let server =
-        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
+    let server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut stalled = server.connect();
     stalled.send(b"set stalled 0 0 500000\r\n");
     stalled.send(&repeated(b'x', 250_000));
@@ -141,8 +145,10 @@ fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
 
 /// Asks for far more than anybody reads; the server's memory for it has a bound.
 fn slow_reader(value_len: usize, bound: u64) {
-    let server =
-        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
+    let server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut other = server.connect();
     let value = repeated(b's', value_len);
     other.set(b"big", &value);
@@ -199,7 +205,7 @@ fn the_largest_values_that_fit_are_kept_and_larger_ones_refused() {
 
 #[test]
 fn items_of_eight_mebibytes_go_there_and_back() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { item_size_max: 8 << 20, ..options().limits },
         ..options()
     });
@@ -251,11 +257,13 @@ fn a_stop_delivers_the_replies_that_are_pending() {
     server.join();
 }
 
-/// "What has been received is answered" (`Handle::stop`): a pipeline longer than one turn too.
+/// "What has been received is answered" (`ServerHandle::stop`): a pipeline longer than one turn too.
 #[test]
 fn a_stop_answers_all_that_was_received() {
-    let mut server =
-        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
+    let mut server = Running::start(ServerOptions {
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut client = server.connect();
     let value = repeated(b'p', 1_000_000);
     client.set(b"big", &value);
@@ -288,8 +296,8 @@ fn a_stop_ends_idle_connections_and_the_server() {
     }
 }
 
-fn unix_options(path: &std::path::Path) -> Options {
-    Options {
+fn unix_options(path: &std::path::Path) -> ServerOptions {
+    ServerOptions {
         listen: ListenOptions { unix_socket: Some(path.to_path_buf()), ..options().listen },
         ..options()
     }
@@ -307,7 +315,7 @@ fn unix_version(path: &std::path::Path) -> Vec<u8> {
 fn a_unix_socket_serves_with_its_permissions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         listen: ListenOptions { unix_mask: 0o750, ..unix_options(&path).listen },
         ..unix_options(&path)
     });
@@ -378,7 +386,7 @@ fn a_socket_that_cannot_be_tried_is_left_alone() {
 fn a_pid_file_is_there_once_the_server_is_bound_and_goes_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
-    let server = Server::bind(Options {
+    let server = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
         observation: ObservationOptions { pid_file: Some(path.clone()), ..options().observation },
         ..options()
@@ -388,7 +396,7 @@ fn a_pid_file_is_there_once_the_server_is_bound_and_goes_with_it() {
     drop(server);
     assert!(!path.exists());
     let nowhere = directory.path().join("missing").join("pid");
-    let error = Server::bind(Options {
+    let error = Server::bind(ServerOptions {
         listen: ListenOptions { port: 0, ..options().listen },
         observation: ObservationOptions { pid_file: Some(nowhere.clone()), ..options().observation },
         ..options()
@@ -421,10 +429,10 @@ fn the_memory_limit_can_be_changed_within_bounds() {
 /// been full, nothing would have been evicted and every write refused.
 #[test]
 fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..MemoryOptions::default() },
         limits: LimitOptions { threads: 1, ..LimitOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut client = server.connect();
     let refusal = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
@@ -433,10 +441,10 @@ fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
         client.expect(format!("{reply}\r\n").as_bytes());
     }
     assert_eq!(client.stat("limit_maxbytes"), (32_768u64 << 20).to_string());
-    let large = Running::start(Options {
+    let large = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 1_000_000, ..MemoryOptions::default() },
         limits: LimitOptions { threads: 1, ..LimitOptions::default() },
-        ..Options::default()
+        ..ServerOptions::default()
     });
     let mut client = large.connect();
     client.send(b"cache_memlimit 1000000\r\n");
@@ -465,7 +473,7 @@ fn stats_has_the_names_of_memcached_in_its_order() {
 
 #[test]
 fn stats_of_other_groups_are_answered() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         memory: MemoryOptions { limit_mib: 64, ..options().memory },
         limits: LimitOptions { threads: 3, item_size_max: 2 << 20, ..options().limits },
         ..options()

@@ -6,10 +6,10 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
 use todana::Name;
-use todana_server::{DatabaseOptions, MemoryOptions, Options, ProtocolOptions};
+use todana_server::{DatabaseOptions, MemoryOptions, ProtocolOptions, ServerOptions};
 
-fn start(options: Options) -> (Running, Client) {
-    let server = Running::start(Options {
+fn start(options: ServerOptions) -> (Running, Client) {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { debug_commands: true, ..options.protocols },
         ..options
     });
@@ -20,8 +20,8 @@ fn start(options: Options) -> (Running, Client) {
 }
 
 /// The first database, which these statistics are of.
-fn of(database: &str) -> Options {
-    Options {
+fn of(database: &str) -> ServerOptions {
+    ServerOptions {
         databases: DatabaseOptions { database: Some(Name::parse(database).unwrap()), ..options().databases },
         ..options()
     }
@@ -94,8 +94,10 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
 /// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no memory, by class too.
 #[test]
 fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
-    let (_server, mut client) =
-        start(Options { memory: MemoryOptions { emulate_full: true, ..options().memory }, ..options() });
+    let (_server, mut client) = start(ServerOptions {
+        memory: MemoryOptions { emulate_full: true, ..options().memory },
+        ..options()
+    });
     let (mut too_large, mut no_memory) = (0, 0);
     // 62 bytes, 300,057 and 1,500,057 by memcached's rule: the first two of classes 1 and 37.
     for (len, class) in [(5, Some(1)), (300_000, Some(37)), (1_500_000, None)] {
@@ -177,7 +179,7 @@ fn an_order_to_crawl_begins_a_round_over_records_that_have_hours_to_live() {
 fn evictions_are_counted_with_what_went() {
     // The limit is on the whole process, which other tests share.
     let (_server, mut client) =
-        start(Options { memory: MemoryOptions { limit_mib: 256, ..options().memory }, ..options() });
+        start(ServerOptions { memory: MemoryOptions { limit_mib: 256, ..options().memory }, ..options() });
     let large = 100_000;
     for n in 0..20 {
         set(&mut client, &format!("first:{n}"), 9000, large);

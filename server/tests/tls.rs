@@ -17,7 +17,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
-use todana_server::{LimitOptions, ListenOptions, Options, Server, TlsOptions};
+use todana_server::{LimitOptions, ListenOptions, Server, ServerOptions, TlsOptions};
 
 /// A folder with an authority, and what it has signed.
 struct Authority {
@@ -69,8 +69,8 @@ impl Authority {
     }
 }
 
-fn serving(tls: TlsOptions) -> Options {
-    Options { listen: ListenOptions { tls: Some(tls), ..options().listen }, ..options() }
+fn serving(tls: TlsOptions) -> ServerOptions {
+    ServerOptions { listen: ListenOptions { tls: Some(tls), ..options().listen }, ..options() }
 }
 
 /// How a client speaks TLS.
@@ -336,7 +336,7 @@ fn a_client_that_says_goodbye_is_answered_and_closed() {
 #[test]
 fn plain_text_and_garbage_are_closed_without_harm() {
     let authority = Authority::new();
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..serving(authority.tls()).limits },
         ..serving(authority.tls())
     });
@@ -371,7 +371,7 @@ fn plain_text_and_garbage_are_closed_without_harm() {
 #[test]
 fn a_half_handshake_keeps_nobody_waiting_and_ends_with_its_peer() {
     let authority = Authority::new();
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { threads: 1, ..serving(authority.tls()).limits },
         ..serving(authority.tls())
     });
@@ -469,7 +469,7 @@ fn client_certificates_are_required_or_optional() {
 fn in_three_manners(tls: TlsOptions) -> Running {
     let names = ["notls:127.0.0.1:0", "btls:127.0.0.2:0", "mtls:127.0.0.3:0"];
     let options = serving(tls);
-    Running::start(Options {
+    Running::start(ServerOptions {
         listen: ListenOptions { addresses: names.map(String::from).to_vec(), ..options.listen },
         ..options
     })
@@ -493,13 +493,15 @@ fn without_authority_every_client_certificate_is_refused() {
     let authority = Authority::new();
     authority.sign("client");
     let listen = vec!["mtls:127.0.0.1:0".to_string(), "127.0.0.2:0".to_string()];
-    let options = Options {
+    let options = ServerOptions {
         listen: ListenOptions { addresses: listen, ..serving(authority.tls()).listen },
         ..serving(authority.tls())
     };
     assert!(options.validate().is_err());
-    let server =
-        Running::start(Options { listen: ListenOptions { lenient_tls: true, ..options.listen }, ..options });
+    let server = Running::start(ServerOptions {
+        listen: ListenOptions { lenient_tls: true, ..options.listen },
+        ..options
+    });
     for version in VERSIONS {
         for certificate in [None, Some((&authority, "client"))] {
             let client = Client { version: Some(version), certificate, authority: &authority };
@@ -631,7 +633,7 @@ fn certificates_that_do_not_fit_are_refused_at_the_start() {
         .unwrap();
     let bind = |tls: TlsOptions| {
         let options = serving(tls);
-        Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options })
+        Server::bind(ServerOptions { listen: ListenOptions { port: 0, ..options.listen }, ..options })
             .map(drop)
             .map_err(|error| error.to_string())
     };

@@ -16,7 +16,7 @@ use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
-use todana_server::{Authentication, Handle, Options, Server};
+use todana_server::{AuthenticationMode, Server, ServerHandle, ServerOptions};
 use transcript::{transcripts, unescape};
 
 /// Who may log in where a transcript asks for logins.
@@ -49,7 +49,7 @@ enum Piece {
 
 #[derive(Debug, Default)]
 struct Transcript {
-    options: Options,
+    options: ServerOptions,
     blocks: Vec<Block>,
 }
 
@@ -138,7 +138,7 @@ fn parse(name: &str, text: &str) -> Transcript {
                 "-D" => transcript.options.observation.prefix_delimiter = Some(b':'),
                 "-o track_sizes" => transcript.options.observation.track_sizes = true,
                 "-o no_lru_crawler" => transcript.options.observation.crawler_enabled = false,
-                "-Y" => transcript.options.protocols.authentication = Authentication::Text(USERS.into()),
+                "-Y" => transcript.options.protocols.authentication = AuthenticationMode::Text(USERS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),
@@ -270,8 +270,8 @@ struct InProcess {
 }
 
 impl InProcess {
-    fn new(options: &Options) -> InProcess {
-        let Options { memory, protocols, limits, .. } = options;
+    fn new(options: &ServerOptions) -> InProcess {
+        let ServerOptions { memory, protocols, limits, .. } = options;
         let needs_server = limits.shutdown_allowed
             || memory.refuse_when_full
             || protocols.debug_commands
@@ -420,7 +420,9 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
     Ok(())
 }
 
-fn serve(options: Options) -> (std::net::SocketAddr, Handle, std::thread::JoinHandle<std::io::Result<()>>) {
+fn serve(
+    options: ServerOptions,
+) -> (std::net::SocketAddr, ServerHandle, std::thread::JoinHandle<std::io::Result<()>>) {
     let server = Server::bind(options).unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     (address, handle, std::thread::spawn(move || server.run()))

@@ -4,7 +4,7 @@ mod running;
 
 use running::{PATIENCE, Running, options};
 use std::net::UdpSocket;
-use todana_server::{Authentication, ListenOptions, Options, ProtocolOptions};
+use todana_server::{AuthenticationMode, ListenOptions, ProtocolOptions, ServerOptions};
 
 struct Peer(UdpSocket);
 
@@ -41,8 +41,8 @@ impl Peer {
     }
 }
 
-fn start(options: Options) -> Running {
-    Running::start(Options { listen: ListenOptions { udp_port: Some(0), ..options.listen }, ..options })
+fn start(options: ServerOptions) -> Running {
+    Running::start(ServerOptions { listen: ListenOptions { udp_port: Some(0), ..options.listen }, ..options })
 }
 
 #[test]
@@ -148,8 +148,10 @@ fn a_long_reply_comes_in_numbered_datagrams_of_1400_bytes() {
 
 #[test]
 fn all_replies_to_a_datagram_together_are_bounded() {
-    let server =
-        start(Options { listen: ListenOptions { udp_reply_max: 2000, ..options().listen }, ..options() });
+    let server = start(ServerOptions {
+        listen: ListenOptions { udp_reply_max: 2000, ..options().listen },
+        ..options()
+    });
     let peer = Peer::of(&server);
     let mut client = server.connect();
     client.set(b"k", &[b'v'; 900]);
@@ -223,8 +225,8 @@ fn nobody_can_log_in_over_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     std::fs::write(&path, "alice:secret\n").unwrap();
-    let server = start(Options {
-        protocols: ProtocolOptions { authentication: Authentication::Sasl(path), ..options().protocols },
+    let server = start(ServerOptions {
+        protocols: ProtocolOptions { authentication: AuthenticationMode::Sasl(path), ..options().protocols },
         ..options()
     });
     let peer = Peer::of(&server);
@@ -239,7 +241,8 @@ fn nobody_can_log_in_over_it() {
 
 #[test]
 fn there_may_be_nothing_else() {
-    let server = start(Options { listen: ListenOptions { tcp: false, ..options().listen }, ..options() });
+    let server =
+        start(ServerOptions { listen: ListenOptions { tcp: false, ..options().listen }, ..options() });
     assert!(server.addresses.is_empty());
     let peer = Peer::of(&server);
     peer.send(b"\0\x01\0\0\0\x01\0\0set k 0 0 1\r\nv\r\n");
@@ -278,7 +281,7 @@ fn its_sockets_are_on_the_list_of_connections() {
 #[test]
 fn an_address_is_held_to_its_dialect_here_too() {
     let listen = vec!["proto[ascii]:127.0.0.1".into()];
-    let server = start(Options {
+    let server = start(ServerOptions {
         listen: ListenOptions { addresses: listen, ..options().listen },
         protocols: ProtocolOptions { protocol: todana_server::Choice::Binary, ..options().protocols },
         ..options()
@@ -292,7 +295,7 @@ fn an_address_is_held_to_its_dialect_here_too() {
 fn an_address_that_is_taken_is_named_with_its_transport() {
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap();
-    let options = Options {
+    let options = ServerOptions {
         listen: ListenOptions { port: 0, udp_port: Some(address.port()), ..options().listen },
         ..options()
     };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use todana::Name;
 use todana_server::{
-    DatabaseOptions, LimitOptions, MemoryOptions, ObservationOptions, Options, ProtocolOptions,
+    DatabaseOptions, LimitOptions, MemoryOptions, ObservationOptions, ProtocolOptions, ServerOptions,
 };
 
 /// A line of an event without its time and number, and without the descriptor of its connection.
@@ -146,7 +146,7 @@ fn a_watcher_is_told_of_each_eviction_from_a_tree() {
 
 fn told_of_each_eviction(database: &str) {
     let database = Some(Name::parse(database).unwrap());
-    let options = Options {
+    let options = ServerOptions {
         memory: MemoryOptions { limit_mib: 8, ..options().memory },
         databases: DatabaseOptions { database, ..options().databases },
         observation: ObservationOptions { watcher_buffer_bytes: 64 << 20, ..options().observation },
@@ -189,8 +189,10 @@ fn told_of_each_eviction(database: &str) {
 
 #[test]
 fn evictions_are_not_told_where_nobody_watches_them() {
-    let server =
-        Running::start(Options { memory: MemoryOptions { limit_mib: 8, ..options().memory }, ..options() });
+    let server = Running::start(ServerOptions {
+        memory: MemoryOptions { limit_mib: 8, ..options().memory },
+        ..options()
+    });
     let _watcher = watch(&server, "deletions");
     let mut client = server.connect();
     for number in 0.. {
@@ -204,7 +206,7 @@ fn evictions_are_not_told_where_nobody_watches_them() {
 
 #[test]
 fn a_watcher_is_told_of_sweeps() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
         ..options()
     });
@@ -222,7 +224,7 @@ fn a_watcher_is_told_of_sweeps() {
 
 #[test]
 fn a_watcher_is_told_why_connections_close() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         limits: LimitOptions { idle_timeout_s: 1, shutdown_allowed: true, ..options().limits },
         ..options()
     });
@@ -266,7 +268,7 @@ fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
 
 #[test]
 fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         observation: ObservationOptions { watcher_buffer_bytes: 1, ..options().observation },
         ..options()
     });
@@ -371,7 +373,7 @@ fn the_roster_tells_what_each_connection_does() {
 
 #[test]
 fn a_list_of_many_records_comes_in_pieces_and_other_requests_go_on() {
-    let server = Running::start(Options {
+    let server = Running::start(ServerOptions {
         observation: ObservationOptions { track_sizes: true, ..options().observation },
         limits: LimitOptions { threads: 1, ..options().limits },
         ..options()

@@ -14,7 +14,8 @@ use todana_protocol::kyoto::client::{put_bulk, put_key, put_record};
 use todana_protocol::kyoto::{BulkOperation, BulkRecord, Output, put_path};
 use todana_protocol::memcached::client::Meta;
 use todana_server::{
-    Kyoto, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, Options, ProtocolOptions, Server,
+    KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ProtocolOptions, Server,
+    ServerOptions,
 };
 
 /// Lengths at which dialects, or their buffers, come to an end.
@@ -122,15 +123,15 @@ fn ask(request: &[u8]) -> Vec<u8> {
 fn address() -> SocketAddr {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     *SERVER.get_or_init(|| {
-        let options = Options {
+        let options = ServerOptions {
             listen: ListenOptions { port: 0, ..ListenOptions::default() },
             memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
             protocols: ProtocolOptions {
-                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..KyotoOptions::default() },
+                kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..KyotoOptions::default() },
                 ..ProtocolOptions::default()
             },
             limits: LimitOptions { threads: 1, ..LimitOptions::default() },
-            ..Options::default()
+            ..ServerOptions::default()
         };
         let server = Server::bind(options).expect("a port is free");
         let address = server.tcp_addresses()[0];

@@ -4,9 +4,9 @@ use super::settings::{KyotoSettings, SyncSettings};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
-    CheckpointOptions, CompatiblePort, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions,
-    LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Options, Packing, ProtocolOptions,
-    Replication, SnapshotOptions, Storage, SyncPolicy,
+    CheckpointOptions, CompatiblePort, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode,
+    KyotoOptions, LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Packing, ProtocolOptions,
+    ReplicationOptions, ServerOptions, SnapshotOptions, Storage, SyncPolicy,
 };
 
 /// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
@@ -22,7 +22,7 @@ const LOG_KEPT_LEN: u64 = 1 << 30;
 const SEGMENT_LEN_MIN: u64 = 4 << 10;
 
 /// The server's options. The error names what cannot be.
-pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Result<Options, String> {
+pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Result<ServerOptions, String> {
     expect_what_is_there(settings)?;
     let sync = sync(settings.synchronization);
     let mut databases = settings.databases.iter().cloned().enumerate().map(|(number, mut name)| {
@@ -46,8 +46,8 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
             queue_wait: plugin.queue_wait_s.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
         }
     });
-    let none = Options::default();
-    let options = Options {
+    let none = ServerOptions::default();
+    let options = ServerOptions {
         listen: ListenOptions { addresses: listen, ..none.listen },
         memory: MemoryOptions {
             // As much as there is: what bounds a database stands in its name.
@@ -56,7 +56,7 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
         },
         protocols: ProtocolOptions {
             kyoto: KyotoOptions {
-                spoken: Kyoto::Only,
+                spoken: KyotoMode::Only,
                 commands: Some(settings.commands.clone()),
                 script: settings.script.clone(),
                 script_time_max: settings
@@ -120,7 +120,7 @@ fn make_way(settings: &KyotoSettings) -> Result<(), String> {
 
 /// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
 /// so that it is never behind what its replicas have been told.
-fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy) -> Further {
+fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy) -> DatabaseSpec {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
         Storage::FilesAndLog => name.path.clone(),
@@ -131,7 +131,8 @@ fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy
     // Its own files vouch for its changes.
     let sync = if is_for_replicas { DatabaseOptions::default().sync } else { sync };
     let data = directory.map(|directory| {
-        let mut place = DataPlace { is_for_replicas, ..DataPlace::new(directory, sync) };
+        let mut place =
+            DataDirectoryOptions { is_for_replicas, ..DataDirectoryOptions::new(directory, sync) };
         if let Some(log) = log {
             place.checkpoints = CheckpointOptions { log_kept_len: LOG_KEPT_LEN, ..place.checkpoints };
             place.segment_len = log.file_len_max.unwrap_or(place.segment_len).max(SEGMENT_LEN_MIN);
@@ -141,13 +142,13 @@ fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy
         }
         place
     });
-    Further { name, data }
+    DatabaseSpec { name, data }
 }
 
-fn replication(settings: &KyotoSettings) -> Replication {
+fn replication(settings: &KyotoSettings) -> ReplicationOptions {
     let asked = &settings.replication;
-    let none = Replication::default();
-    Replication {
+    let none = ReplicationOptions::default();
+    ReplicationOptions {
         server_id: settings.server_id.unwrap_or(none.server_id),
         master: asked.master.clone().map(|(host, port)| MasterAddress { host, port }),
         position_file: asked.position.clone(),

@@ -8,7 +8,7 @@ use super::server_failure::{ABORTED, ServerFailure};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use todana_server::{DataPlace, Opened, SyncPolicy};
+use todana_server::{DataDirectoryOptions, Opened, SyncPolicy};
 
 const DIRECTORY: &str = "TODANA_DATA_DIR";
 const SYNC: &str = "TODANA_SYNC";
@@ -20,7 +20,7 @@ const ENDING: &str = ".todana";
 pub(super) fn asked(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Option<DataPlace>, ServerFailure> {
+) -> Result<Option<DataDirectoryOptions>, ServerFailure> {
     let said = |name| variable(name).filter(|value| !value.is_empty());
     let sync = said(SYNC).map(|text| {
         let text = text.to_string_lossy().into_owned();
@@ -43,7 +43,7 @@ pub(super) fn asked(
     // A daemon goes on in `/`.
     let directory = std::path::absolute(&path)
         .map_err(|error| ServerFailure::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
-    Ok(Some(DataPlace::new(directory, sync)))
+    Ok(Some(DataDirectoryOptions::new(directory, sync)))
 }
 
 /// What is said of a directory that was asked for and counts for nothing beside `-e`. At any verbosity: whoever set it looks
@@ -76,7 +76,7 @@ pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFa
 }
 
 /// What has been found there, as memcached tells it, at any verbosity.
-pub(super) fn found(place: &DataPlace, opened: &Opened) -> String {
+pub(super) fn found(place: &DataDirectoryOptions, opened: &Opened) -> String {
     let sync = match place.sync {
         SyncPolicy::Always => "before it is answered".into(),
         SyncPolicy::Every(interval) => format!("within {} ms", interval.as_millis()),
@@ -97,14 +97,17 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn asked_by(file: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<DataPlace>, ServerFailure> {
+    fn asked_by(
+        file: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> Result<Option<DataDirectoryOptions>, ServerFailure> {
         asked(file.map(Path::new), |name| {
             variables.iter().find(|(one, _)| *one == name).map(|(_, value)| OsString::from(value))
         })
     }
 
-    fn place(directory: &str, sync: SyncPolicy) -> Option<DataPlace> {
-        Some(DataPlace::new(directory.into(), sync))
+    fn place(directory: &str, sync: SyncPolicy) -> Option<DataDirectoryOptions> {
+        Some(DataDirectoryOptions::new(directory.into(), sync))
     }
 
     #[test]

@@ -7,8 +7,8 @@ use super::server_failure::{SYSTEM, ServerFailure};
 use super::settings::{AcceptedProtocol, MemcachedSettings, PortChoice};
 use std::path::PathBuf;
 use todana_server::{
-    Authentication, Choice, DatabaseOptions, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
-    ObservationOptions, Options, ProtocolOptions, Replication, TlsOptions,
+    AuthenticationMode, Choice, DatabaseOptions, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
 };
 
 /// The variable that names the file of users for SASL, in memcached built for that.
@@ -25,8 +25,8 @@ const UDP_REPLY_MAX: usize = 1 << 20;
 const PROCESS_MIB: u64 = 3;
 
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
-pub(super) fn options(settings: &MemcachedSettings) -> Result<Options, ServerFailure> {
-    let options = Options {
+pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, ServerFailure> {
+    let options = ServerOptions {
         listen: ListenOptions {
             addresses: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
             port: match settings.tcp_port {
@@ -70,7 +70,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<Options, ServerFai
         },
         databases: DatabaseOptions {
             stores_nothing: false,
-            replication: Replication::default(),
+            replication: ReplicationOptions::default(),
             snapshots: None,
             data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
             // Its only one.
@@ -112,11 +112,11 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<Options, ServerFai
 fn authentication(
     settings: &MemcachedSettings,
     passwords: Option<PathBuf>,
-) -> Result<Authentication, ServerFailure> {
+) -> Result<AuthenticationMode, ServerFailure> {
     match (&settings.auth_file, passwords.filter(|path| !path.as_os_str().is_empty())) {
-        (Some(path), _) => Ok(Authentication::Text(path.clone())),
-        (None, _) if !settings.sasl => Ok(Authentication::None),
-        (None, Some(path)) => Ok(Authentication::Sasl(path)),
+        (Some(path), _) => Ok(AuthenticationMode::Text(path.clone())),
+        (None, _) if !settings.sasl => Ok(AuthenticationMode::None),
+        (None, Some(path)) => Ok(AuthenticationMode::Sasl(path)),
         // memcached would ask Cyrus SASL, which has its own files.
         (None, None) => Err(ServerFailure::bad_value(format!(
             "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); one is made \
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_memcacheds() {
-        let expected = Options {
+        let expected = ServerOptions {
             listen: ListenOptions {
                 addresses: vec!["*".into()],
                 udp_reply_max: 1 << 20,
@@ -299,7 +299,7 @@ mod tests {
                 ..ListenOptions::default()
             },
             observation: ObservationOptions { logs_requests: true, ..ObservationOptions::default() },
-            ..Options::default()
+            ..ServerOptions::default()
         };
         assert_eq!(options(&settings(&[])).unwrap(), expected);
         assert_eq!(
@@ -317,7 +317,7 @@ mod tests {
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
         assert_eq!(
             mapped,
-            Options {
+            ServerOptions {
                 listen: ListenOptions {
                     addresses: vec!["127.0.0.1".into(), "[::1]:2".into()],
                     port: 1,
@@ -337,11 +337,11 @@ mod tests {
                     http_hosts: Vec::new(),
                     debug_commands: true,
                     protocol: Choice::Binary,
-                    authentication: Authentication::None,
+                    authentication: AuthenticationMode::None,
                     kyoto: KyotoOptions::default()
                 },
                 databases: DatabaseOptions {
-                    replication: Replication::default(),
+                    replication: ReplicationOptions::default(),
                     snapshots: None,
                     stores_nothing: false,
                     data: None,
@@ -458,15 +458,15 @@ mod tests {
     fn who_may_log_in_stands_in_a_file() {
         let file = |path: &str| Some(PathBuf::from(path));
         let text = authentication(&settings(&["-Y", "/users"]), file("/other")).unwrap();
-        assert_eq!(text, Authentication::Text("/users".into()));
+        assert_eq!(text, AuthenticationMode::Text("/users".into()));
         let sasl = settings(&["-S"]);
-        assert_eq!(authentication(&sasl, file("/users")).unwrap(), Authentication::Sasl("/users".into()));
+        assert_eq!(authentication(&sasl, file("/users")).unwrap(), AuthenticationMode::Sasl("/users".into()));
         for missing in [None, file("")] {
             let refusal = authentication(&sasl, missing).unwrap_err();
             assert_eq!(refusal.code, 1);
             assert!(refusal.message.ends_with("\nError initializing sasl."), "{}", refusal.message);
         }
-        assert_eq!(authentication(&settings(&[]), file("/users")).unwrap(), Authentication::None);
+        assert_eq!(authentication(&settings(&[]), file("/users")).unwrap(), AuthenticationMode::None);
     }
 
     #[test]

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
 use todana_server::{
-    AdminError, DataPlace, ListenError, LogFormat, LoginError, Opened, Server, Tls, Transport, init_logging,
+    AdminError, DataDirectoryOptions, ListenError, LogFormat, LoginError, Opened, Server, Tls, Transport,
+    init_logging,
 };
 
 /// memcached's slab pages, which its classes divide.
@@ -21,7 +22,7 @@ const SLAB_PAGE: u32 = 1 << 20;
 /// The server under memcached's name.
 pub(super) struct MemcachedProgram {
     settings: MemcachedSettings,
-    place: Option<DataPlace>,
+    place: Option<DataDirectoryOptions>,
     /// Where trouble is told until clients are served: memcached's daemon has its streams closed by then and goes on in silence.
     trouble: Option<Box<dyn Write>>,
     is_graceful: Arc<AtomicBool>,

@@ -2,12 +2,12 @@
 
 use crate::CommandFailure;
 use std::path::Path;
-use todana_server::Options;
+use todana_server::ServerOptions;
 
 /// Fails if the folder of a new database does not exist: a volume that is not mounted must not look like an empty database.
-pub(super) fn expect_folders(options: &Options) -> Result<(), CommandFailure> {
+pub(super) fn expect_folders(options: &ServerOptions) -> Result<(), CommandFailure> {
     let databases = options.databases.all();
-    let place = |one: &todana_server::Further| match &one.data {
+    let place = |one: &todana_server::DatabaseSpec| match &one.data {
         Some(data) => Some(data.directory.clone()),
         None => one.name.path.clone().filter(|_| !one.name.kind.is_in_memory()),
     };

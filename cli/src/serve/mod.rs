@@ -21,7 +21,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_program::TodanaProgram;
 use todana_server::{
-    CheckpointCompression, Further, LogFormat, MasterAddress, Name, Options, Storage, SyncPolicy,
+    CheckpointCompression, DatabaseSpec, LogFormat, MasterAddress, Name, ServerOptions, Storage, SyncPolicy,
     init_logging_with_notices,
 };
 use values::{
@@ -266,7 +266,7 @@ fn serve_command() -> clap::Command {
 
 /// The options in force, and where each comes from.
 pub(crate) struct EffectiveOptions {
-    pub(crate) options: Options,
+    pub(crate) options: ServerOptions,
     log_format: LogFormat,
     /// Name, value, origin.
     pub(crate) origins: Vec<(String, String, &'static str)>,
@@ -302,7 +302,7 @@ pub(crate) fn effective(
             None => CommandFailure::usage(what),
         }
     })?;
-    let is_kept = |one: &Further| one.data.is_some() || one.name.kind.storage() == Storage::Files;
+    let is_kept = |one: &DatabaseSpec| one.data.is_some() || one.name.kind.storage() == Storage::Files;
     if !options.databases.all().iter().any(is_kept) {
         nothing_is_kept(&origins, &said)?;
     }

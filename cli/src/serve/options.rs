@@ -5,14 +5,14 @@ use super::values::{ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, DatabaseOptions, Further, Kyoto,
-    KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name, ObservationOptions, Options,
-    Packing, ProtocolOptions, SnapshotOptions, Storage, TlsOptions,
+    AdminOptions, AuthenticationMode, CheckpointOptions, Choice, DataDirectoryOptions, DatabaseOptions,
+    DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name,
+    ObservationOptions, Packing, ProtocolOptions, ServerOptions, SnapshotOptions, Storage, TlsOptions,
 };
 
 impl ServeArguments {
     /// The server's options. The error says which cannot be.
-    pub(super) fn checked(self) -> Result<(Options, LogFormat), String> {
+    pub(super) fn checked(self) -> Result<(ServerOptions, LogFormat), String> {
         let tls = self.tls()?;
         let replication = self.replication();
         let (database, data, further) = self.databases()?;
@@ -29,7 +29,7 @@ impl ServeArguments {
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
         let negative = [ExtendedWord::NegativeIsSliding, ExtendedWord::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
-        let options = Options {
+        let options = ServerOptions {
             listen: ListenOptions {
                 addresses: listen,
                 port: u16::try_from(self.port).unwrap_or(0),
@@ -60,7 +60,7 @@ impl ServeArguments {
                 debug_commands: self.extended.contains(&ExtendedWord::DebugCommands),
                 authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
                 kyoto: KyotoOptions {
-                    spoken: Kyoto::Beside,
+                    spoken: KyotoMode::Beside,
                     script: self.script,
                     script_time_max: Duration::from_secs(self.script_time_limit),
                     script_memory_max: usize::try_from(self.script_memory_limit).unwrap_or(usize::MAX),
@@ -111,7 +111,7 @@ impl ServeArguments {
 
     /// The first database and the place of its data, and the others with theirs.
     #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
-    fn databases(&self) -> Result<(Option<Name>, Option<DataPlace>, Vec<Further>), String> {
+    fn databases(&self) -> Result<(Option<Name>, Option<DataDirectoryOptions>, Vec<DatabaseSpec>), String> {
         let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
         let mut directory = self.data_dir.clone();
         let mut is_first_in_memory = true;
@@ -141,8 +141,8 @@ impl ServeArguments {
             return Ok((None, directory.take().map(|directory| self.place(directory)), Vec::new()));
         };
         let data = place(first)?;
-        let further = names.map(|name| Ok(Further { name: name.clone(), data: place(name)? }));
-        let further = further.collect::<Result<Vec<Further>, String>>()?;
+        let further = names.map(|name| Ok(DatabaseSpec { name: name.clone(), data: place(name)? }));
+        let further = further.collect::<Result<Vec<DatabaseSpec>, String>>()?;
         if self.data_dir.is_some() && is_first_in_memory {
             return Err(format!(
                 "database \"{first}\" keeps its data at its own path: --data-dir is for those in memory"
@@ -151,7 +151,7 @@ impl ServeArguments {
         Ok((Some(first.clone()), data, further))
     }
 
-    fn place(&self, directory: PathBuf) -> DataPlace {
+    fn place(&self, directory: PathBuf) -> DataDirectoryOptions {
         // What is not said does not limit the other, and where nothing is said nothing is kept.
         let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
         let log_kept_len = self.log_keep_size.unwrap_or(all);
@@ -163,11 +163,11 @@ impl ServeArguments {
             log_kept_age,
             ..CheckpointOptions::default()
         };
-        DataPlace {
+        DataDirectoryOptions {
             segment_len: self.log_segment_size,
             segment_age: Duration::from_secs(self.log_segment_age),
             checkpoints,
-            ..DataPlace::new(directory, self.sync)
+            ..DataDirectoryOptions::new(directory, self.sync)
         }
     }
 
@@ -203,11 +203,11 @@ fn authentication(
     sasl: bool,
     passwords: Option<PathBuf>,
     tokens: Option<PathBuf>,
-) -> Result<Authentication, String> {
+) -> Result<AuthenticationMode, String> {
     match (sasl, passwords, tokens) {
-        (true, Some(path), None) => Ok(Authentication::Passwords(path)),
-        (false, None, Some(path)) => Ok(Authentication::Text(path)),
-        (false, None, None) => Ok(Authentication::None),
+        (true, Some(path), None) => Ok(AuthenticationMode::Passwords(path)),
+        (false, None, Some(path)) => Ok(AuthenticationMode::Text(path)),
+        (false, None, None) => Ok(AuthenticationMode::None),
         (_, _, Some(_)) => Err("clients log in by the users of one file, of -S or of -Y, not of both".into()),
         (true, None, None) => Err("logins (-S) need a file of users (--password-file)".into()),
         (false, Some(_), None) => Err("--password-file is of use only with -S".into()),

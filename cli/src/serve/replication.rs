@@ -2,7 +2,7 @@
 
 use super::ServeArguments;
 use std::time::Duration;
-use todana_server::{MasterAddress, Replication};
+use todana_server::{MasterAddress, ReplicationOptions};
 
 /// `HOST:PORT`, or `HOST` for Kyoto Tycoon's own port.
 pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
@@ -20,8 +20,8 @@ pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
 }
 
 impl ServeArguments {
-    pub(super) fn replication(&self) -> Replication {
-        Replication {
+    pub(super) fn replication(&self) -> ReplicationOptions {
+        ReplicationOptions {
             server_id: self.server_id,
             master: self.replicate.clone(),
             position_file: self.replica_position.clone(),

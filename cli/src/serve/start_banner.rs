@@ -5,7 +5,10 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use todana::update_log::LogPosition;
-use todana_server::{Authentication, Choice, DataPlace, Further, Name, Opened, Options, Storage, SyncPolicy};
+use todana_server::{
+    AuthenticationMode, Choice, DataDirectoryOptions, DatabaseSpec, Name, Opened, ServerOptions, Storage,
+    SyncPolicy,
+};
 
 /// What `--sync` promises.
 fn promise(sync: SyncPolicy) -> String {
@@ -50,9 +53,9 @@ pub(super) struct StartBanner {
     /// The limit of the databases in memory; `None` if there are none.
     memory: Option<String>,
     threads: usize,
-    data: Option<DataPlace>,
+    data: Option<DataDirectoryOptions>,
     /// The names of several databases, or of one that is not the usual.
-    databases: Vec<Further>,
+    databases: Vec<DatabaseSpec>,
     /// Which of them begin.
     new: Vec<bool>,
     sync: SyncPolicy,
@@ -63,7 +66,7 @@ pub(super) struct StartBanner {
 }
 
 impl StartBanner {
-    pub(super) fn of(options: &Options) -> StartBanner {
+    pub(super) fn of(options: &ServerOptions) -> StartBanner {
         let memory = match (options.memory.limit_mib, options.memory.refuse_when_full) {
             (0, _) => "no memory limit".to_string(),
             (mib, false) => format!("{mib} MiB, evicting beyond"),
@@ -77,7 +80,7 @@ impl StartBanner {
             is_unix: options.listen.unix_socket.is_some(),
             certificate,
             wants_certificate: requires_certificates,
-            wants_login: options.protocols.authentication != Authentication::None,
+            wants_login: options.protocols.authentication != AuthenticationMode::None,
             is_binary: options.protocols.protocol == Choice::Binary,
             memory: has_memory.then_some(memory),
             threads: options.limits.threads,
@@ -97,7 +100,7 @@ impl StartBanner {
     /// A line for each database, where they were named.
     fn databases(&self) -> String {
         let is_one = self.databases.len() == 1;
-        let line = |(number, Further { name, data }): (usize, &Further)| {
+        let line = |(number, DatabaseSpec { name, data }): (usize, &DatabaseSpec)| {
             let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
             let place = match (name.kind.storage(), data) {
                 (Storage::Files, _) => format!("{new}; {}", promise(self.sync)),
@@ -218,7 +221,7 @@ fn excess_mib(limit: u64) -> Option<(u64, u64)> {
 }
 
 /// Returns true if nothing is there yet where a database is to be kept.
-fn begins(further: &Further) -> bool {
+fn begins(further: &DatabaseSpec) -> bool {
     let directory = further.data.as_ref().map(|data| &data.directory).or(further.name.path.as_ref());
     directory.is_some_and(|directory| todana::begins_at(directory))
 }

@@ -7,18 +7,18 @@ use crate::serving::{PreparedServer, ServerProgram, ServingProblem, SignalHandle
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::emulate_default_handler;
-use todana_server::{NOTICE, Opened, Options, Progress, Server, Tls};
+use todana_server::{NOTICE, Opened, Progress, Server, ServerOptions, Tls};
 
 /// The server under its own name.
 pub(super) struct TodanaProgram {
-    options: Options,
+    options: ServerOptions,
     banner: StartBanner,
     /// Made only when there is something to read back.
     bar: Option<ProgressBar>,
 }
 
 impl TodanaProgram {
-    pub(super) fn new(options: Options) -> TodanaProgram {
+    pub(super) fn new(options: ServerOptions) -> TodanaProgram {
         TodanaProgram { banner: StartBanner::of(&options), options, bar: None }
     }
 

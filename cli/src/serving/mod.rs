@@ -20,14 +20,14 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana_server::{Handle, Opened, Options, Progress, Server, Tls};
+use todana_server::{Opened, Progress, Server, ServerHandle, ServerOptions, Tls};
 
 /// Handles one signal.
 pub(crate) type SignalHandler = Box<dyn FnMut(i32, &SignalControls) + Send>;
 
 /// What a server is opened with.
 pub(crate) struct PreparedServer {
-    pub(crate) options: Options,
+    pub(crate) options: ServerOptions,
     /// Certificates, which may be readable only before the process changes its user.
     pub(crate) tls: Option<Tls>,
     /// How to go on in the background, if it should.
@@ -83,7 +83,7 @@ pub(crate) trait ServerProgram {
 
 /// What a handler of signals can do to the server.
 pub(crate) struct SignalControls {
-    handle: Handle,
+    handle: ServerHandle,
     reload: Box<dyn Fn() + Send>,
     is_loading: Arc<AtomicBool>,
 }

@@ -1,7 +1,7 @@
 //! Opens the databases of a server as its options say, and logs what is found.
 
 use super::{Served, failed};
-use crate::options::{DataPlace, Further, Options};
+use crate::options::{DataDirectoryOptions, DatabaseSpec, ServerOptions};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const BACKLOG_MAX: u64 = 32 << 20;
 
 /// What all databases of a server are opened with.
 pub(crate) struct DatabaseOpener<'o> {
-    pub(crate) options: &'o Options,
+    pub(crate) options: &'o ServerOptions,
     pub(crate) shards: usize,
     /// Sizes by which records are counted.
     pub(crate) class_bounds: &'o [u32],
@@ -33,10 +33,10 @@ impl DatabaseOpener<'_> {
     /// Opens a database; what a data directory holds is not in it yet. `observer` is notified of evictions.
     pub(crate) fn open(
         &self,
-        further: Further,
+        further: DatabaseSpec,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> Result<(Served, OpenDatabase)> {
-        let Further { name, data } = further;
+        let DatabaseSpec { name, data } = further;
         let options = OpenOptions {
             engine: EngineOptions {
                 limit: MemoryLimit { bytes: None, when_full: when_full(self.options) },
@@ -61,8 +61,8 @@ impl DatabaseOpener<'_> {
         Ok((Served::new(&owner, data), owner))
     }
 
-    fn data_options(&self, place: &DataPlace) -> DataOptions {
-        let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
+    fn data_options(&self, place: &DataDirectoryOptions) -> DataOptions {
+        let DataDirectoryOptions { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
         let limit_bytes = self.options.memory.limit_mib << 20;
         let backlog_max = if limit_bytes == 0 { BACKLOG_MAX } else { limit_bytes / 16 };
         let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
@@ -72,7 +72,7 @@ impl DatabaseOpener<'_> {
 }
 
 /// Returns what happens at a memory limit.
-pub(crate) fn when_full(options: &Options) -> WhenFull {
+pub(crate) fn when_full(options: &ServerOptions) -> WhenFull {
     if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
 }
 

@@ -8,7 +8,7 @@
 //! operation that comes to an end. What does not go through a [`Disk`] (the tree's own file) is not seen, and has the time of one
 //! operation.
 
-use crate::handle::{Handle, Stopping};
+use crate::handle::{ServerHandle, Stopping};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -139,7 +139,7 @@ impl File for WatchedFile {
 
 /// How long a server that stops waits for its disk.
 pub(crate) struct Patience<'s> {
-    handle: &'s Handle,
+    handle: &'s ServerHandle,
     pulse: &'s Pulse,
     begun: Instant,
     /// The disk's answers so far, and since when there have been no more.
@@ -149,12 +149,12 @@ pub(crate) struct Patience<'s> {
 }
 
 impl<'s> Patience<'s> {
-    pub(crate) fn new(handle: &'s Handle, pulse: &'s Pulse) -> Patience<'s> {
+    pub(crate) fn new(handle: &'s ServerHandle, pulse: &'s Pulse) -> Patience<'s> {
         pulse.feel();
         Patience::from(handle, pulse, Instant::now())
     }
 
-    fn from(handle: &'s Handle, pulse: &'s Pulse, now: Instant) -> Patience<'s> {
+    fn from(handle: &'s ServerHandle, pulse: &'s Pulse, now: Instant) -> Patience<'s> {
         let heard = Cell::new((pulse.answers.load(Ordering::Relaxed), now));
         Patience { handle, pulse, begun: now, heard, has_been_tried: false }
     }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
-        let (handle, pulse, began) = (Handle::new(), Pulse::default(), Instant::now());
+        let (handle, pulse, began) = (ServerHandle::new(), Pulse::default(), Instant::now());
         let patience = Patience::from(&handle, &pulse, began);
         pulse.feel();
         let at = |long: Duration, parts: u32| began + long * parts / 10;
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_answers_for_ever_is_given_up_some_time() {
-        let (handle, pulse, began) = (Handle::new(), Pulse::default(), Instant::now());
+        let (handle, pulse, began) = (ServerHandle::new(), Pulse::default(), Instant::now());
         let mut patience = Patience::from(&handle, &pulse, began);
         patience.has_been_tried = true;
         pulse.feel();

@@ -1,6 +1,6 @@
 //! A database as all threads of a server know it: its name, its records, the state of its files, and the state that was last logged.
 
-use crate::options::DataPlace;
+use crate::options::DataDirectoryOptions;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use todana::update_log::DurabilityHealth;
@@ -11,7 +11,7 @@ use todana_core::{CheckpointedEngine, Error, ErrorKind, LONG_VALUE_LEN};
 pub(crate) struct Served {
     pub(crate) name: Name,
     pub(crate) database: Arc<Database>,
-    pub(crate) data: Option<DataPlace>,
+    pub(crate) data: Option<DataDirectoryOptions>,
     /// The engine has memory into which long values are received.
     pub(crate) has_buffers: bool,
     /// Held while a command of `synchronize` has an image of the database, because two images would have one name.
@@ -28,7 +28,7 @@ struct LoggedState {
 }
 
 impl Served {
-    pub(crate) fn new(owner: &OpenDatabase, data: Option<DataPlace>) -> Served {
+    pub(crate) fn new(owner: &OpenDatabase, data: Option<DataDirectoryOptions>) -> Served {
         let (name, database) = (owner.name().clone(), Arc::clone(owner.database()));
         // A buffer takes no memory before it is filled.
         let buffer = database.engine().buffer(LONG_VALUE_LEN);

@@ -1,6 +1,6 @@
 //! Into how many shards an engine in memory is divided.
 
-use crate::options::Options;
+use crate::options::ServerOptions;
 
 /// Beyond so many shards, threads do not meet in one more rarely.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
@@ -12,7 +12,7 @@ const SHARDS_MAX: u64 = 4096;
 
 /// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
 /// fewer could not address all the memory. Without a limit that is the machine's.
-pub(crate) fn count(options: &Options, machine_bytes: u64) -> usize {
+pub(crate) fn count(options: &ServerOptions, machine_bytes: u64) -> usize {
     let by_threads = (options.limits.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
     let (by_memory, bytes) = match options.memory.limit_mib {
         0 => (by_threads, machine_bytes),
@@ -31,10 +31,10 @@ mod tests {
 
     fn shards_of(threads: usize, memory_limit_mib: u64, machine_bytes: u64) -> usize {
         count(
-            &Options {
+            &ServerOptions {
                 memory: MemoryOptions { limit_mib: memory_limit_mib, ..MemoryOptions::default() },
                 limits: LimitOptions { threads, ..LimitOptions::default() },
-                ..Options::default()
+                ..ServerOptions::default()
             },
             machine_bytes,
         )

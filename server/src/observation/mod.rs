@@ -19,7 +19,7 @@ use crate::observation::observers::EventObservers;
 use crate::observation::prefixes::PrefixStatistics;
 use crate::observation::request_log::{RequestLog, RequestLogEntry};
 use crate::observation::watchers::WatcherTable;
-use crate::options::Options;
+use crate::options::ServerOptions;
 use crate::session::memcached::crawler::Crawler;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ pub(crate) struct Observation {
 
 impl Observation {
     pub(crate) fn new(
-        options: &Options,
+        options: &ServerOptions,
         clock: &Arc<CachedClock>,
         observers: Arc<EventObservers>,
         connection_table: ConnectionTable,
@@ -69,7 +69,7 @@ impl Observation {
     }
 
     /// Creates the observers of requests, who count and watch as the options say.
-    pub(crate) fn observers(options: &Options, clock: &Arc<CachedClock>) -> Arc<EventObservers> {
+    pub(crate) fn observers(options: &ServerOptions, clock: &Arc<CachedClock>) -> Arc<EventObservers> {
         let observers = EventObservers::new(
             WatcherTable::new(options.observation.watcher_buffer_bytes),
             PrefixStatistics::new(options.observation.prefix_delimiter.unwrap_or(b':')),

@@ -2,7 +2,7 @@
 
 use super::OptionsError;
 use crate::databases::snapshots::SnapshotOptions;
-use crate::replica::Replication;
+use crate::replica::ReplicationOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
@@ -16,15 +16,15 @@ pub struct DatabaseOptions {
     /// What keeps the records of the first database, the one that memcached's protocols use; `None` is `mem:hash`.
     pub database: Option<Name>,
     /// Where the data of the first database is kept; `None`: it is gone with the process, or lies in files of its engine's own.
-    pub data: Option<DataPlace>,
+    pub data: Option<DataDirectoryOptions>,
     /// More databases.
-    pub further: Vec<Further>,
+    pub further: Vec<DatabaseSpec>,
     /// When a write counts as made where an engine keeps it in files of its own.
     pub sync: SyncPolicy,
     /// Snapshots of databases in memory, as Kyoto Tycoon makes them; `None`: none.
     pub snapshots: Option<SnapshotOptions>,
     /// Which changes are born here, and which master is followed.
-    pub replication: Replication,
+    pub replication: ReplicationOptions,
     /// Databases in memory store nothing: what is written is logged for replicas, and gone.
     pub stores_nothing: bool,
 }
@@ -37,7 +37,7 @@ impl Default for DatabaseOptions {
             further: Vec::new(),
             sync: LogOptions::default().sync,
             snapshots: None,
-            replication: Replication::default(),
+            replication: ReplicationOptions::default(),
             stores_nothing: false,
         }
     }
@@ -45,16 +45,16 @@ impl Default for DatabaseOptions {
 
 /// A database besides the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Further {
+pub struct DatabaseSpec {
     /// What keeps its records.
     pub name: Name,
     /// Where its data is kept, as in [`DatabaseOptions::data`].
-    pub data: Option<DataPlace>,
+    pub data: Option<DataDirectoryOptions>,
 }
 
 /// Where and how data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataPlace {
+pub struct DataDirectoryOptions {
     /// The data directory; it is made if it is not there.
     pub directory: PathBuf,
     /// When a write counts as made.
@@ -69,25 +69,33 @@ pub struct DataPlace {
     pub is_for_replicas: bool,
 }
 
-impl DataPlace {
+impl DataDirectoryOptions {
     /// Returns what the directory is for.
     pub(crate) fn purpose(&self) -> DataPurpose {
         if self.is_for_replicas { DataPurpose::Replicas } else { DataPurpose::Records }
     }
 
     /// A directory that is kept as usual.
-    pub fn new(directory: PathBuf, sync: SyncPolicy) -> DataPlace {
+    pub fn new(directory: PathBuf, sync: SyncPolicy) -> DataDirectoryOptions {
         let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
         let checkpoints = CheckpointOptions::default();
-        DataPlace { directory, sync, segment_len, segment_age, checkpoints, is_for_replicas: false }
+        DataDirectoryOptions {
+            directory,
+            sync,
+            segment_len,
+            segment_age,
+            checkpoints,
+            is_for_replicas: false,
+        }
     }
 }
 
 impl DatabaseOptions {
     /// The databases in their order, and where the data of each is kept.
-    pub fn all(&self) -> Vec<Further> {
+    pub fn all(&self) -> Vec<DatabaseSpec> {
         let default = || Name::parse("mem:hash").expect("it is the plain name of a kind");
-        let first = Further { name: self.database.clone().unwrap_or_else(default), data: self.data.clone() };
+        let first =
+            DatabaseSpec { name: self.database.clone().unwrap_or_else(default), data: self.data.clone() };
         std::iter::once(first).chain(self.further.iter().cloned()).collect()
     }
 
@@ -100,7 +108,7 @@ impl DatabaseOptions {
             return wrong(error.to_string());
         }
         let when_full = if refuses { WhenFull::Refuse } else { WhenFull::Evict };
-        for Further { name, data } in &databases {
+        for DatabaseSpec { name, data } in &databases {
             let directory = data.as_ref().map(|place| (&*place.directory, place.purpose()));
             name.check(directory, when_full).map_err(|error| OptionsError(error.to_string()))?;
             if name.kind.storage() == Storage::FilesAndLog && data.is_none() {

@@ -9,8 +9,8 @@ use todana::Kind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KyotoOptions {
     /// Where Kyoto Tycoon's protocols are spoken.
-    pub spoken: Kyoto,
-    /// With [`Kyoto::Only`]: at addresses with `proto[...]:` memcached is spoken as Kyoto Tycoon's plug-in does.
+    pub spoken: KyotoMode,
+    /// With [`KyotoMode::Only`]: at addresses with `proto[...]:` memcached is spoken as Kyoto Tycoon's plug-in does.
     pub plugin: Option<CompatiblePort>,
     /// Kyoto Tycoon's clients may change nothing.
     pub read_only: bool,
@@ -31,7 +31,7 @@ pub struct KyotoOptions {
 impl Default for KyotoOptions {
     fn default() -> Self {
         KyotoOptions {
-            spoken: Kyoto::Off,
+            spoken: KyotoMode::Off,
             plugin: None,
             read_only: false,
             commands: None,
@@ -46,12 +46,12 @@ impl Default for KyotoOptions {
 
 /// Where Kyoto Tycoon's protocols are spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kyoto {
+pub enum KyotoMode {
     /// Nowhere: connections that begin with them are closed, as memcached does.
     #[default]
     Off,
     /// At memcached's ports, unless they are for one of its protocols alone; a connection's first bytes tell. Where clients have to
-    /// log in, whichever [`Authentication`](super::Authentication) it is, they do so with each HTTP request (`Basic`), and speak the binary protocol behind
+    /// log in, whichever [`AuthenticationMode`](super::Authentication) it is, they do so with each HTTP request (`Basic`), and speak the binary protocol behind
     /// such a one.
     Beside,
     /// Nothing else is spoken, but at addresses that say what by `proto[...]:`.

@@ -8,19 +8,19 @@ mod memory;
 mod observation;
 mod protocols;
 
-pub use databases::{DataPlace, DatabaseOptions, Further};
-pub use kyoto::{CompatiblePort, Kyoto, KyotoOptions};
+pub use databases::{DataDirectoryOptions, DatabaseOptions, DatabaseSpec};
+pub use kyoto::{CompatiblePort, KyotoMode, KyotoOptions};
 pub use limits::LimitOptions;
 pub use listen::ListenOptions;
 pub use memory::MemoryOptions;
 pub use observation::{AdminOptions, ObservationOptions};
-pub use protocols::{Authentication, ProtocolOptions};
+pub use protocols::{AuthenticationMode, ProtocolOptions};
 
 use std::fmt;
 
 /// What a server can be told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ServerOptions {
     /// Where clients connect.
     pub listen: ListenOptions,
     /// How much memory is used.
@@ -47,11 +47,11 @@ impl fmt::Display for OptionsError {
 
 impl std::error::Error for OptionsError {}
 
-impl Options {
+impl ServerOptions {
     /// Checks each part, and then what cannot be seen from one part alone.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
-        let Options { listen, memory, protocols, databases, limits, .. } = self;
+        let ServerOptions { listen, memory, protocols, databases, limits, .. } = self;
         let kyoto = &protocols.kyoto;
         databases.validate(memory.refuse_when_full, kyoto.has_queues())?;
         kyoto.validate(databases.all()[0].name.kind)?;
@@ -63,11 +63,11 @@ impl Options {
         listen.validate()?;
         let authentication = &protocols.authentication;
         if listen.udp_port.is_some()
-            && matches!(authentication, Authentication::Text(_) | Authentication::Passwords(_))
+            && matches!(authentication, AuthenticationMode::Text(_) | AuthenticationMode::Passwords(_))
         {
             return wrong("nobody can log in over UDP: give either -U or -Y or -S");
         }
-        if kyoto.plugin.is_some() && *authentication != Authentication::None {
+        if kyoto.plugin.is_some() && *authentication != AuthenticationMode::None {
             return wrong(
                 "nobody can log in at the port of Kyoto Tycoon's plug-in: give either it or logins",
             );
@@ -83,68 +83,68 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid() {
-        assert_eq!(Options::default().validate(), Ok(()));
+        assert_eq!(ServerOptions::default().validate(), Ok(()));
     }
 
     #[test]
     fn impossible_values_are_refused_with_their_option() {
-        let logins = Authentication::Text("users".into());
-        let cases: [(&str, Options); 8] = [
+        let logins = AuthenticationMode::Text("users".into());
+        let cases: [(&str, ServerOptions); 8] = [
             (
                 "-U",
-                Options {
+                ServerOptions {
                     listen: ListenOptions { udp_port: Some(1), ..ListenOptions::default() },
                     protocols: ProtocolOptions { authentication: logins, ..ProtocolOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "--udp-reply-max",
-                Options {
+                ServerOptions {
                     listen: ListenOptions { udp_reply_max: 1 << 27, ..ListenOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-t",
-                Options {
+                ServerOptions {
                     limits: LimitOptions { threads: 0, ..LimitOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-c",
-                Options {
+                ServerOptions {
                     limits: LimitOptions { connections_max: 0, ..LimitOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-I",
-                Options {
+                ServerOptions {
                     limits: LimitOptions { item_size_max: 1000, ..LimitOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-I",
-                Options {
+                ServerOptions {
                     limits: LimitOptions { item_size_max: 40 << 20, ..LimitOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-m",
-                Options {
+                ServerOptions {
                     memory: MemoryOptions { limit_mib: 3, ..MemoryOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
             (
                 "-R",
-                Options {
+                ServerOptions {
                     limits: LimitOptions { requests_per_event: 0, ..LimitOptions::default() },
-                    ..Options::default()
+                    ..ServerOptions::default()
                 },
             ),
         ];
@@ -164,9 +164,9 @@ mod tests {
         ];
         for (name, is_done) in names {
             let name = Name::parse(name).unwrap();
-            let options = Options {
+            let options = ServerOptions {
                 databases: DatabaseOptions { database: Some(name), ..DatabaseOptions::default() },
-                ..Options::default()
+                ..ServerOptions::default()
             };
             assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.databases.database);
         }

@@ -17,7 +17,7 @@ pub struct ProtocolOptions {
     /// Shown as `cas_enabled` by `stats settings`, and no more: an unused CAS id takes no memory here.
     pub cas_enabled: bool,
     /// How clients say who they are.
-    pub authentication: Authentication,
+    pub authentication: AuthenticationMode,
     /// Host names by which browsers may ask, of Kyoto Tycoon's protocols and of the admin pages, besides addresses and
     /// `localhost`; if there are any, nobody may by another name.
     pub http_hosts: Vec<String>,
@@ -32,7 +32,7 @@ impl Default for ProtocolOptions {
             negative_is_sliding: false,
             debug_commands: false,
             cas_enabled: true,
-            authentication: Authentication::None,
+            authentication: AuthenticationMode::None,
             http_hosts: Vec::new(),
             kyoto: KyotoOptions::default(),
         }
@@ -41,7 +41,7 @@ impl Default for ProtocolOptions {
 
 /// How clients say who they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Authentication {
+pub enum AuthenticationMode {
     /// They do not: whoever can connect is served.
     #[default]
     None,

@@ -12,15 +12,15 @@
 //!
 //! What the time stamps of our own log are, `todana::replication` knows; the bytes, `todana_protocol::kyoto::replication`.
 
-mod connected;
-mod link;
-mod master;
+mod connected_replica;
+mod master_link;
 mod options;
-mod outgoing;
+mod outgoing_changes;
 mod position;
-mod wire;
+mod replica_stream;
+mod replica_table;
 
-pub(crate) use connected::ConnectedReplica;
-pub(crate) use link::{Link, Standing};
-pub(crate) use master::Replicas;
-pub use options::{MasterAddress, Replication};
+pub(crate) use connected_replica::ConnectedReplica;
+pub(crate) use master_link::{FollowState, MasterLink};
+pub use options::{MasterAddress, ReplicationOptions};
+pub(crate) use replica_table::ReplicaTable;

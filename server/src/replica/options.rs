@@ -14,7 +14,7 @@ pub struct MasterAddress {
 
 /// What a server is told of replication as Kyoto Tycoon does it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replication {
+pub struct ReplicationOptions {
     /// What changes that are born here are told by; different at each server that changes reach.
     pub server_id: u16,
     /// Whom to follow; `None`: nobody, until a client says so.
@@ -26,8 +26,13 @@ pub struct Replication {
     pub interval: Duration,
 }
 
-impl Default for Replication {
+impl Default for ReplicationOptions {
     fn default() -> Self {
-        Replication { server_id: 1, master: None, position_file: None, interval: Duration::from_millis(40) }
+        ReplicationOptions {
+            server_id: 1,
+            master: None,
+            position_file: None,
+            interval: Duration::from_millis(40),
+        }
     }
 }

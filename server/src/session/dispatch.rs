@@ -9,7 +9,7 @@ use super::wake::Wake;
 use super::{AnySession, Next, Retained, Session, Step, Turn};
 use crate::databases::awaits::Changes;
 use crate::observation::connection_table::ConnectionState;
-use crate::options::Kyoto;
+use crate::options::KyotoMode;
 use crate::shared::Shared;
 use crate::transport::output::Output;
 use todana_core::RefusalReason;
@@ -83,8 +83,8 @@ impl AnySession {
     pub(crate) fn new(shared: &Shared, of_listener: Option<Choice>) -> AnySession {
         let memcached = || MemcachedSession::new(shared.choice(of_listener));
         match shared.options.protocols.kyoto.spoken {
-            Kyoto::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
-            Kyoto::Only => AnySession::Kyoto(Box::default()),
+            KyotoMode::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
+            KyotoMode::Only => AnySession::Kyoto(Box::default()),
             _ if shared.speaks_kyoto(of_listener) => AnySession::Undetected(memcached()),
             _ => AnySession::Memcached(memcached()),
         }

@@ -39,7 +39,9 @@ impl Session for EchoSession {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Kyoto, KyotoOptions, ListenOptions, MemoryOptions, Options, ProtocolOptions, Server};
+    use crate::{
+        KyotoMode, KyotoOptions, ListenOptions, MemoryOptions, ProtocolOptions, Server, ServerOptions,
+    };
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream};
     use std::time::Duration;
@@ -48,14 +50,14 @@ mod tests {
 
     #[test]
     fn new_dialect_is_detected_and_served_beside_the_others() {
-        let options = Options {
+        let options = ServerOptions {
             listen: ListenOptions { port: 0, ..ListenOptions::default() },
             memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
             protocols: ProtocolOptions {
-                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..KyotoOptions::default() },
+                kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..KyotoOptions::default() },
                 ..ProtocolOptions::default()
             },
-            ..Options::default()
+            ..ServerOptions::default()
         };
         let server = Server::bind(options).unwrap();
         let (address, handle) = (server.tcp_addresses()[0], server.handle());

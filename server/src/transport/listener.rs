@@ -1,6 +1,6 @@
 //! Listening sockets and the streams that come out of them.
 
-use crate::options::Options;
+use crate::options::ServerOptions;
 use crate::transport::addresses::{Place, PlaceTls, Speech, places};
 use crate::transport::tls::{Ask, Tls, TlsStream};
 use mio::event::Source;
@@ -179,7 +179,7 @@ fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
 
 impl Listener {
     /// Opens all listeners that the options ask for. A Unix socket never speaks TLS: nobody can listen in on it.
-    pub(crate) fn open(options: &Options, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
+    pub(crate) fn open(options: &ServerOptions, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
         if let Some(path) = &options.listen.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
@@ -197,7 +197,7 @@ impl Listener {
         )
     }
 
-    fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
+    fn open_tcp(address: SocketAddr, options: &ServerOptions) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -210,7 +210,7 @@ impl Listener {
         Ok(TcpListener::from_std(socket.into()))
     }
 
-    fn open_unix(path: &Path, options: &Options) -> io::Result<Listener> {
+    fn open_unix(path: &Path, options: &ServerOptions) -> io::Result<Listener> {
         let what = format!("cannot listen on {}", path.display());
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if metadata.file_type().is_socket() => {

@@ -8,13 +8,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana::Name;
 use todana_server::{
-    AdminOptions, Kyoto, KyotoOptions, LimitOptions, ObservationOptions, Options, ProtocolOptions,
+    AdminOptions, KyotoMode, KyotoOptions, LimitOptions, ObservationOptions, ProtocolOptions, ServerOptions,
 };
 
-pub(crate) fn kyoto() -> Options {
-    Options {
+pub(crate) fn kyoto() -> ServerOptions {
+    ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         limits: LimitOptions { threads: 1, ..options().limits },
@@ -77,8 +77,8 @@ pub(crate) fn page(server: &Running, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
-pub(crate) fn watched() -> Options {
-    Options {
+pub(crate) fn watched() -> ServerOptions {
+    ServerOptions {
         observation: ObservationOptions {
             admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }),
             ..kyoto().observation

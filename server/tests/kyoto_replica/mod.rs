@@ -18,16 +18,16 @@ use todana_protocol::kyoto::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
 use todana_server::{
-    DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, MasterAddress, Options, ProtocolOptions,
-    Replication,
+    DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, MasterAddress,
+    ProtocolOptions, ReplicationOptions, ServerOptions,
 };
 
-pub(crate) fn kept(directory: &Path, server_id: u16) -> Options {
-    let data = Some(DataPlace::new(directory.into(), SyncPolicy::Always));
-    let replication = Replication { server_id, ..Replication::default() };
-    Options {
+pub(crate) fn kept(directory: &Path, server_id: u16) -> ServerOptions {
+    let data = Some(DataDirectoryOptions::new(directory.into(), SyncPolicy::Always));
+    let replication = ReplicationOptions { server_id, ..ReplicationOptions::default() };
+    ServerOptions {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
             ..options().protocols
         },
         databases: DatabaseOptions { data, replication, ..options().databases },
@@ -36,14 +36,14 @@ pub(crate) fn kept(directory: &Path, server_id: u16) -> Options {
     }
 }
 
-pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) -> Options {
-    let replication = Replication {
+pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) -> ServerOptions {
+    let replication = ReplicationOptions {
         server_id,
         master: Some(MasterAddress { host: master.ip().to_string(), port: master.port() }),
         position_file: Some(directory.join("position")),
-        ..Replication::default()
+        ..ReplicationOptions::default()
     };
-    Options {
+    ServerOptions {
         databases: DatabaseOptions { replication, ..kept(&directory.join("data"), server_id).databases },
         ..kept(&directory.join("data"), server_id)
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::update_log::SyncPolicy;
 use todana_server::{
-    DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MasterAddress, Name,
-    Options, ProtocolOptions, Replication, Server,
+    DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, ListenOptions,
+    MasterAddress, Name, ProtocolOptions, ReplicationOptions, Server, ServerOptions,
 };
 
 /// Values, and the seconds when they expire, by key.
@@ -43,22 +43,26 @@ impl Site {
         self.folder.path().join("position")
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> ServerOptions {
         // Synced by replicas' rounds alone, nearly: a loss of power takes much with it.
-        let mut data = DataPlace::new("/data".into(), SyncPolicy::Every(Duration::from_secs(2)));
+        let mut data = DataDirectoryOptions::new("/data".into(), SyncPolicy::Every(Duration::from_secs(2)));
         data.segment_len = 256 << 10;
         data.checkpoints.log_kept_len = 1 << 30;
         data.is_for_replicas = self.engine == HASH;
         let master = self.master.map(|to| MasterAddress { host: to.ip().to_string(), port: to.port() });
         let position_file = Some(self.position_file());
-        let replication =
-            Replication { server_id: self.number, master, position_file, interval: Duration::from_millis(1) };
+        let replication = ReplicationOptions {
+            server_id: self.number,
+            master,
+            position_file,
+            interval: Duration::from_millis(1),
+        };
         let database = Name::parse(self.engine).ok();
         let data = Some(data);
-        Options {
+        ServerOptions {
             listen: ListenOptions { port: 0, ..options().listen },
             protocols: ProtocolOptions {
-                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+                kyoto: KyotoOptions { spoken: KyotoMode::Beside, ..options().protocols.kyoto },
                 ..options().protocols
             },
             databases: DatabaseOptions { database, data, replication, ..options().databases },

@@ -9,21 +9,24 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::disk::Disk;
-use todana_server::{Handle, ListenOptions, MemoryOptions, Options, Server};
+use todana_server::{ListenOptions, MemoryOptions, Server, ServerHandle, ServerOptions};
 
 /// Long enough for any machine: it only ends what would hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The default options without a memory limit: the limit is on the whole process, and other tests run in it.
-pub(crate) fn options() -> Options {
-    Options { memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() }, ..Options::default() }
+pub(crate) fn options() -> ServerOptions {
+    ServerOptions {
+        memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },
+        ..ServerOptions::default()
+    }
 }
 
 pub(crate) struct Running {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) admin_addresses: Vec<SocketAddr>,
     pub(crate) udp_addresses: Vec<SocketAddr>,
-    pub(crate) handle: Handle,
+    pub(crate) handle: ServerHandle,
     /// Makes it read its files again.
     pub(crate) reload: Box<dyn Fn()>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
@@ -31,15 +34,16 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts a server on a port that the system chooses.
-    pub(crate) fn start(options: Options) -> Running {
+    pub(crate) fn start(options: ServerOptions) -> Running {
         Running::of(
-            Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap(),
+            Server::bind(ServerOptions { listen: ListenOptions { port: 0, ..options.listen }, ..options })
+                .unwrap(),
         )
     }
 
     /// The same with its data on this disk.
-    pub(crate) fn start_from(options: Options, disk: Arc<dyn Disk>) -> Running {
-        let options = Options { listen: ListenOptions { port: 0, ..options.listen }, ..options };
+    pub(crate) fn start_from(options: ServerOptions, disk: Arc<dyn Disk>) -> Running {
+        let options = ServerOptions { listen: ListenOptions { port: 0, ..options.listen }, ..options };
         let mut server = Server::bind_on(options, None, disk).unwrap();
         server.load(&mut |_| ()).unwrap();
         Running::of(server)

@@ -467,7 +467,7 @@ impl Making<'_> {
             Some(_) => as_of_second(self.shared.clock.now().0.saturating_sub(2)),
             // Of the master's log: there is no other, and whoever begins with this has to have it go on from there.
             None if replication.master.is_some() || replication.position_file.is_some() => {
-                self.shared.link.standing().timestamp
+                self.shared.master_link.follow_state().timestamp
             }
             None => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -17,7 +17,7 @@ mod http;
 mod metrics;
 mod pages;
 
-use crate::options::{AdminOptions, ListenOptions, Options};
+use crate::options::{AdminOptions, ListenOptions, ServerOptions};
 use crate::shared::Shared;
 use crate::transport::listener::{Listener, Stream};
 use connection::{AdminConnection, ConnectionFate};
@@ -107,14 +107,14 @@ impl AdminListener {
     }
 
     fn listen(options: &AdminOptions) -> io::Result<AdminListener> {
-        let options = Options {
+        let options = ServerOptions {
             listen: ListenOptions {
                 addresses: options.listen.clone(),
                 port: options.port,
                 backlog: BACKLOG,
                 ..ListenOptions::default()
             },
-            ..Options::default()
+            ..ServerOptions::default()
         };
         // Refuses addresses that ask for TLS.
         options.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;

@@ -1,7 +1,7 @@
 //! What the rows about the whole server read: counters that are summed once for an answer, so that its figures agree.
 
 use crate::observation::counters::CounterSums;
-use crate::replica::Standing;
+use crate::replica::FollowState;
 use crate::session::kyoto;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct ServerReadings {
     pub(super) log: Option<(u64, u64)>,
     /// The data directory, where there is a log.
     pub(super) directory: Option<Arc<DataDirectory>>,
-    pub(super) standing: Standing,
+    pub(super) follow_state: FollowState,
 }
 
 impl ServerReadings {
@@ -50,7 +50,7 @@ impl ServerReadings {
             engine: primary.database.engine().status(),
             log,
             directory: log.and_then(|_| shared.persistence.exports.directory(0)),
-            standing: shared.link.standing(),
+            follow_state: shared.master_link.follow_state(),
         }
     }
 }

@@ -139,27 +139,27 @@ table! { REPLICATION, "Replication",
     "A server that follows a master has the rows about a master, one whose update log can be followed has\n\
      `todana_replicas` and `todana_replica_flags_lost` ([replication](replication.md)).", |s, r: ServerReadings|
     "todana_replica_connected", _, "todana_replica_connected", Gauge,
-        "1 while the master is followed, 0 while it cannot be reached." => of_master(r, || s.link.is_connected());
+        "1 while the master is followed, 0 while it cannot be reached." => of_master(r, || s.master_link.is_connected());
     "todana_replica_master", _, "todana_replica_master_info{master}", Gauge, "The master that is followed, HOST:PORT." =>
-        r.standing.master.as_ref().map(|master| format!("{}:{}", master.host, master.port));
+        r.follow_state.master.as_ref().map(|master| format!("{}:{}", master.host, master.port));
     "todana_replica_delay_seconds", _, "todana_replica_delay_seconds", Gauge,
         "Seconds since this server last had all that its master had; before the first time, how old its position is." =>
-        of_master(r, || s.link.delay(s.clock.now().0, s.observation.started.elapsed()));
+        of_master(r, || s.master_link.delay(s.clock.now().0, s.observation.started.elapsed()));
     "todana_replica_position", "repl_timestamp", "todana_replica_position", Gauge,
-        "The position in the master's log: nanoseconds, Unix time." => of_master(r, || r.standing.timestamp);
-    _, "repl_master_host", _, Gauge, "Where the master is." => r.standing.master.as_ref().map(|master| &*master.host);
-    _, "repl_master_port", _, Gauge, "Its port." => r.standing.master.as_ref().map(|master| master.port);
-    _, "repl_interval", _, Gauge, "Seconds between two requests for its changes." => of_master(r, || r.standing.interval);
+        "The position in the master's log: nanoseconds, Unix time." => of_master(r, || r.follow_state.timestamp);
+    _, "repl_master_host", _, Gauge, "Where the master is." => r.follow_state.master.as_ref().map(|master| &*master.host);
+    _, "repl_master_port", _, Gauge, "Its port." => r.follow_state.master.as_ref().map(|master| master.port);
+    _, "repl_interval", _, Gauge, "Seconds between two requests for its changes." => of_master(r, || r.follow_state.interval);
     _, "repl_delay", _, Gauge, "How old the position is, in seconds." =>
-        of_master(r, || process::unix_time().saturating_sub(Duration::from_nanos(r.standing.timestamp)));
-    "todana_replicas", _, "todana_replicas", Gauge, "Replicas that follow this server." =>
+        of_master(r, || process::unix_time().saturating_sub(Duration::from_nanos(r.follow_state.timestamp)));
+    "todana_replicas", _, "todana_replicas", Gauge, "ReplicaTable that follow this server." =>
         if_logged(s, || s.replicas.connected().len());
     "todana_replica_flags_lost", _, "todana_replica_flags_lost_total", Counter,
         "Records sent to replicas without their client flags." => if_logged(s, || s.replicas.flags_lost());
 }
 
 fn of_master<T: Into<MeasurementValue>>(r: &ServerReadings, value: impl FnOnce() -> T) -> Option<T> {
-    r.standing.master.as_ref().map(|_| value())
+    r.follow_state.master.as_ref().map(|_| value())
 }
 
 fn if_logged<T>(shared: &Shared, value: impl FnOnce() -> T) -> Option<T> {

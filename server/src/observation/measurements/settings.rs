@@ -1,7 +1,7 @@
 //! The options in force: `stats settings`.
 
 use super::{MeasurementValue, ServerReadings, table};
-use crate::options::Authentication;
+use crate::options::AuthenticationMode;
 use crate::shared::Shared;
 use crate::transport::tls::TlsOptions;
 use std::path::Path;
@@ -122,14 +122,14 @@ fn binding_protocol(choice: Choice) -> &'static str {
     }
 }
 
-fn has_sasl(authentication: &Authentication) -> bool {
-    matches!(authentication, Authentication::Sasl(_) | Authentication::Passwords(_))
+fn has_sasl(authentication: &AuthenticationMode) -> bool {
+    matches!(authentication, AuthenticationMode::Sasl(_) | AuthenticationMode::Passwords(_))
 }
 
-fn text_logins(authentication: &Authentication) -> String {
+fn text_logins(authentication: &AuthenticationMode) -> String {
     match authentication {
         // Each statistic is one line of three words.
-        Authentication::Text(path) | Authentication::Passwords(path) => {
+        AuthenticationMode::Text(path) | AuthenticationMode::Passwords(path) => {
             path.display().to_string().replace(char::is_whitespace, "?")
         }
         _ => "no".to_string(),

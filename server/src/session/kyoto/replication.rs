@@ -52,7 +52,7 @@ impl Scope {
         let timestamp = call.moment(b"ts").map(|moment| self.stamp(moment));
         let interval = call.integer(b"iv").and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
         self.counters().misc.add(1);
-        self.shared.link.tune(|standing| {
+        self.shared.master_link.change(|standing| {
             standing.master = host.map(|host| MasterAddress { host: host.into(), port });
             standing.timestamp = timestamp.unwrap_or(standing.timestamp);
             standing.interval = interval.unwrap_or(standing.interval);

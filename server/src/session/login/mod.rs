@@ -23,7 +23,7 @@ mod verifier;
 
 pub(crate) use basic::{Basic, Passage};
 
-use crate::options::Authentication;
+use crate::options::AuthenticationMode;
 use crate::session::wake::{Ticket, Waits};
 use current::Current;
 use passwords::{Glance, Passwords};
@@ -115,17 +115,17 @@ impl Login {
 
 impl Logins {
     /// Reads the file of users, if there is one.
-    pub(crate) fn open(authentication: &Authentication) -> io::Result<Logins> {
+    pub(crate) fn open(authentication: &AuthenticationMode) -> io::Result<Logins> {
         let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         Ok(match authentication {
-            Authentication::None => Logins::Off,
-            Authentication::Sasl(path) | Authentication::Passwords(path) => {
+            AuthenticationMode::None => Logins::Off,
+            AuthenticationMode::Sasl(path) | AuthenticationMode::Passwords(path) => {
                 let passwords = Current::new(Passwords::read(path).map_err(wrong)?);
-                let takes_tokens = matches!(authentication, Authentication::Passwords(_));
+                let takes_tokens = matches!(authentication, AuthenticationMode::Passwords(_));
                 let (path, verifier) = (path.clone(), Verifier::default());
                 Logins::Sasl(Box::new(Sasl { path, passwords, takes_tokens, verifier }))
             }
-            Authentication::Text(path) => {
+            AuthenticationMode::Text(path) => {
                 let tokens = Current::new(Tokens::read(path).map_err(wrong)?);
                 Logins::Text { path: path.clone(), tokens }
             }

@@ -1,6 +1,6 @@
 //! The sockets that datagrams come from.
 
-use crate::options::Options;
+use crate::options::ServerOptions;
 use crate::transport::addresses::places;
 use crate::transport::listener::{Transport, open_each};
 use mio::net::UdpSocket;
@@ -21,7 +21,7 @@ pub(crate) struct Socket {
 impl Socket {
     /// Opens all that the options ask for: one for each address that TCP listens on. A port that stands with an address
     /// counts for both.
-    pub(crate) fn open(options: &Options) -> io::Result<Vec<Socket>> {
+    pub(crate) fn open(options: &ServerOptions) -> io::Result<Vec<Socket>> {
         match options.listen.udp_port {
             Some(port) if options.listen.unix_socket.is_none() => {
                 open_each(places(&options.listen.addresses, port)?, Transport::Udp, |address, speech| {

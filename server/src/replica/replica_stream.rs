@@ -15,7 +15,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const BUFFER: usize = 20 << 10;
 
 /// See the module.
-pub(super) struct Wire {
+pub(super) struct ReplicaStream {
     stream: Stream,
     poll: Poll,
     events: Events,
@@ -25,12 +25,16 @@ pub(super) struct Wire {
     patience: Duration,
 }
 
-impl Wire {
-    pub(super) fn new(mut stream: Stream, shared: Arc<Shared>, patience: Duration) -> io::Result<Wire> {
+impl ReplicaStream {
+    pub(super) fn new(
+        mut stream: Stream,
+        shared: Arc<Shared>,
+        patience: Duration,
+    ) -> io::Result<ReplicaStream> {
         let poll = Poll::new()?;
         stream.register(poll.registry(), Token(0))?;
         let (events, buffer) = (Events::with_capacity(8), vec![0; BUFFER]);
-        Ok(Wire { stream, poll, events, buffer, shared, patience })
+        Ok(ReplicaStream { stream, poll, events, buffer, shared, patience })
     }
 
     /// Writes all of it.

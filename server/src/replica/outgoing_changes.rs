@@ -1,7 +1,7 @@
-//! What a replica is sent: first all records, if the logs do not tell of them, then the changes of all databases by their time
+//! QueuedKind a replica is sent: first all records, if the logs do not tell of them, then the changes of all databases by their time
 //! stamps.
 //!
-//! Always true: nothing that is sent is newer than what is on this server's disk, so a crash leaves no replica ahead of it. What is
+//! Always true: nothing that is sent is newer than what is on this server's disk, so a crash leaves no replica ahead of it. QueuedKind is
 //! read from the log is on disk; what is read from memory (records of a scan, values that were touched) leaves once the log is
 //! synced up to its end as of after the read.
 
@@ -31,10 +31,10 @@ const SLACK: u64 = 3 * NANOS;
 const HELD_MAX: u64 = 4 << 30;
 
 /// Where all that is sent comes from.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingChanges {
     shared: Arc<Shared>,
     hello: Hello,
-    lines: Vec<Line>,
+    lines: Vec<DatabaseChanges>,
     /// Where the scan of a database stands; `None` behind the last one.
     scan: Option<(usize, Option<ScanPosition>)>,
     /// Before its records a database is cleared at the other end.
@@ -47,13 +47,13 @@ pub(super) struct Outgoing {
 }
 
 /// The changes of one database.
-struct Line {
+struct DatabaseChanges {
     number: usize,
     feed: ReplicationFeed,
     until: LogPosition,
     /// The round reaches further than the one before: what it reads has to be on disk first.
     has_more: bool,
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedChange>,
     /// Messages, and keys of retags, one behind the other, from `at` on.
     bytes: Vec<u8>,
     at: usize,
@@ -63,16 +63,16 @@ struct Line {
     flags_lost: u64,
 }
 
-/// What has been read of a log.
-struct Queued {
+/// QueuedKind has been read of a log.
+struct QueuedChange {
     stamp: u64,
     /// Of its bytes.
     len: usize,
-    what: What,
+    what: QueuedKind,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum QueuedKind {
     NotWanted,
     Message,
     /// The bytes are a key. The record is looked for only when it is its turn: many in a row may be large.
@@ -82,9 +82,9 @@ enum What {
     },
 }
 
-impl Outgoing {
+impl OutgoingChanges {
     /// All that this replica has not had. Fails with `Unavailable` if no database has a log, or one cannot be read.
-    pub(super) fn new(shared: &Arc<Shared>, hello: Hello) -> Result<Outgoing> {
+    pub(super) fn new(shared: &Arc<Shared>, hello: Hello) -> Result<OutgoingChanges> {
         let databases = shared.databases.len();
         let logged: Vec<_> = (0..databases)
             .filter(|&number| shared.databases[number].database.log().is_some())
@@ -103,7 +103,7 @@ impl Outgoing {
         for (number, directory) in &logged {
             let (feed, begins) = ReplicationFeed::open(directory, *number, databases, after)?;
             is_whole &= begins == FeedStart::Whole;
-            lines.push(Line::new(*number, feed));
+            lines.push(DatabaseChanges::new(*number, feed));
         }
         let now = first_of_second(shared.clock.now().0);
         if hello.timestamp > now.saturating_add(SLACK) && hello.timestamp < u64::MAX {
@@ -117,7 +117,7 @@ impl Outgoing {
         if !is_whole {
             // Whoever follows somebody may be one of a pair: then what the replica has and this server has not may be what it has made
             // itself.
-            let clears = shared.link.standing().master.is_none();
+            let clears = shared.master_link.follow_state().master.is_none();
             if clears {
                 tracing::warn!(
                     server_id = hello.server_id,
@@ -134,12 +134,15 @@ impl Outgoing {
             lines.clear();
             for (number, directory) in &logged {
                 let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
-                lines.push(Line::new(*number, ReplicationFeed::open_at(directory, *number, databases, end)?));
+                lines.push(DatabaseChanges::new(
+                    *number,
+                    ReplicationFeed::open_at(directory, *number, databases, end)?,
+                ));
             }
             // Lower than all that a log has: who is cut off before the end begins again.
             (scan, last) = (Some((0, None)), 0);
         }
-        Ok(Outgoing {
+        Ok(OutgoingChanges {
             shared: Arc::clone(shared),
             hello,
             lines,
@@ -157,7 +160,7 @@ impl Outgoing {
         let before = first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1);
         // All at once, so that they are of one time.
         let shared = &self.shared;
-        let log = |line: &Line| shared.databases[line.number].database.log();
+        let log = |line: &DatabaseChanges| shared.databases[line.number].database.log();
         for line in &mut self.lines {
             let end = log(line).map_or(line.until, |log| log.end());
             line.has_more = end > line.until || line.has_more;
@@ -284,10 +287,10 @@ fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(message);
 }
 
-impl Line {
-    fn new(number: usize, feed: ReplicationFeed) -> Line {
+impl DatabaseChanges {
+    fn new(number: usize, feed: ReplicationFeed) -> DatabaseChanges {
         let until = feed.position();
-        Line {
+        DatabaseChanges {
             number,
             feed,
             until,
@@ -316,10 +319,10 @@ impl Line {
                 let before = bytes.len();
                 let mut put = |change: Sent<'_>| {
                     Message { server_id, database: number, change }.put(bytes);
-                    What::Message
+                    QueuedKind::Message
                 };
                 let what = match change {
-                    _ if !hello.wants(server_id) => What::NotWanted,
+                    _ if !hello.wants(server_id) => QueuedKind::NotWanted,
                     LogChange::Put { key, record } => {
                         *flags_lost += u64::from(record.attributes.flags != 0);
                         put(Sent::Set { key, stored: stored(record, is_persistent) })
@@ -328,11 +331,11 @@ impl Line {
                     LogChange::Clear => put(Sent::Clear),
                     LogChange::Retag { key, attributes } => {
                         bytes.extend_from_slice(key);
-                        What::Retag { server_id, expiry: attributes.expiry }
+                        QueuedKind::Retag { server_id, expiry: attributes.expiry }
                     }
-                    _ => What::NotWanted,
+                    _ => QueuedKind::NotWanted,
                 };
-                queue.push_back(Queued { stamp, len: bytes.len() - before, what });
+                queue.push_back(QueuedChange { stamp, len: bytes.len() - before, what });
             })?;
         }
         Ok(())
@@ -353,12 +356,12 @@ impl Line {
         let bytes = &self.bytes[self.at..self.at + queued.len];
         self.at += queued.len;
         match queued.what {
-            What::NotWanted => Ok(false),
-            What::Message => {
+            QueuedKind::NotWanted => Ok(false),
+            QueuedKind::Message => {
                 put_raw_update(stamp, bytes, out);
                 Ok(true)
             }
-            What::Retag { server_id, expiry } => {
+            QueuedKind::Retag { server_id, expiry } => {
                 let served = &shared.databases[self.number];
                 let (database, is_persistent) = (self.number as u16, served.name.tuning.persistent);
                 let before = out.len();

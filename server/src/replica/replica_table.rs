@@ -1,8 +1,8 @@
 //! The replicas that follow this server: a thread for each, which its worker has given the connection to.
 
-use super::connected::ConnectedReplica;
-use super::outgoing::Outgoing;
-use super::wire::Wire;
+use super::connected_replica::ConnectedReplica;
+use super::outgoing_changes::OutgoingChanges;
+use super::replica_stream::ReplicaStream;
 use crate::shared::Shared;
 use crate::transport::listener::Stream;
 use std::io;
@@ -14,7 +14,7 @@ use todana::Clock;
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::replication::{put_accepted, put_caught_up, put_refused};
 
-/// Replicas at once.
+/// ReplicaTable at once.
 const REPLICAS_MAX: usize = 16;
 /// How long one may take to read, or to say that it has.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,13 +25,13 @@ const ACKNOWLEDGED: u8 = 0xB1;
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Replicas {
+pub(crate) struct ReplicaTable {
     served: Mutex<Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>>,
     /// Records that were sent without their client flags, since the start.
     flags_lost: AtomicU64,
 }
 
-impl Replicas {
+impl ReplicaTable {
     fn served(&self) -> MutexGuard<'_, Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,10 +93,10 @@ fn run(
     has_room: bool,
     replica: &ConnectedReplica,
 ) -> io::Result<()> {
-    let mut wire = Wire::new(stream, Arc::clone(&shared), PATIENCE)?;
+    let mut stream_out = ReplicaStream::new(stream, Arc::clone(&shared), PATIENCE)?;
     let mut out = Vec::new();
     let outgoing = match has_room {
-        true => Outgoing::new(&shared, hello).map_err(|error| error.to_string()),
+        true => OutgoingChanges::new(&shared, hello).map_err(|error| error.to_string()),
         false => Err("there are too many".into()),
     };
     let mut outgoing = match outgoing {
@@ -104,7 +104,7 @@ fn run(
         Err(why) => {
             tracing::warn!(server_id = hello.server_id, "a replica is refused: {why}");
             put_refused(&mut out);
-            return wire.send(&out);
+            return stream_out.send(&out);
         }
     };
     let own = shared.options.databases.replication.server_id;
@@ -116,9 +116,9 @@ fn run(
         );
     }
     put_accepted(&mut out);
-    wire.send(&out)?;
+    stream_out.send(&out)?;
     replica.accept();
-    while wire.goes_on() {
+    while stream_out.goes_on() {
         let began_at = Instant::now();
         let before = outgoing.begin_round().map_err(io::Error::other)?;
         loop {
@@ -136,13 +136,13 @@ fn run(
             if !goes_on {
                 break;
             }
-            wire.send(&out)?;
+            stream_out.send(&out)?;
         }
         out.clear();
         let position = outgoing.last(before);
         put_caught_up(position, &mut out);
-        wire.send(&out)?;
-        if wire.receive()? != ACKNOWLEDGED {
+        stream_out.send(&out)?;
+        if stream_out.receive()? != ACKNOWLEDGED {
             return Err(io::Error::other("it does not speak the protocol"));
         }
         replica.note_complete_round(position, began_at);

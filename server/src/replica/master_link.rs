@@ -28,7 +28,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// A master that says nothing for so long is none.
 const SILENCE: Duration = Duration::from_secs(60);
 /// The position is kept so often.
-const KEEP_EVERY: Duration = Duration::from_secs(1);
+const STORE_EVERY: Duration = Duration::from_secs(1);
 /// It is asked so often whether the server stops, or another master is wanted.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// No interval is longer: the master would take its replica for dead.
@@ -36,7 +36,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Whom this server follows, and how far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct FollowState {
     pub(crate) master: Option<MasterAddress>,
     pub(crate) timestamp: u64,
     pub(crate) interval: Duration,
@@ -46,8 +46,8 @@ pub(crate) struct Standing {
 
 /// Whom this server follows, for all threads.
 #[derive(Default)]
-pub(crate) struct Link {
-    standing: Mutex<Standing>,
+pub(crate) struct MasterLink {
+    state: Mutex<FollowState>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     is_connected: AtomicBool,
@@ -56,31 +56,31 @@ pub(crate) struct Link {
 }
 
 /// Why a master is not followed any further.
-enum Left {
+enum FollowError {
     /// The server stops, or another one is wanted.
-    Called,
+    Interrupted,
     Lost(String),
 }
 
-impl From<io::Error> for Left {
-    fn from(error: io::Error) -> Left {
-        Left::Lost(error.to_string())
+impl From<io::Error> for FollowError {
+    fn from(error: io::Error) -> FollowError {
+        FollowError::Lost(error.to_string())
     }
 }
 
-impl From<Error> for Left {
-    fn from(error: Error) -> Left {
-        Left::Lost(error.to_string())
+impl From<Error> for FollowError {
+    fn from(error: Error) -> FollowError {
+        FollowError::Lost(error.to_string())
     }
 }
 
-impl Link {
-    fn lock(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+impl MasterLink {
+    fn lock(&self) -> MutexGuard<'_, FollowState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where it stands.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn follow_state(&self) -> FollowState {
         self.lock().clone()
     }
 
@@ -100,18 +100,18 @@ impl Link {
         }
     }
 
-    fn note_all(&self, when: Option<Instant>) {
+    fn note_caught_up(&self, when: Option<Instant>) {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
     }
 
     /// Follows another master, or none, from now on.
-    pub(crate) fn tune(&self, change: impl FnOnce(&mut Standing)) {
-        let mut standing = self.lock();
-        let before = standing.master.clone();
-        change(&mut standing);
-        standing.version += 1;
-        if standing.master != before {
-            self.note_all(None);
+    pub(crate) fn change(&self, set: impl FnOnce(&mut FollowState)) {
+        let mut state = self.lock();
+        let before = state.master.clone();
+        set(&mut state);
+        state.version += 1;
+        if state.master != before {
+            self.note_caught_up(None);
         }
         self.changed.notify_all();
     }
@@ -128,8 +128,8 @@ impl Link {
                 0
             });
         let (master, interval) = (options.master.clone(), options.interval);
-        *self.lock() = Standing { master, timestamp, interval, version: 0 };
-        let follower = Follower::new(shared);
+        *self.lock() = FollowState { master, timestamp, interval, version: 0 };
+        let follower = MasterFollower::new(shared);
         let thread = std::thread::Builder::new().name("link".into()).spawn(move || follower.run())?;
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
@@ -144,54 +144,54 @@ impl Link {
     }
 }
 
-struct Follower {
+struct MasterFollower {
     shared: Arc<Shared>,
     worker_counters: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
     /// What the file holds.
-    kept: u64,
-    kept_at: Instant,
+    stored: u64,
+    stored_at: Instant,
     /// Said already, while nothing else has happened: of the master, and of the file.
-    told: String,
-    told_of_file: String,
+    last_warning: String,
+    last_file_warning: String,
 }
 
-impl Follower {
-    fn new(shared: &Arc<Shared>) -> Follower {
-        Follower {
+impl MasterFollower {
+    fn new(shared: &Arc<Shared>) -> MasterFollower {
+        MasterFollower {
             worker_counters: shared
                 .databases
                 .iter()
                 .map(|served| served.database.worker_counters())
                 .collect(),
             position_file: shared.options.databases.replication.position_file.clone(),
-            kept: shared.link.standing().timestamp,
-            kept_at: Instant::now(),
-            told: String::new(),
-            told_of_file: String::new(),
+            stored: shared.master_link.follow_state().timestamp,
+            stored_at: Instant::now(),
+            last_warning: String::new(),
+            last_file_warning: String::new(),
             shared: Arc::clone(shared),
         }
     }
 
     fn run(mut self) {
         while self.goes_on() {
-            let standing = self.shared.link.standing();
-            if let Some(master) = &standing.master {
-                let outcome = self.follow(master, &standing);
-                self.shared.link.is_connected.store(false, Ordering::Relaxed);
+            let state = self.shared.master_link.follow_state();
+            if let Some(master) = &state.master {
+                let outcome = self.follow(master, &state);
+                self.shared.master_link.is_connected.store(false, Ordering::Relaxed);
                 match outcome {
-                    Ok(()) | Err(Left::Called) => {}
-                    Err(Left::Lost(why)) => {
+                    Ok(()) | Err(FollowError::Interrupted) => {}
+                    Err(FollowError::Lost(why)) => {
                         let text = format!("master {}:{}: {why}", master.host, master.port);
-                        if text != self.told {
+                        if text != self.last_warning {
                             tracing::warn!("{text}; it is tried again each second");
-                            self.told = text;
+                            self.last_warning = text;
                         }
                     }
                 }
-                self.keep();
+                self.store_position();
             }
-            self.rest(standing.version, if standing.master.is_some() { RETRY } else { Duration::MAX });
+            self.pause(state.version, if state.master.is_some() { RETRY } else { Duration::MAX });
         }
     }
 
@@ -200,39 +200,43 @@ impl Follower {
     }
 
     /// Waits so long, or until it is called.
-    fn rest(&self, version: u64, time: Duration) {
+    fn pause(&self, version: u64, time: Duration) {
         let since = Instant::now();
         while since.elapsed() < time && self.goes_on() {
-            let link = &self.shared.link;
-            let standing = link.lock();
-            if standing.version != version {
+            let link = &self.shared.master_link;
+            let state = link.lock();
+            if state.version != version {
                 return;
             }
-            drop(link.changed.wait_timeout(standing, ASK_EVERY));
+            drop(link.changed.wait_timeout(state, ASK_EVERY));
         }
     }
 
-    fn follow(&mut self, master: &MasterAddress, standing: &Standing) -> std::result::Result<(), Left> {
+    fn follow(
+        &mut self,
+        master: &MasterAddress,
+        state: &FollowState,
+    ) -> std::result::Result<(), FollowError> {
         let server_id = self.shared.options.databases.replication.server_id;
         let stream = connect(master)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ASK_EVERY))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut out = Vec::new();
-        Hello { timestamp: standing.timestamp, server_id, wants_only: false }.put(&mut out);
+        Hello { timestamp: state.timestamp, server_id, wants_only: false }.put(&mut out);
         (&stream).write_all(&out)?;
         let (mut replica, mut heard) = (Replica::default(), Instant::now());
         let (mut input, mut wanted) = (UnreadBytes::new(&stream), 0);
         loop {
-            if !self.goes_on() || self.shared.link.lock().version != standing.version {
-                return Err(Left::Called);
+            if !self.goes_on() || self.shared.master_link.lock().version != state.version {
+                return Err(FollowError::Interrupted);
             }
             match input.read_more(std::mem::take(&mut wanted)) {
-                Ok(0) => return Err(Left::Lost("it has closed the connection".into())),
+                Ok(0) => return Err(FollowError::Lost("it has closed the connection".into())),
                 Ok(_) => heard = Instant::now(),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     if heard.elapsed() >= SILENCE {
-                        return Err(Left::Lost("it has been silent for too long".into()));
+                        return Err(FollowError::Lost("it has been silent for too long".into()));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -242,7 +246,7 @@ impl Follower {
             let outcome = loop {
                 match replica.decode(input.unread()) {
                     ReplicaStep::News { consumed, news } => {
-                        match self.take(&news, server_id) {
+                        match self.apply_news(&news, server_id) {
                             Ok(timestamp) => last = timestamp.or(last),
                             Err(left) => break Err(left),
                         }
@@ -252,14 +256,14 @@ impl Follower {
                                 has_cleared = true;
                             }
                             News::Accepted => {
-                                self.shared.link.is_connected.store(true, Ordering::Relaxed);
+                                self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                                 tracing::info!(
-                                    from = standing.timestamp,
+                                    from = state.timestamp,
                                     "follows {}:{}",
                                     master.host,
                                     master.port
                                 );
-                                self.told.clear();
+                                self.last_warning.clear();
                             }
                             _ => {}
                         }
@@ -269,26 +273,28 @@ impl Follower {
                         wanted = at_least;
                         break Ok(());
                     }
-                    ReplicaStep::Malformed => break Err(Left::Lost("what it says is no replication".into())),
+                    ReplicaStep::Malformed => {
+                        break Err(FollowError::Lost("what it says is no replication".into()));
+                    }
                 }
             };
             if let Some(timestamp) = last {
-                let mut now = self.shared.link.lock();
-                if now.version == standing.version {
+                let mut now = self.shared.master_link.lock();
+                if now.version == state.version {
                     now.timestamp = timestamp;
                     if has_caught_up && outcome.is_ok() {
-                        self.shared.link.note_all(Some(Instant::now()));
+                        self.shared.master_link.note_caught_up(Some(Instant::now()));
                     }
                 }
             }
             outcome?;
-            self.relieve()?;
+            self.wait_for_disk()?;
             // A clear that is taken twice takes along what has been stored here in between.
-            if has_cleared || self.kept_at.elapsed() >= KEEP_EVERY {
-                self.keep();
+            if has_cleared || self.stored_at.elapsed() >= STORE_EVERY {
+                self.store_position();
             }
             if has_caught_up {
-                self.rest(standing.version, standing.interval.min(INTERVAL_MAX));
+                self.pause(state.version, state.interval.min(INTERVAL_MAX));
                 out.clear();
                 put_acknowledgement(&mut out);
                 (&stream).write_all(&out)?;
@@ -297,10 +303,12 @@ impl Follower {
     }
 
     /// Takes what the master says; returns its time stamp.
-    fn take(&self, news: &News<'_>, server_id: u16) -> std::result::Result<Option<u64>, Left> {
+    fn apply_news(&self, news: &News<'_>, server_id: u16) -> std::result::Result<Option<u64>, FollowError> {
         match *news {
             News::Accepted => Ok(None),
-            News::Refused => Err(Left::Lost("it has no update log to follow, or cannot read it".into())),
+            News::Refused => {
+                Err(FollowError::Lost("it has no update log to follow, or cannot read it".into()))
+            }
             News::Progress { timestamp } | News::CaughtUp { timestamp } => Ok(Some(timestamp)),
             News::Update { timestamp, message } => {
                 if message.server_id != server_id {
@@ -348,7 +356,7 @@ impl Follower {
     }
 
     /// Waits where more waits for the disk than there should.
-    fn relieve(&self) -> Result<()> {
+    fn wait_for_disk(&self) -> Result<()> {
         for served in self.shared.databases.iter() {
             if let Some(log) = served.database.log()
                 && log.is_backlogged()
@@ -364,23 +372,23 @@ impl Follower {
     }
 
     /// Keeps the position, once what is before it is on disk.
-    fn keep(&mut self) {
-        self.kept_at = Instant::now();
-        let timestamp = self.shared.link.lock().timestamp;
-        let Some(path) = self.position_file.as_deref().filter(|_| timestamp != self.kept) else { return };
+    fn store_position(&mut self) {
+        self.stored_at = Instant::now();
+        let timestamp = self.shared.master_link.lock().timestamp;
+        let Some(path) = self.position_file.as_deref().filter(|_| timestamp != self.stored) else { return };
         let synced = self.shared.databases.iter().try_for_each(|served| served.database.sync());
         let outcome = synced.map_err(io::Error::other).and_then(|()| position::write(path, timestamp));
         match outcome {
             Ok(()) => {
-                self.kept = timestamp;
-                self.told_of_file.clear();
+                self.stored = timestamp;
+                self.last_file_warning.clear();
             }
             Err(error) => {
                 let text =
-                    format!("the position in the master's log is not kept in {}: {error}", path.display());
-                if text != self.told_of_file {
+                    format!("the position in the master's log is not stored in {}: {error}", path.display());
+                if text != self.last_file_warning {
                     tracing::warn!("{text}; it is tried again each second");
-                    self.told_of_file = text;
+                    self.last_file_warning = text;
                 }
             }
         }
