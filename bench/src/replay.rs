@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
-use todana_client::{Connection, Error, Outcome, Store, Verb};
+use todana_client::{Connection, Error, Store, Verb, WriteOutcome};
 
 /// A key consists of its number, a colon and letters; this length fits every number.
 const KEY_LEN_MIN: u16 = 21;
@@ -219,7 +219,7 @@ impl TraceReplay {
         }
         for _ in 0..sets {
             match self.connection.read_outcome() {
-                Ok(Outcome::Done) => {}
+                Ok(WriteOutcome::Done) => {}
                 Ok(other) => return Err(Error::Unexpected(format!("{other:?} to a set"))),
                 Err(Error::Refused(_)) => counts.refused += 1,
                 Err(error) => return Err(error),

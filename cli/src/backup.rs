@@ -19,7 +19,7 @@ use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::LogTail;
 use todana::{DataDirectory, Db, Name, refuse_overlap};
-use todana_client::{Destination, Frame};
+use todana_client::{Destination, ExportFrame};
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -96,12 +96,12 @@ fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), Co
             is_begun = true;
         }
         let goes_on = connection.next_frame(|frame| match frame {
-            Frame::Data(data) => {
+            ExportFrame::Data(data) => {
                 bytes.extend_from_slice(data);
                 true
             }
-            Frame::Wait => true,
-            Frame::End => false,
+            ExportFrame::Wait => true,
+            ExportFrame::End => false,
         });
         interruption.check()?;
         goes_on.map_err(kept_nothing)

@@ -10,7 +10,7 @@ use crate::server_options::ServerOptions;
 use clap::Args;
 use std::io::Write;
 use std::time::Duration;
-use todana_client::Made;
+use todana_client::CompletedCheckpoint;
 
 pub(crate) const AFTER_HELP: &str = "\
 A server with --data-dir makes checkpoints by itself as its update log grows. One
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure>
     let made = connection.checkpoint(database);
     bar.finish_and_clear();
     interruption.check()?;
-    let Made { position, records, len, took_ms } = made.map_err(kept_nothing)?;
+    let CompletedCheckpoint { position, records, len, took_ms } = made.map_err(kept_nothing)?;
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),

@@ -12,7 +12,7 @@ use crate::{CommandFailure, statistics, tsv};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana_client::{Connection, Error, Found};
+use todana_client::{Connection, Error, FoundRecord};
 
 /// Keys that are asked for at once.
 const KEYS_AT_ONCE: usize = 64;
@@ -152,10 +152,10 @@ impl ServerWalk<'_, '_> {
         }
         let left_out = &mut self.left_out;
         let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
-        let found = |at: usize, found: Result<Found<'_>, Error>| {
+        let found = |at: usize, found: Result<FoundRecord<'_>, Error>| {
             let (key, expiry) = &batch[at];
             match found {
-                Ok(Found { value, flags }) => show(key, value, flags, *expiry),
+                Ok(FoundRecord { value, flags }) => show(key, value, flags, *expiry),
                 Err(error) => {
                     left_out.records += 1;
                     let reason = match error {

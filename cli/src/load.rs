@@ -4,7 +4,7 @@ use crate::CommandFailure;
 use crate::formats::{FileChange, LoadOptions, LoadTally, LoadedRecord, StoreProblem, read};
 use crate::time_to_live::now;
 use std::path::Path;
-use todana_client::{Connection, Error, Outcome, needs_base64};
+use todana_client::{Connection, Error, WriteOutcome, needs_base64};
 
 /// Requests that are sent ahead of their replies.
 const AHEAD: usize = 512;
@@ -43,7 +43,7 @@ impl ServerLoad<'_> {
             FileChange::Remove(key) => {
                 self.settle(tally)?;
                 match self.connection.delete(key) {
-                    Ok(outcome) => tally.removed += u64::from(outcome == Outcome::Done),
+                    Ok(outcome) => tally.removed += u64::from(outcome == WriteOutcome::Done),
                     Err(Error::Invalid(_)) => {
                         return Err(StoreProblem::ToRecord(
                             "no request can carry the key that is removed".into(),
@@ -105,7 +105,7 @@ impl ServerLoad<'_> {
         self.connection.flush()?;
         while self.waiting > 0 {
             match self.connection.read_outcome() {
-                Ok(Outcome::Done) => tally.loaded += 1,
+                Ok(WriteOutcome::Done) => tally.loaded += 1,
                 Ok(_) | Err(Error::Refused(_)) => tally.refused += 1,
                 Err(error) => return Err(error.into()),
             }

@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use todana_client::{Item, Outcome, Store, Verb};
+use todana_client::{FetchedRecord, Store, Verb, WriteOutcome};
 
 /// The format of `load` and `dump`, for those who have the executable alone.
 const TSV_HELP: &str = "\
@@ -234,13 +234,13 @@ pub(crate) struct CounterArguments {
 pub(crate) fn stored(
     key: &OsStr,
     verb: Verb,
-    outcome: Outcome,
+    outcome: WriteOutcome,
     quiet: QuietOption,
 ) -> Result<(), CommandFailure> {
     let why = match (outcome, verb) {
-        (Outcome::Done, _) => return Ok(()),
-        (Outcome::NotStored, Verb::Add) => "not stored: there is such a record already",
-        (Outcome::Exists, _) => "not stored: its version is another",
+        (WriteOutcome::Done, _) => return Ok(()),
+        (WriteOutcome::NotStored, Verb::Add) => "not stored: there is such a record already",
+        (WriteOutcome::Exists, _) => "not stored: its version is another",
         _ => "not stored: no such record",
     };
     quiet.tell(key, why);
@@ -324,13 +324,13 @@ fn run_at(server: &ServerTarget<'_>, command: &RecordCommand) -> Result<(), Comm
         }
         RecordCommand::Delete { keys, quiet, .. } => {
             let mut connection = server.connect()?;
-            delete(keys, *quiet, &mut |key| Ok(connection.delete(key)? == Outcome::Done))
+            delete(keys, *quiet, &mut |key| Ok(connection.delete(key)? == WriteOutcome::Done))
         }
         RecordCommand::Incr { sum, quiet, .. } => count(server, sum, true, *quiet),
         RecordCommand::Decr { sum, quiet, .. } => count(server, sum, false, *quiet),
         RecordCommand::Touch { key, time, ttl, quiet, .. } => {
             let ttl = time.or(*ttl).unwrap_or(0);
-            quiet.found(key, server.connect()?.touch(key.as_bytes(), ttl)? == Outcome::Done)
+            quiet.found(key, server.connect()?.touch(key.as_bytes(), ttl)? == WriteOutcome::Done)
         }
         RecordCommand::Stats { group, json, .. } => statistics::print(server, group, *json),
         RecordCommand::Flush { delay, yes, .. } => {
@@ -381,7 +381,7 @@ pub(crate) fn delete(
 }
 
 /// Reads the record of a key.
-type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<Item>, CommandFailure> + 'r;
+type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<FetchedRecord>, CommandFailure> + 'r;
 
 /// Shows records, each read by `read`.
 pub(crate) fn get(
@@ -441,7 +441,7 @@ fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
 }
 
 /// A record as a JSON object. What is no text would be another value as one.
-fn object(item: &Item) -> serde_json::Value {
+fn object(item: &FetchedRecord) -> serde_json::Value {
     let mut object = serde_json::Map::new();
     for (name, bytes) in [("key", &item.key), ("value", &item.value)] {
         match std::str::from_utf8(bytes) {

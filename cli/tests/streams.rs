@@ -12,7 +12,7 @@ use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::update_log::{EntryDecoder, LogChange, LogPosition};
-use todana_client::{Connection, Error, Frame, LogFrom, Timeouts};
+use todana_client::{Connection, Error, ExportFrame, LogFrom, Timeouts};
 
 fn start(folder: &Path, options: &[&str]) -> Server {
     let mut all = vec!["--data-dir", folder.to_str().unwrap(), "-t", "2"];
@@ -291,9 +291,9 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
                 || shared.values().sum::<u64>() < WRITERS * WRITES
             {
                 let data = follower.next_frame(|frame| match frame {
-                    Frame::Data(data) => data.to_vec(),
-                    Frame::Wait => Vec::new(),
-                    Frame::End => panic!("a log that is followed has no end"),
+                    ExportFrame::Data(data) => data.to_vec(),
+                    ExportFrame::Wait => Vec::new(),
+                    ExportFrame::End => panic!("a log that is followed has no end"),
                 });
                 entries.push(&data.unwrap());
                 while let Some((_, entry)) = entries.next_entry().unwrap() {
@@ -330,9 +330,9 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
         let mut count = 0;
         while let Some(data) = again
             .next_frame(|frame| match frame {
-                Frame::Data(data) => Some(data.to_vec()),
-                Frame::Wait => Some(Vec::new()),
-                Frame::End => None,
+                ExportFrame::Data(data) => Some(data.to_vec()),
+                ExportFrame::Wait => Some(Vec::new()),
+                ExportFrame::End => None,
             })
             .unwrap()
         {

@@ -1,4 +1,4 @@
-//! Where a server is.
+//! The address of a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,23 +6,23 @@ use std::str::FromStr;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...`, `todanas://...` (TLS),
-/// `unix:path` or `/path`.
+/// The address of a server: `host`, `host:port`, `[v6]:port`, `todana://host:port`,
+/// `memcached://...`, `todanas://...` (TLS), `unix:path` or `/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
     Tcp(String, u16),
-    /// A host and a port where TLS is spoken.
+    /// A host and a port that expects TLS.
     Tls(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// An address that cannot be read.
+/// The error for text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAddress {
     text: String,
-    /// What stands in place of a port, where all before it is right.
+    /// The text in place of the port, if everything before it is valid.
     port: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl FromStr for Address {
             (host, after.strip_prefix(':').or(after.is_empty().then_some("")).ok_or_else(invalid)?)
         } else {
             match rest.rsplit_once(':') {
-                // Several colons without brackets are a v6 address without a port.
+                // Several colons without brackets are an IPv6 address without a port.
                 Some((host, port)) if !host.contains(':') => (host, port),
                 _ => (rest, ""),
             }

@@ -1,16 +1,16 @@
-//! Where a server is and who one is there, in one text.
+//! A server's address together with a user and a password.
 
 use crate::{Address, InvalidAddress};
 use std::fmt;
 use std::str::FromStr;
 
-/// A server's address, and perhaps a user's name and password: `todana://user:password@host:port`. In name and password
-/// `%40` stands for an `@`, and so on. Shown without them.
+/// A server's address, optionally with a user and a password: `todana://user:password@host:port`.
+/// User and password are percent-encoded (`%40` for `@`). `Display` and `Debug` leave them out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// Where the server is.
+    /// The server's address.
     pub address: Address,
-    /// Whom to log in as.
+    /// The user to log in as.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
@@ -39,7 +39,7 @@ impl FromStr for Destination {
         let Some((scheme, who, place)) = parts else {
             return Ok(Destination { address: text.parse()?, user: None, password: None });
         };
-        // An error shows what was said but for the password.
+        // The error shows the text without user and password.
         let shown = format!("{scheme}://...@{place}");
         let address = format!("{scheme}://{place}").parse()?;
         let (user, password) = match who.split_once(':') {
@@ -55,7 +55,7 @@ impl FromStr for Destination {
     }
 }
 
-/// The text with each `%41` replaced by its byte.
+/// Decodes percent-encoded text. Returns `None` if it is invalid.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut parts = text.split('%');

@@ -1,20 +1,21 @@
-//! Why a request failed.
+//! Errors of requests.
 
 use std::fmt;
 use std::io;
 use todana_protocol::memcached::client::{self, Invalid, Malformed, RefusalKind};
 
-/// Why a request failed. After [`Error::Refused`] and [`Error::Invalid`] the connection is as good as before; after any
-/// other it cannot be known which reply belongs to which request, so all further requests fail too.
+/// The reason why a request failed. After [`Error::Refused`] and [`Error::Invalid`] the connection
+/// remains usable. After any other error replies can no longer be matched with requests, so all
+/// further requests fail too.
 #[derive(Debug)]
 pub enum Error {
-    /// The connection.
+    /// The connection failed.
     Io(io::Error),
-    /// The request cannot be sent: its key, mostly. Nothing was.
+    /// The request is invalid, mostly because of its key, and was not sent.
     Invalid(Invalid),
-    /// The reply is none of the protocol.
+    /// The reply does not conform to the protocol.
     Malformed,
-    /// The reply, this line, is none to the request.
+    /// The reply, this line, does not fit the request.
     Unexpected(String),
     /// The server refused.
     Refused(Refusal),
@@ -23,9 +24,9 @@ pub enum Error {
 /// A server's refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose fault it is, by the server's own word.
+    /// The kind of error, from the first word of the line.
     pub kind: RefusalKind,
-    /// Its whole line.
+    /// The complete line.
     pub line: String,
 }
 

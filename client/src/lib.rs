@@ -1,14 +1,14 @@
-//! Connections to a server: what the command line, the load generator and (later) the proxy stand on.
+//! Connections to a server, for the command line and the load generator.
 //!
 //! ```text
 //! address      host:port, todana://host:port, todanas://host:port (TLS), unix:/path
-//! destination  an address, and who one is there
-//! login        saying that, by memcached's token
-//! socket       a blocking stream with timeouts, in the clear or over tls
-//! connection   requests and their replies over it, in the text dialect (in meta where text cannot carry a key)
+//! destination  an address with a user and a password
+//! login        login by memcached's text token
+//! socket       a blocking stream with timeouts, in plain text or over TLS
+//! connection   requests and replies in the text dialect (meta for keys that text cannot carry)
 //! ```
 //!
-//! Not here: wire formats (`protocol`), pools and rings (their first user is not there yet).
+//! Not here: wire formats (see `protocol`), connection pools and hash rings.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -22,7 +22,8 @@ mod tls_error;
 
 pub use address::{Address, InvalidAddress};
 pub use connection::{
-    Connection, Found, Frame, Item, LogFrom, LogHead, Made, Outcome, cannot_connect, needs_base64,
+    CompletedCheckpoint, Connection, ExportFrame, FetchedRecord, FoundRecord, LogFrom, LogHeader,
+    WriteOutcome, cannot_connect, needs_base64,
 };
 pub use destination::Destination;
 pub use error::{Error, Refusal};

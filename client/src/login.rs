@@ -1,15 +1,15 @@
-//! Logging in over the text dialect, by memcached's token.
+//! Login over the text dialect by memcached's text token.
 
 use crate::{Error, Refusal};
 use std::fmt;
 use std::io::{self, Read, Write};
 
-/// What a server answers a stranger whatever they ask.
+/// The reply to any request of a client that has not logged in.
 const UNAUTHENTICATED: &[u8] = b"CLIENT_ERROR unauthenticated";
-/// The longest line that is read as an answer.
+/// Maximum bytes of a reply line.
 const LINE_LEN_MAX: usize = 4096;
 
-/// A user's name and password. Shown without the password.
+/// A user and a password. `Debug` leaves out the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     user: String,
@@ -22,7 +22,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// A name or password that cannot be said in a token.
+/// The error for a user or password that a token cannot carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidLogin(&'static str);
 
@@ -35,8 +35,8 @@ impl fmt::Display for InvalidLogin {
 impl std::error::Error for InvalidLogin {}
 
 impl Login {
-    /// Fails where a token cannot say it: a user with a blank, a password that begins or ends with one, either empty or
-    /// with a line end.
+    /// Fails if a token cannot carry them: a user with a blank, a password that begins or ends with
+    /// a blank, or either of them empty or with a line end.
     pub fn new(user: &str, password: &str) -> Result<Login, InvalidLogin> {
         let is_line = |text: &str| !text.is_empty() && !text.contains(['\r', '\n', '\0']);
         if !is_line(user) || user.contains(' ') {
@@ -48,8 +48,8 @@ impl Login {
         Ok(Login { user: user.into(), password: password.into() })
     }
 
-    /// Logs in on a connection on which nothing has been said, if the server wants that: one that does not must not store
-    /// the password as a record.
+    /// Logs in on a new connection if the server requires it. The password is not sent to a server
+    /// that does not, because it would be stored as a record.
     pub fn say(&self, stream: &mut (impl Read + Write)) -> Result<(), Error> {
         let first = ask(stream, b"version\r\n").map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => io::Error::new(
@@ -78,7 +78,7 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// Sends a request and waits for the line that answers it; nothing else may come.
+/// Sends a request and waits for its reply, which must be one line and nothing more.
 fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(request)?;
     stream.flush()?;
@@ -104,19 +104,19 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A server that answers each request by the next of these.
-    struct Script {
+    /// A server that answers each request with the next of these lines.
+    struct ScriptedServer {
         answers: VecDeque<&'static [u8]>,
         asked: Vec<u8>,
     }
 
-    impl Read for Script {
+    impl Read for ScriptedServer {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.answers.pop_front().unwrap_or_default().read(buffer)
         }
     }
 
-    impl Write for Script {
+    impl Write for ScriptedServer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.asked.extend_from_slice(bytes);
             Ok(bytes.len())
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn said(answers: &[&'static [u8]]) -> (Result<(), String>, String) {
-        let mut script = Script { answers: answers.iter().copied().collect(), asked: Vec::new() };
+        let mut script = ScriptedServer { answers: answers.iter().copied().collect(), asked: Vec::new() };
         let outcome = Login::new("alice", "two words").unwrap().say(&mut script);
         (outcome.map_err(|error| error.to_string()), String::from_utf8(script.asked).unwrap())
     }

@@ -1,4 +1,4 @@
-//! A blocking stream to a server: TCP, TLS or Unix.
+//! A blocking stream to a server over TCP, TLS or a Unix socket.
 
 use crate::{Address, Tls, TlsFiles, TlsStream};
 use std::io::{self, Read, Write};
@@ -6,14 +6,14 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long to wait. None of them may be zero.
+/// Time limits, none of which may be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection to each address that the name has.
+    /// Limit for connecting to each address of the host.
     pub connect: Duration,
-    /// For the next piece of a reply.
+    /// Limit for the next part of a reply.
     pub read: Duration,
-    /// For the server to take the next piece of a request.
+    /// Limit until the server accepts the next part of a request.
     pub write: Duration,
 }
 
@@ -25,46 +25,46 @@ impl Default for Timeouts {
     }
 }
 
-pub(crate) enum Socket {
+pub(crate) enum ClientSocket {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
-impl Socket {
-    pub(crate) fn open(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> io::Result<Socket> {
+impl ClientSocket {
+    pub(crate) fn open(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> io::Result<ClientSocket> {
         match address {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(timeouts.read))?;
                 stream.set_write_timeout(Some(timeouts.write))?;
-                Ok(Socket::Unix(stream))
+                Ok(ClientSocket::Unix(stream))
             }
-            Address::Tcp(host, port) => Ok(Socket::Tcp(connect(host, *port, timeouts)?)),
+            Address::Tcp(host, port) => Ok(ClientSocket::Tcp(connect(host, *port, timeouts)?)),
             Address::Tls(host, port) => {
                 let tls = tls.map_or_else(|| Tls::load(&TlsFiles::default()), |tls| Ok(tls.clone()))?;
                 let stream = tls.connect(host, connect(host, *port, timeouts)?);
                 let stream = stream.map_err(|error| clearer(error, "the server does not shake hands"))?;
-                Ok(Socket::Tls(Box::new(stream)))
+                Ok(ClientSocket::Tls(Box::new(stream)))
             }
         }
     }
 
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let outcome = match self {
-            Socket::Tcp(stream) => stream.write_all(bytes),
-            Socket::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-            Socket::Unix(stream) => stream.write_all(bytes),
+            ClientSocket::Tcp(stream) => stream.write_all(bytes),
+            ClientSocket::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+            ClientSocket::Unix(stream) => stream.write_all(bytes),
         };
         outcome.map_err(|error| clearer(error, "the server does not take the request"))
     }
 
-    /// Reads at least one byte. Fails with `Interrupted` when a signal has come in.
+    /// Reads at least one byte. Fails with `Interrupted` if a signal arrived.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let outcome = match self {
-            Socket::Tcp(stream) => stream.read(buffer),
-            Socket::Tls(stream) => stream.read(buffer),
-            Socket::Unix(stream) => stream.read(buffer),
+            ClientSocket::Tcp(stream) => stream.read(buffer),
+            ClientSocket::Tls(stream) => stream.read(buffer),
+            ClientSocket::Unix(stream) => stream.read(buffer),
         };
         match outcome {
             Ok(0) => {
@@ -76,15 +76,15 @@ impl Socket {
     }
 }
 
-impl Read for Socket {
+impl Read for ClientSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Socket::read(self, buffer)
+        ClientSocket::read(self, buffer)
     }
 }
 
-impl Write for Socket {
+impl Write for ClientSocket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Socket::write_all(self, bytes).map(|()| bytes.len())
+        ClientSocket::write_all(self, bytes).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -108,7 +108,7 @@ fn connect(host: &str, port: u16, timeouts: Timeouts) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The system's words for a timeout ("resource temporarily unavailable") explain nothing.
+/// The system's text for a timeout ("resource temporarily unavailable") explains nothing.
 fn clearer(error: io::Error, timeout: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

@@ -1,4 +1,4 @@
-//! The client's side of TLS.
+//! The client side of TLS.
 
 use crate::tls_error::{plain, plain_file, words};
 use rustls::client::WebPkiServerVerifier;
@@ -14,7 +14,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where systems keep the authorities that they trust; `SSL_CERT_FILE` goes before them.
+/// Files in which systems keep their trusted certificate authorities. `SSL_CERT_FILE` takes
+/// precedence.
 const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -22,19 +23,21 @@ const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The files that TLS needs, all PEM.
+/// The files of a TLS client, all in PEM format.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities that the server's certificate must come from, or that certificate itself. `None`: those that the
-    /// system trusts.
+    /// Authorities that may sign the server's certificate, or that certificate itself. `None` means
+    /// the authorities that the system trusts.
     pub ca: Option<PathBuf>,
-    /// The client's certificate, for servers that ask for one, and those between it and its authority.
+    /// The client's certificate and the intermediate certificates up to its authority, for servers
+    /// that require one.
     pub cert: Option<PathBuf>,
-    /// Its private key. `None`: it is in the same file.
+    /// The private key of the certificate. `None` means that it is in the same file.
     pub key: Option<PathBuf>,
 }
 
-/// How to speak TLS: files that have been read. Cheap to clone; sessions are resumed among the clones.
+/// A TLS configuration with loaded files. Cloning is cheap, and clones resume each other's
+/// sessions.
 #[derive(Clone)]
 pub struct Tls(Arc<ClientConfig>);
 
@@ -55,7 +58,8 @@ fn certificates(what: &str, path: &Path) -> io::Result<Vec<CertificateDer<'stati
 }
 
 impl Tls {
-    /// Reads the files. Fails when one cannot be read or holds something else; the message names it.
+    /// Reads the files. Fails with the name of the file if it cannot be read or holds something
+    /// else.
     pub fn load(files: &TlsFiles) -> io::Result<Tls> {
         let provider = Arc::new(ring::default_provider());
         let path = match &files.ca {
@@ -70,13 +74,13 @@ impl Tls {
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider));
         let verifier = verifier.build().map_err(|error| wrong("authorities", &path, &error))?;
-        // The system's are never a server's own.
+        // The system's authorities are never a server's own certificate.
         let own = if files.ca.is_some() { authorities } else { Vec::new() };
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Verifier { own, verifier }));
+            .with_custom_certificate_verifier(Arc::new(CertificateVerifier { own, verifier }));
         let config = match &files.cert {
             None => builder.with_no_client_auth(),
             Some(cert) => {
@@ -91,8 +95,8 @@ impl Tls {
         Ok(Tls(Arc::new(config)))
     }
 
-    /// Shakes hands with the server at the other end of a blocking socket; `host` is the name that its certificate must
-    /// have.
+    /// Performs the TLS handshake over a blocking socket. The server's certificate must be valid
+    /// for `host`.
     pub fn connect<S: Read + Write>(&self, host: &str, mut socket: S) -> io::Result<TlsStream<S>> {
         let name = ServerName::try_from(host.to_string())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -111,15 +115,16 @@ fn system_authorities() -> io::Result<PathBuf> {
     named.or_else(usual).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing))
 }
 
-/// A certificate counts if it comes from an authority, or if it was given itself: those that people sign with their own
-/// key call themselves authorities, which a server's certificate may not be.
+/// Accepts a certificate that an authority has signed, or that was itself given as `ca`. The second
+/// rule is needed for self-signed certificates: they are marked as authorities, which a server's
+/// certificate must not be.
 #[derive(Debug)]
-struct Verifier {
+struct CertificateVerifier {
     own: Vec<CertificateDer<'static>>,
     verifier: Arc<WebPkiServerVerifier>,
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -157,22 +162,22 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// A connection over TLS. Over a socket that does not block, a read ends with `WouldBlock` once everything has been read
-/// (a short read does not mean that), and what a write has taken may still wait for [`Write::flush`].
+/// A TLS connection. Over a non-blocking socket a read returns `WouldBlock` once all data has been
+/// read (a short read does not mean that), and written data may still wait for [`Write::flush`].
 pub struct TlsStream<S: Read + Write>(StreamOwned<ClientConnection, S>);
 
 impl<S: Read + Write> TlsStream<S> {
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&mut self) -> &mut S {
         &mut self.0.sock
     }
 
-    /// The same session over another form of its socket.
+    /// Converts the socket and keeps the session.
     pub fn map<T: Read + Write>(self, form: impl FnOnce(S) -> T) -> TlsStream<T> {
         TlsStream(StreamOwned::new(self.0.conn, form(self.0.sock)))
     }
 
-    /// Bytes wait for [`Write::flush`].
+    /// Returns true if bytes wait for [`Write::flush`].
     pub fn has_unsent(&self) -> bool {
         self.0.conn.wants_write()
     }

@@ -1,10 +1,10 @@
-//! What went wrong with TLS, as somebody can understand who does not know the library that speaks it.
+//! TLS errors in words for people who do not know the TLS library.
 
 use rustls::pki_types::pem;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
 use std::io;
 
-/// The error in plain words, if it is one of TLS; its kind stays.
+/// Replaces the text of a TLS error and keeps its kind. Other errors stay unchanged.
 pub(crate) fn plain(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner.map(words) {
@@ -13,7 +13,8 @@ pub(crate) fn plain(error: io::Error) -> io::Error {
     }
 }
 
-/// Why a file of certificates or keys cannot be used; `holds` is what was looked for.
+/// Returns the reason why a file of certificates or keys cannot be used. `holds` names the expected
+/// contents.
 pub(crate) fn plain_file(error: &pem::Error, holds: &str) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
@@ -35,10 +36,10 @@ pub(crate) fn words(error: &Error) -> String {
 
 const NOTHING_IN_COMMON: &str = "the server and this client know no version of TLS, or no cipher, in common";
 
-/// What is said of a server whose words are no TLS.
+/// The message for a server whose bytes are not TLS.
 pub(crate) const NO_TLS: &str = "the server does not speak TLS there";
 
-/// What is wrong with the server's certificate.
+/// Returns the reason why the server's certificate was refused.
 fn certificate(error: &CertificateError) -> String {
     match error {
         CertificateError::NotValidForName => "the server's certificate is for another name".into(),
@@ -53,7 +54,7 @@ fn certificate(error: &CertificateError) -> String {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "the server's certificate is not valid yet, by this machine's clock".into()
         }
-        // An authority of the same name that is another one signs otherwise.
+        // An authority with the same name but another key causes a bad signature.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => UNTRUSTED.into(),
         CertificateError::Other(error) if is_own_authority(error) => UNTRUSTED.into(),
         CertificateError::Revoked => "the server's certificate is revoked".into(),
@@ -61,21 +62,21 @@ fn certificate(error: &CertificateError) -> String {
     }
 }
 
-/// What is said of a certificate that nobody here vouches for.
+/// The message for a certificate without a trusted authority.
 pub(crate) const UNTRUSTED: &str = "the server's certificate is from no authority that is trusted here";
 
-/// Signed with its own key: only the certificate itself can vouch for it.
+/// Returns true if a certificate is self-signed, so that it is trusted only if given as `ca`.
 fn is_own_authority(error: &OtherError) -> bool {
     error.to_string() == "CaUsedAsEndEntity"
 }
 
-/// A name without what kind of name it is: `DnsName("cache")` as `cache`.
+/// Removes the kind from a name: `DnsName("cache")` becomes `cache`.
 fn bare(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"').to_string()
 }
 
-/// Why the server has ended it.
+/// Returns the reason for which the server ended the connection.
 fn told(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateRequired => {

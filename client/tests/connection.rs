@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_client::{
-    Address, Connection, Error, Fetch, Found, Frame, Item, LogFrom, LogHead, Outcome, Refusal, RefusalKind,
-    Store, Timeouts, Verb, needs_base64,
+    Address, Connection, Error, ExportFrame, Fetch, FetchedRecord, FoundRecord, LogFrom, LogHeader, Refusal,
+    RefusalKind, Store, Timeouts, Verb, WriteOutcome, needs_base64,
 };
 
 /// What the server awaits, and what it answers: in pieces, or not at all.
@@ -44,8 +44,8 @@ fn with_script(script: &'static [Turn], client: impl FnOnce(&mut Connection)) {
     server.join().expect("the requests were those of the script");
 }
 
-fn item(key: &[u8], value: &[u8], flags: u32, version: Option<u64>) -> Item {
-    Item { key: key.to_vec(), value: value.to_vec(), flags, version }
+fn item(key: &[u8], value: &[u8], flags: u32, version: Option<u64>) -> FetchedRecord {
+    FetchedRecord { key: key.to_vec(), value: value.to_vec(), flags, version }
 }
 
 fn refused(kind: RefusalKind, line: &str) -> Refusal {
@@ -90,18 +90,18 @@ fn store_outcomes_are_distinguished() {
     ];
     with_script(script, |connection| {
         let store = Store { key: b"k", value: b"value", flags: 1, exptime: 60, ..Store::default() };
-        assert_eq!(connection.store(&store).unwrap(), Outcome::Done);
+        assert_eq!(connection.store(&store).unwrap(), WriteOutcome::Done);
         let empty = |verb| Store { verb, key: b"k", ..Store::default() };
-        assert_eq!(connection.store(&empty(Verb::Add)).unwrap(), Outcome::NotStored);
-        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), Outcome::Exists);
-        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), Outcome::NotFound);
-        assert_eq!(connection.delete(b"k").unwrap(), Outcome::Done);
-        assert_eq!(connection.touch(b"k", -1).unwrap(), Outcome::Done);
-        assert_eq!(connection.touch(b"k", 5).unwrap(), Outcome::NotFound);
+        assert_eq!(connection.store(&empty(Verb::Add)).unwrap(), WriteOutcome::NotStored);
+        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), WriteOutcome::Exists);
+        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), WriteOutcome::NotFound);
+        assert_eq!(connection.delete(b"k").unwrap(), WriteOutcome::Done);
+        assert_eq!(connection.touch(b"k", -1).unwrap(), WriteOutcome::Done);
+        assert_eq!(connection.touch(b"k", 5).unwrap(), WriteOutcome::NotFound);
         assert_eq!(connection.count(b"k", 5, true).unwrap(), Some(12));
         assert_eq!(connection.count(b"k", 1, false).unwrap(), Some(9));
         assert_eq!(connection.count(b"k", 1, false).unwrap(), None);
-        assert_eq!(connection.simple("flush_all 10").unwrap(), Outcome::Done);
+        assert_eq!(connection.simple("flush_all 10").unwrap(), WriteOutcome::Done);
         assert_eq!(connection.version().unwrap(), "1.6.45");
     });
 }
@@ -119,10 +119,10 @@ fn stores_can_be_sent_before_their_outcomes() {
         assert_eq!(connection.unsent_len(), 48);
         connection.flush().unwrap();
         assert_eq!(connection.unsent_len(), 0);
-        assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+        assert_eq!(connection.read_outcome().unwrap(), WriteOutcome::Done);
         let Err(Error::Refused(refusal)) = connection.read_outcome() else { panic!("it was refused") };
         assert_eq!(refusal, refused(RefusalKind::Server, "SERVER_ERROR out of memory storing object"));
-        assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+        assert_eq!(connection.read_outcome().unwrap(), WriteOutcome::Done);
     });
 }
 
@@ -220,7 +220,7 @@ fn binary_keys_are_read_in_base64() {
     ];
     with_script(script, |connection| {
         let mut seen = Vec::new();
-        let told = |found: Result<Found<'_>, Error>| match found {
+        let told = |found: Result<FoundRecord<'_>, Error>| match found {
             Ok(found) => format!("{} {}", found.flags, found.value.escape_ascii()),
             Err(Error::Refused(refusal)) => refusal.line,
             Err(Error::Invalid(_)) => "invalid".into(),
@@ -263,7 +263,7 @@ fn peek_returns_a_won_recache() {
     ];
     with_script(script.leak(), |connection| {
         let mut seen = Vec::new();
-        let told = |found: Result<Found<'_>, Error>| match found {
+        let told = |found: Result<FoundRecord<'_>, Error>| match found {
             Ok(found) => (found.flags, found.value.to_vec()),
             Err(Error::Invalid(_)) => (u32::MAX, b"invalid".to_vec()),
             Err(other) => panic!("{other}"),
@@ -303,7 +303,7 @@ fn binary_keys_are_stored_in_base64() {
         connection.write_any(b"a b", b"hi", 9, 60).unwrap();
         connection.flush().unwrap();
         for _ in 0..3 {
-            assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+            assert_eq!(connection.read_outcome().unwrap(), WriteOutcome::Done);
         }
         assert!(connection.takes_meta().unwrap());
         assert!(!connection.takes_meta().unwrap());
@@ -362,15 +362,15 @@ fn export_frames_are_bounded() {
         connection.begin_backup(0, None).unwrap();
         let mut seen = Vec::new();
         while seen.last() != Some(&None) {
-            let see = |frame: Frame<'_>| match frame {
-                Frame::Data(data) => Some(data.len()),
-                Frame::Wait => Some(0),
-                Frame::End => None,
+            let see = |frame: ExportFrame<'_>| match frame {
+                ExportFrame::Data(data) => Some(data.len()),
+                ExportFrame::Wait => Some(0),
+                ExportFrame::End => None,
             };
             seen.push(connection.next_frame(see).unwrap());
         }
         assert_eq!(seen, [Some(0), Some(65_536), None]);
-        let head = LogHead { position: 5, database_id: [0; 16], server_id: 7 };
+        let head = LogHeader { position: 5, database_id: [0; 16], server_id: 7 };
         assert_eq!(connection.begin_log(0, LogFrom::First, false).unwrap(), head);
         let error = connection.next_frame(|_| ()).unwrap_err().to_string();
         assert_eq!(error, "the server sends a frame of 65537 bytes, and they have at most 65536");

@@ -7,7 +7,7 @@ use crate::record_commands::{self, CounterArguments, QuietOption, RecordCommand}
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
-use todana_client::{Item, Outcome, Store, Verb};
+use todana_client::{FetchedRecord, Store, Verb, WriteOutcome};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Get, Operation, RefusalReason, Reply, ReplyNeeds, Store as Put,
     StoreMode, Touch, Ttl,
@@ -107,10 +107,10 @@ fn refused(reply: &Reply<'_>) -> CommandFailure {
     })
 }
 
-fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, CommandFailure> {
+fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<FetchedRecord>, CommandFailure> {
     let get = Get { key, needs: ReplyNeeds { version, access: false }, ..Get::default() };
     ask(db, &Operation::Get(get), |reply| match reply {
-        Reply::Hit(hit) => Some(Ok(Some(Item {
+        Reply::Hit(hit) => Some(Ok(Some(FetchedRecord {
             key: key.to_vec(),
             value: hit.record.value.to_vec(),
             flags: hit.record.attributes.flags,
@@ -121,7 +121,7 @@ fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, CommandFailur
     })
 }
 
-fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, CommandFailure> {
+fn put(db: &Db, store: &Store<'_>) -> Result<WriteOutcome, CommandFailure> {
     let ttl = Ttl::from_memcached(store.exptime);
     let (mode, compare) = match store.verb {
         Verb::Set => (StoreMode::Set, None),
@@ -134,10 +134,10 @@ fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, CommandFailure> {
     let put =
         Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };
     ask(db, &Operation::Store(put), |reply| match reply {
-        Reply::Stored(_) => Some(Ok(Outcome::Done)),
-        Reply::NotStored => Some(Ok(Outcome::NotStored)),
-        Reply::Exists => Some(Ok(Outcome::Exists)),
-        Reply::NotFound => Some(Ok(Outcome::NotFound)),
+        Reply::Stored(_) => Some(Ok(WriteOutcome::Done)),
+        Reply::NotStored => Some(Ok(WriteOutcome::NotStored)),
+        Reply::Exists => Some(Ok(WriteOutcome::Exists)),
+        Reply::NotFound => Some(Ok(WriteOutcome::NotFound)),
         _ => None,
     })
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::{EntryDecoder, LogChange, LogEntry, LogFollower, LogPosition, segments};
-use todana_client::{Destination, Frame, LogFrom};
+use todana_client::{Destination, ExportFrame, LogFrom};
 use todana_core::Attributes;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -143,12 +143,12 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
     let mut time_ms = 0;
     loop {
         let frame = connection.next_frame(|frame| match frame {
-            Frame::Data(data) => {
+            ExportFrame::Data(data) => {
                 entries.push(data);
                 true
             }
-            Frame::Wait => true,
-            Frame::End => false,
+            ExportFrame::Wait => true,
+            ExportFrame::End => false,
         });
         let goes_on = frame.map_err(|error| {
             let position = entries.position().0;

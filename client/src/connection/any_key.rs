@@ -1,5 +1,5 @@
-//! Records whose keys may be any bytes: the key goes as it is where a line can carry it, and in base64, by a meta command,
-//! where it cannot.
+//! Records with keys of any bytes. A key is sent unchanged if a text line can carry it, and
+//! otherwise in base64 by a meta command.
 
 use super::{Connection, unexpected};
 use crate::Error;
@@ -7,45 +7,46 @@ use std::io::Write;
 use todana_core::ArithmeticDirection;
 use todana_protocol::memcached::client::{Invalid, KEY_LEN_MAX, Meta, Response, Want};
 
-/// A record as it lies in what the server sent.
+/// A record, borrowed from the bytes that the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct FoundRecord<'a> {
     /// The value.
     pub value: &'a [u8],
     /// The client's flags.
     pub flags: u32,
 }
 
-/// Whether a key can only be sent in base64: blank and line end would end its word, and to memcached 1.6.18 a NUL is the
-/// end of the whole line (seen: it then takes the value of a `set` for commands).
+/// Returns true if a key can only be sent in base64. A blank or a line end would end the word. A
+/// NUL ends the complete line in memcached 1.6.18, which then reads the value of a `set` as
+/// commands.
 pub fn needs_base64(key: &[u8]) -> bool {
     key.iter().any(|byte| matches!(byte, b' ' | b'\n' | 0))
 }
 
 impl Connection {
-    /// Reads records whose keys may be any bytes, and shows each as it arrives, so that one value is held at a time:
-    /// `see` is told the index of its key. It is told an [`Error::Invalid`] for a key that no request can carry (one that
-    /// needs base64 and is longer than 186 bytes), an [`Error::Refused`] where the server does not take base64, and
-    /// nothing of a record that is missing.
+    /// Reads records with keys of any bytes and passes each to `see` as it arrives, with the index of its
+    /// key, so that only one value is held at a time. `see` receives [`Error::Invalid`] for a key that no
+    /// request can carry (one that needs base64 and is longer than 186 bytes) and [`Error::Refused`] if
+    /// the server does not accept base64. It is not called for missing records.
     ///
-    /// This is for any server. To one that takes meta commands it is a client like others, whose reads keep records alive:
-    /// see [`Connection::peek_any`].
+    /// Works with any server. A server with meta commands counts these reads as access, which extends
+    /// sliding expiries; [`Connection::peek_any`] avoids that.
     pub fn read_any(
         &mut self,
         keys: &[&[u8]],
-        mut see: impl FnMut(usize, Result<Found<'_>, Error>),
+        mut see: impl FnMut(usize, Result<FoundRecord<'_>, Error>),
     ) -> Result<(), Error> {
         let (in_base64, in_text): (Vec<usize>, _) = (0..keys.len()).partition(|&at| needs_base64(keys[at]));
         self.read_in_text(keys, &in_text, &mut see)?;
         self.peek(keys, &in_base64, &mut see)
     }
 
-    /// As [`Connection::read_any`], by meta commands alone, and such as do not count as access: an expiry that slides stays
-    /// where it is, and so does what the server notes in order to evict. Ask [`Connection::takes_meta`] before.
+    /// Reads like [`Connection::read_any`], but only by meta commands that do not count as access:
+    /// sliding expiries and eviction order stay unchanged. Check [`Connection::takes_meta`] first.
     pub fn peek_any(
         &mut self,
         keys: &[&[u8]],
-        mut see: impl FnMut(usize, Result<Found<'_>, Error>),
+        mut see: impl FnMut(usize, Result<FoundRecord<'_>, Error>),
     ) -> Result<(), Error> {
         let all: Vec<usize> = (0..keys.len()).collect();
         self.peek(keys, &all, &mut see)
@@ -55,7 +56,7 @@ impl Connection {
         &mut self,
         keys: &[&[u8]],
         indices: &[usize],
-        see: &mut impl FnMut(usize, Result<Found<'_>, Error>),
+        see: &mut impl FnMut(usize, Result<FoundRecord<'_>, Error>),
     ) -> Result<(), Error> {
         let start = self.output.len();
         self.output.extend_from_slice(b"get");
@@ -81,7 +82,7 @@ impl Connection {
                 Response::Line(b"END") => Ok(false),
                 Response::Value { key, flags, value, .. } => match asked.find(|&at| keys[at] == key) {
                     Some(at) => {
-                        see(at, Ok(Found { value, flags }));
+                        see(at, Ok(FoundRecord { value, flags }));
                         Ok(true)
                     }
                     None => Err(unexpected(response)),
@@ -98,7 +99,7 @@ impl Connection {
         &mut self,
         keys: &[&[u8]],
         indices: &[usize],
-        see: &mut impl FnMut(usize, Result<Found<'_>, Error>),
+        see: &mut impl FnMut(usize, Result<FoundRecord<'_>, Error>),
     ) -> Result<(), Error> {
         let mut asked = Vec::with_capacity(indices.len());
         for &at in indices {
@@ -119,7 +120,7 @@ impl Connection {
                         won.push(at);
                     }
                     let flags = flags.number(b'f').and_then(|flags| u32::try_from(flags).ok());
-                    see(at, Ok(Found { value, flags: flags.ok_or(Error::Malformed)? }));
+                    see(at, Ok(FoundRecord { value, flags: flags.ok_or(Error::Malformed)? }));
                     Ok(())
                 }
                 other => Err(unexpected(other)),
@@ -132,8 +133,10 @@ impl Connection {
         won.into_iter().try_for_each(|at| self.hand_back(keys[at]))
     }
 
-    /// Whoever first reads a stale record is told to compute it anew, and nobody else is. This one will not, so the record
-    /// is marked as stale once more, for the next reader. (If it has been computed meanwhile, that is done once too often.)
+    /// Marks a stale record as stale again. The server asks only the first reader of a stale record
+    /// to recompute it. This reader will not do that, so the record is marked again for the next
+    /// reader. If another client has recomputed it meanwhile, the next reader recomputes it once
+    /// more than necessary.
     fn hand_back(&mut self, key: &[u8]) -> Result<(), Error> {
         let Ok(request) = Meta::delete(&mut self.output, key) else { return Ok(()) };
         request.mark_stale().end()?;
@@ -144,8 +147,8 @@ impl Connection {
         })
     }
 
-    /// Writes a `set` of a key of any bytes, without sending it; its outcome is for `read_outcome`, in order. Ask
-    /// [`Connection::takes_meta`] before the first key that [`needs_base64`].
+    /// Buffers a `set` of a key of any bytes. Outcomes are read in order by `read_outcome`. Check
+    /// [`Connection::takes_meta`] before the first key for which [`needs_base64`] is true.
     pub fn write_any(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i32) -> Result<(), Error> {
         if needs_base64(key) {
             return Ok(Meta::set(&mut self.output, key, value)?.flags(flags).ttl(exptime).end()?);
@@ -159,13 +162,14 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`Connection::write_any`], of a record that lives for so many seconds after its last access, which memcached does
-    /// not know: it refuses.
+    /// Buffers a `set` like [`Connection::write_any`], of a record that expires `span_s` seconds
+    /// after its last access. memcached does not support that and refuses it.
     pub fn write_sliding(&mut self, key: &[u8], value: &[u8], flags: u32, span_s: u32) -> Result<(), Error> {
         Ok(Meta::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
     }
 
-    /// Adds to (or subtracts from) a number, which is created as `initial` if there is no such record. Needs meta commands.
+    /// Adds to a number or subtracts from it; creates it as `initial` if it is missing. Needs meta
+    /// commands.
     pub fn count_or_create(&mut self, key: &[u8], delta: u64, up: bool, initial: u64) -> Result<u64, Error> {
         let direction = if up { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
         Meta::arithmetic(&mut self.output, key)?
@@ -185,8 +189,9 @@ impl Connection {
         })
     }
 
-    /// Asks whether the server takes meta commands, and with them keys in base64. One that does not, as memcached before
-    /// 1.6, would take the value of such a write for commands. No other reply may be due.
+    /// Returns true if the server accepts meta commands, and so keys in base64. A server that does
+    /// not, such as memcached before 1.6, would read the value of such a write as commands. Must
+    /// not be called while replies are outstanding.
     pub fn takes_meta(&mut self) -> Result<bool, Error> {
         Meta::get(&mut self.output, b" ")?.unnoticed().end()?;
         self.flush()?;
@@ -201,10 +206,10 @@ impl Connection {
     }
 }
 
-/// A read of flags and value that is no access.
+/// Appends a read of flags and value that does not count as access.
 fn put_peek(out: &mut Vec<u8>, key: &[u8]) -> Result<(), Invalid> {
     if !needs_base64(key) && Meta::get(out, key).is_err() {
-        // Control characters, and too many of them for base64.
+        // The key has control characters but is too long for base64.
         check_len(key)?;
         out.extend_from_slice(&[b"mg ", key, b" f v u\r\n"].concat());
         return Ok(());

@@ -1,4 +1,5 @@
-//! What a server makes of the data that it keeps on disk, and sends: docs/protocol/exports.md.
+//! Exports: checkpoints, backups and update logs of a server's data on disk
+//! (docs/protocol/exports.md).
 
 use super::{Connection, unexpected};
 use crate::Error;
@@ -8,59 +9,60 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use todana_protocol::memcached::client::Response;
 
-/// What one frame carries at most.
+/// Maximum bytes of a frame.
 const FRAME_LEN_MAX: usize = 65_536;
 
-/// A checkpoint that a server has made.
+/// A checkpoint that a server has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
-    /// Where the update log is read from on top of it.
+pub struct CompletedCheckpoint {
+    /// Position in the update log from which replay continues.
     pub position: u64,
-    /// How many records it has.
+    /// Number of records.
     pub records: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// How long it took.
+    /// Duration of the checkpoint.
     pub took_ms: u64,
 }
 
-/// Where an update log is read from.
+/// The position from which to read an update log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFrom {
-    /// As far back as it goes.
+    /// The oldest position that the log still has.
     First,
     /// This position.
     At(u64),
-    /// Where it ends.
+    /// The current end of the log.
     End,
 }
 
-/// What a stretch of an update log begins with.
+/// The header of a part of an update log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogHead {
+pub struct LogHeader {
     /// The position of the first byte of data.
     pub position: u64,
-    /// The database.
+    /// ID of the database.
     pub database_id: [u8; 16],
-    /// The server.
+    /// ID of the server.
     pub server_id: u32,
 }
 
-/// A part of what is sent.
+/// A frame of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame<'a> {
+pub enum ExportFrame<'a> {
     /// The next bytes.
     Data(&'a [u8]),
-    /// The server has nothing to say yet.
+    /// The server has no more data yet.
     Wait,
-    /// That was all. The connection is as good as before.
+    /// The export is complete, and the connection accepts requests again.
     End,
 }
 
-/// The words that say of which database; none for the first, so that older servers understand.
-struct Of(u32);
+/// The words that select a database. There are none for the first database, so older servers
+/// understand the request.
+struct DatabaseSelector(u32);
 
-impl fmt::Display for Of {
+impl fmt::Display for DatabaseSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 { Ok(()) } else { write!(f, " db {}", self.0) }
     }
@@ -77,16 +79,17 @@ impl fmt::Display for LogFrom {
 }
 
 impl Connection {
-    /// Has all further commands on records go to this database of the server, by its number.
+    /// Selects the server's database with this number for all further commands on records.
     pub fn use_database(&mut self, number: u32) -> Result<(), Error> {
         self.simple(&format!("todana use {number}")).map(drop)
     }
 
-    /// Has the server make a checkpoint of a database, by its number, and waits until it is on disk.
-    pub fn checkpoint(&mut self, database: u32) -> Result<Made, Error> {
-        self.line(&format!("todana checkpoint{}", Of(database)))?;
+    /// Makes the server checkpoint the database with this number, and waits until the checkpoint is
+    /// on disk.
+    pub fn checkpoint(&mut self, database: u32) -> Result<CompletedCheckpoint, Error> {
+        self.line(&format!("todana checkpoint{}", DatabaseSelector(database)))?;
         let head = self.head(b"CHECKPOINT")?;
-        Ok(Made {
+        Ok(CompletedCheckpoint {
             position: head.number("position")?,
             records: head.number("records")?,
             len: head.number("bytes")?,
@@ -94,30 +97,32 @@ impl Connection {
         })
     }
 
-    /// Asks for a backup of a database, by its number, at so many bytes a second at most; [`next_frame`](Self::next_frame) shows it.
+    /// Requests a backup of the database with this number, sent with at most `rate` bytes per
+    /// second. [`next_frame`](Self::next_frame) returns its frames.
     pub fn begin_backup(&mut self, database: u32, rate: Option<NonZeroU64>) -> Result<(), Error> {
         let rate = rate.map(|rate| format!(" {rate}")).unwrap_or_default();
-        self.line(&format!("todana backup{rate}{}", Of(database)))
+        self.line(&format!("todana backup{rate}{}", DatabaseSelector(database)))
     }
 
-    /// Asks for the update log of a database, by its number, and for what is changed from now on too if it `follows`; [`next_frame`](Self::next_frame) shows
-    /// its bytes, which nobody has checked.
-    pub fn begin_log(&mut self, database: u32, from: LogFrom, follows: bool) -> Result<LogHead, Error> {
+    /// Requests the update log of the database with this number and, if `follows`, also future
+    /// changes. [`next_frame`](Self::next_frame) returns its bytes, which are not verified.
+    pub fn begin_log(&mut self, database: u32, from: LogFrom, follows: bool) -> Result<LogHeader, Error> {
         let follow = if follows { " follow" } else { "" };
-        self.line(&format!("todana log {from}{follow}{}", Of(database)))?;
+        self.line(&format!("todana log {from}{follow}{}", DatabaseSelector(database)))?;
         let head = self.head(b"LOG")?;
         let id = head.field("database")?;
         let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32).ok_or(Error::Malformed)?;
         let (position, server_id) = (head.number("position")?, head.number("server")?);
-        Ok(LogHead { position, database_id: id.to_be_bytes(), server_id })
+        Ok(LogHeader { position, database_id: id.to_be_bytes(), server_id })
     }
 
-    /// Shows the next part of what was asked for. A frame of more than 65,536 bytes is refused before it is taken.
-    pub fn next_frame<T>(&mut self, see: impl FnOnce(Frame<'_>) -> T) -> Result<T, Error> {
+    /// Passes the next frame of an export to `see`. Refuses a frame of more than 65,536 bytes
+    /// before it is received.
+    pub fn next_frame<T>(&mut self, see: impl FnOnce(ExportFrame<'_>) -> T) -> Result<T, Error> {
         self.response_within(FRAME_LEN_MAX, |response| match response {
-            Response::Data(bytes) => Ok(see(Frame::Data(bytes))),
-            Response::Line(b"WAIT") => Ok(see(Frame::Wait)),
-            Response::Line(b"END") => Ok(see(Frame::End)),
+            Response::Data(bytes) => Ok(see(ExportFrame::Data(bytes))),
+            Response::Line(b"WAIT") => Ok(see(ExportFrame::Wait)),
+            Response::Line(b"END") => Ok(see(ExportFrame::End)),
             other => Err(unexpected(other)),
         })
         .map_err(|error| match self.frame_too_long() {
@@ -130,15 +135,15 @@ impl Connection {
         })
     }
 
-    /// The length of the frame that comes next, as its line says, if it is more than a frame has.
+    /// Returns the length that the next frame announces, if it exceeds the maximum.
     fn frame_too_long(&self) -> Option<u64> {
         let line = self.input.get(self.at..)?.split(|&byte| byte == b'\r').next()?;
         let len = std::str::from_utf8(line.strip_prefix(b"DATA ")?).ok()?.parse().ok()?;
         (len > FRAME_LEN_MAX as u64).then_some(len)
     }
 
-    /// The words of the line that begins with this one.
-    fn head(&mut self, word: &[u8]) -> Result<Fields, Error> {
+    /// Reads a line that starts with `word` and returns its fields.
+    fn head(&mut self, word: &[u8]) -> Result<LineFields, Error> {
         loop {
             let found = self.response_within(FRAME_LEN_MAX, |response| match response {
                 Response::Line(b"WAIT") => Ok(None),
@@ -148,16 +153,16 @@ impl Connection {
                 other => Err(unexpected(other)),
             })?;
             if let Some(line) = found {
-                return Ok(Fields(line));
+                return Ok(LineFields(line));
             }
         }
     }
 }
 
-/// Words of a line, `name=value` each.
-struct Fields(String);
+/// The fields of a line, each `name=value`.
+struct LineFields(String);
 
-impl Fields {
+impl LineFields {
     fn field(&self, name: &str) -> Result<&str, Error> {
         let found = self.0.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
         found.ok_or(Error::Malformed)

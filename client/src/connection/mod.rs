@@ -1,12 +1,13 @@
-//! One blocking connection, text dialect; meta where text cannot carry a key.
+//! A blocking connection that speaks the text dialect, and the meta dialect for keys that text
+//! cannot carry.
 
 mod any_key;
 mod export;
 
-pub use any_key::{Found, needs_base64};
-pub use export::{Frame, LogFrom, LogHead, Made};
+pub use any_key::{FoundRecord, needs_base64};
+pub use export::{CompletedCheckpoint, ExportFrame, LogFrom, LogHeader};
 
-use crate::socket::Socket;
+use crate::socket::ClientSocket;
 use crate::tls_error::{NO_TLS, UNTRUSTED};
 use crate::{Address, Error, Fetch, Login, Store, Timeouts, Tls};
 use std::io;
@@ -14,42 +15,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::client::{self, Response};
 
-/// The largest value that is taken: the largest that a server can hold.
+/// Maximum bytes of a received value: the most that a server can hold.
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// More statistics than this no server has.
+/// Maximum number of statistics in a reply, far above that of any server.
 const STATISTICS_MAX: usize = 1 << 20;
 const READ: usize = 64 << 10;
-/// How a server of TLS begins to say that it was not spoken to in TLS.
+/// First bytes of the alert that a TLS server sends to a client that does not speak TLS.
 const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct FetchedRecord {
     /// The key.
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
     /// The client's flags.
     pub flags: u32,
-    /// The version, if it was asked for.
+    /// The version, if it was requested.
     pub version: Option<u64>,
 }
 
 /// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It is done.
+pub enum WriteOutcome {
+    /// The write was done.
     Done,
-    /// The condition of add, replace, append or prepend does not hold.
+    /// The condition of add, replace, append or prepend was false.
     NotStored,
     /// The version differs.
     Exists,
-    /// There is no such record.
+    /// The record does not exist.
     NotFound,
 }
 
-/// A connection. Each method sends a request and waits for its reply. Storing many records is faster with
-/// [`Connection::write_store`], [`Connection::flush`] and [`Connection::read_outcome`]: requests ahead of their replies.
+/// A blocking connection to a server. Most methods send a request and wait for its reply. To store many
+/// records faster, send requests ahead of their replies with [`Connection::write_store`],
+/// [`Connection::flush`] and [`Connection::read_outcome`].
 ///
 /// ```no_run
 /// use todana_client::{Connection, Store};
@@ -60,50 +62,54 @@ pub enum Outcome {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Connection {
-    socket: Socket,
+    socket: ClientSocket,
     output: Vec<u8>,
     input: Vec<u8>,
     at: usize,
-    /// Where the server is, for messages.
+    /// The server's address, for messages.
     name: String,
-    /// What the server is where it may speak TLS, until it has answered in the clear.
+    /// The address to suggest if the server turns out to speak TLS; `None` once it has replied in
+    /// plain text.
     may_be_tls: Option<String>,
-    /// Which reply belongs to which request is no longer known.
+    /// True if replies can no longer be matched with requests.
     is_lost: bool,
-    /// Whoever waits for a reply gives up when this becomes true.
+    /// Requests fail while they wait for a reply once this is true.
     gives_up: Option<Arc<AtomicBool>>,
 }
 
 impl Connection {
-    /// Connects, with the default timeouts.
+    /// Connects with the default timeouts.
     pub fn open(address: &Address) -> Result<Connection, Error> {
         Connection::open_within(address, Timeouts::default())
     }
 
-    /// Connects.
+    /// Connects with these timeouts.
     pub fn open_within(address: &Address, timeouts: Timeouts) -> Result<Connection, Error> {
         Connection::open_with(address, timeouts, None)
     }
 
-    /// Connects; to an address of TLS by these files, or by the authorities that the system trusts.
+    /// Connects. A TLS address uses `tls`, or the certificate authorities of the system if that is
+    /// `None`.
     pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
-        let socket = Socket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
+        let socket =
+            ClientSocket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
         let may_be_tls = matches!(address, Address::Tcp(..)).then(|| format!("todanas://{address}"));
         let (output, input) = Default::default();
         let name = address.to_string();
         Ok(Connection { name, socket, output, input, at: 0, may_be_tls, is_lost: false, gives_up: None })
     }
 
-    /// Logs in, if the server wants that; to be called before anything else. Fails with `Refused` where it does not know the
-    /// user by that password.
+    /// Logs in if the server requires it. Must be called before any request. Fails with `Refused`
+    /// if user or password are wrong.
     pub fn log_in(&mut self, login: &Login) -> Result<(), Error> {
         self.talk(|connection| login.say(&mut connection.socket))?;
         self.may_be_tls = None;
         Ok(())
     }
 
-    /// Runs what talks to the server. What fails between a request and the end of its reply leaves bytes behind that the
-    /// next request would take for its own reply.
+    /// Runs an exchange with the server. A failure between a request and the end of its reply
+    /// leaves bytes that the next request would take for its own reply, so it makes the connection
+    /// unusable.
     fn talk<T>(&mut self, talk: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.is_lost {
             let error = "an earlier request failed on this connection; open another one";
@@ -121,8 +127,8 @@ impl Connection {
         })
     }
 
-    /// Sends what has been written so far. Replies that nobody reads stop the server in the end, so do not write
-    /// megabytes ahead of them.
+    /// Sends the buffered requests. The server stops reading if its replies are not read, so do not
+    /// buffer megabytes ahead of them.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.talk(|connection| {
             connection.socket.write_all(&connection.output)?;
@@ -131,12 +137,13 @@ impl Connection {
         })
     }
 
-    /// Waits for the next reply and hands it to `see`.
+    /// Waits for the next reply and passes it to `see`.
     fn response<T>(&mut self, see: impl FnOnce(Response<'_>) -> Result<T, Error>) -> Result<T, Error> {
         self.response_within(VALUE_LEN_MAX, see)
     }
 
-    /// The same; a value or data of more bytes than this is taken for no reply, before memory is.
+    /// Waits for the next reply like `response`. Treats a value longer than the limit as malformed,
+    /// before memory is allocated for it.
     fn response_within<T>(
         &mut self,
         value_len_max: usize,
@@ -186,7 +193,7 @@ impl Connection {
         })
     }
 
-    /// Reads behind what is held.
+    /// Appends received bytes to the first `held` bytes of the input.
     fn receive(&mut self, held: usize) -> io::Result<usize> {
         loop {
             if self.gives_up.as_ref().is_some_and(|gives_up| gives_up.load(Ordering::Relaxed)) {
@@ -199,19 +206,19 @@ impl Connection {
         }
     }
 
-    /// Whoever waits for a reply looks at this whenever a signal has come in and whenever anything has been received; once it is
-    /// true, requests fail.
+    /// Makes requests fail once `gives_up` is true. It is checked after every signal and after
+    /// every receive.
     pub fn give_up_when(&mut self, gives_up: Arc<AtomicBool>) {
         self.gives_up = Some(gives_up);
     }
 
-    fn outcome(&mut self) -> Result<Outcome, Error> {
+    fn outcome(&mut self) -> Result<WriteOutcome, Error> {
         self.response(|response| match response {
-            Response::Line(b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" | b"RESET") => Ok(Outcome::Done),
-            Response::Line(b"NOT_STORED") => Ok(Outcome::NotStored),
-            Response::Line(b"EXISTS") => Ok(Outcome::Exists),
-            Response::Line(b"NOT_FOUND") => Ok(Outcome::NotFound),
-            Response::Meta { code: [b'H', b'D'], .. } => Ok(Outcome::Done),
+            Response::Line(b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" | b"RESET") => Ok(WriteOutcome::Done),
+            Response::Line(b"NOT_STORED") => Ok(WriteOutcome::NotStored),
+            Response::Line(b"EXISTS") => Ok(WriteOutcome::Exists),
+            Response::Line(b"NOT_FOUND") => Ok(WriteOutcome::NotFound),
+            Response::Meta { code: [b'H', b'D'], .. } => Ok(WriteOutcome::Done),
             other => Err(unexpected(other)),
         })
     }
@@ -226,28 +233,29 @@ impl Connection {
         self.flush()
     }
 
-    /// Sends one line and reads its outcome: `flush_all`, `verbosity 1` ...
-    pub fn simple(&mut self, line: &str) -> Result<Outcome, Error> {
+    /// Sends a line such as `flush_all` or `verbosity 1` and reads its outcome.
+    pub fn simple(&mut self, line: &str) -> Result<WriteOutcome, Error> {
         self.line(line)?;
         self.outcome()
     }
 
-    /// Reads records; with their versions if asked. They come in the order of the keys, without the missing ones.
-    pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<Item>, Error> {
+    /// Reads records, with their versions if requested. Returns them in the order of the keys,
+    /// without the missing ones.
+    pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<FetchedRecord>, Error> {
         self.fetch(Fetch { versions, touch: None }, keys)
     }
 
-    /// Reads records, perhaps giving them a new time to live. They come in the order of the keys, without the missing
-    /// ones.
-    pub fn fetch(&mut self, fetch: Fetch, keys: &[&[u8]]) -> Result<Vec<Item>, Error> {
+    /// Reads records and optionally gives them a new expiry. Returns them in the order of the keys,
+    /// without the missing ones.
+    pub fn fetch(&mut self, fetch: Fetch, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
         client::put_get(&mut self.output, fetch, keys)?;
         self.flush()?;
         let (mut items, mut asked) = (Vec::new(), keys.iter());
         loop {
             let item = self.response(|response| match response {
-                // A reply to another request must not pass for one to this.
+                // A reply to another request must not be taken for one to this request.
                 Response::Value { key, flags, version, value } if asked.any(|asked| *asked == key) => {
-                    Ok(Some(Item { key: key.to_vec(), value: value.to_vec(), flags, version }))
+                    Ok(Some(FetchedRecord { key: key.to_vec(), value: value.to_vec(), flags, version }))
                 }
                 Response::Line(b"END") => Ok(None),
                 other => Err(unexpected(other)),
@@ -260,40 +268,40 @@ impl Connection {
     }
 
     /// Stores a record.
-    pub fn store(&mut self, store: &Store<'_>) -> Result<Outcome, Error> {
+    pub fn store(&mut self, store: &Store<'_>) -> Result<WriteOutcome, Error> {
         self.write_store(store)?;
         self.flush()?;
         self.read_outcome()
     }
 
-    /// Writes a storage request without sending it; its outcome is for `read_outcome`, in order.
+    /// Buffers a storage request. Outcomes are read in order by `read_outcome`.
     pub fn write_store(&mut self, store: &Store<'_>) -> Result<(), Error> {
         Ok(client::put_store(&mut self.output, store, false)?)
     }
 
-    /// Bytes written and not sent yet.
+    /// Returns the number of buffered bytes.
     pub fn unsent_len(&self) -> usize {
         self.output.len()
     }
 
-    /// The outcome of the oldest request that has none yet.
-    pub fn read_outcome(&mut self) -> Result<Outcome, Error> {
+    /// Reads the outcome of the oldest buffered request that has none yet.
+    pub fn read_outcome(&mut self) -> Result<WriteOutcome, Error> {
         self.outcome()
     }
 
     /// Removes a record.
-    pub fn delete(&mut self, key: &[u8]) -> Result<Outcome, Error> {
+    pub fn delete(&mut self, key: &[u8]) -> Result<WriteOutcome, Error> {
         self.words("delete", &[key])?;
         self.outcome()
     }
 
-    /// Gives a record a new time to live.
-    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<Outcome, Error> {
+    /// Gives a record a new expiry.
+    pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<WriteOutcome, Error> {
         self.words("touch", &[key, exptime.to_string().as_bytes()])?;
         self.outcome()
     }
 
-    /// Adds to (or subtracts from) a number; `None` if there is no such record.
+    /// Adds to a number or subtracts from it. Returns `None` if the record is missing.
     pub fn count(&mut self, key: &[u8], delta: u64, up: bool) -> Result<Option<u64>, Error> {
         self.words(if up { "incr" } else { "decr" }, &[key, delta.to_string().as_bytes()])?;
         self.response(|response| match response {
@@ -303,7 +311,7 @@ impl Connection {
         })
     }
 
-    /// The statistics of a group (empty: the general ones), in the server's order.
+    /// Returns the statistics of a group (empty: the general ones) in the server's order.
     pub fn stats(&mut self, group: &str) -> Result<Vec<(String, String)>, Error> {
         self.line(format!("stats {group}").trim_end_matches(' '))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -312,7 +320,8 @@ impl Connection {
             let is_full = statistics.len() == STATISTICS_MAX;
             let line = self.response(|response| match response {
                 Response::Statistic { name, value } if !is_full => Ok(Some((text(name), text(value)))),
-                // `stats detail dump` and `stats cachedump`: a word, a name, and the rest.
+                // Lines of `stats detail dump` and `stats cachedump` consist of a word, a name, and
+                // the rest.
                 Response::Line(line)
                     if !is_full && (line.starts_with(b"PREFIX ") || line.starts_with(b"ITEM ")) =>
                 {
@@ -320,7 +329,7 @@ impl Connection {
                     let mut words = line.splitn(3, ' ').skip(1).map(String::from);
                     Ok(Some((words.next().unwrap_or_default(), words.next().unwrap_or_default())))
                 }
-                // `stats reset` and `stats detail on` have nothing to tell.
+                // `stats reset` and `stats detail on` return no statistics.
                 Response::Line(b"END" | b"RESET" | b"OK") => Ok(None),
                 other => Err(unexpected(other)),
             })?;
@@ -331,13 +340,13 @@ impl Connection {
         }
     }
 
-    /// Returns one of the general statistics; `None` if the server has no such one.
+    /// Returns one of the general statistics, or `None` if the server lacks it.
     pub fn statistic(&mut self, name: &str) -> Result<Option<String>, Error> {
         let found = self.stats("")?.into_iter().find(|(known, _)| known == name);
         Ok(found.map(|(_, value)| value))
     }
 
-    /// The server's version.
+    /// Returns the server's version.
     pub fn version(&mut self) -> Result<String, Error> {
         self.words("version", &[])?;
         self.response(|response| match response {
@@ -348,14 +357,14 @@ impl Connection {
         })
     }
 
-    /// The keys that the server holds, one after another, by `lru_crawler metadump`: its line for each key, as it is
-    /// (`key=... exp=... ...`). An error of `see` ends it, and with it the use of the connection.
+    /// Lists the server's keys by `lru_crawler metadump` and passes each line, such as `key=...
+    /// exp=... ...`, to `see`. An error of `see` ends the list and makes the connection unusable.
     pub fn metadump(&mut self, mut see: impl FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
         self.line("lru_crawler metadump all")?;
         loop {
             let line = self.response(|response| match response {
                 Response::Line(b"END") => Ok(None),
-                // Servers before 1.6.43 begin without it.
+                // Servers before 1.6.43 do not send this line.
                 Response::Line(b"OK") => Ok(Some(String::new())),
                 Response::Line(line) if line.starts_with(b"key=") => {
                     Ok(Some(String::from_utf8_lossy(line).into_owned()))
@@ -371,7 +380,7 @@ impl Connection {
     }
 }
 
-/// Names the address, and what to look at first where nobody listens.
+/// Adds the address to an error, and advice if the connection was refused.
 pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
     let nobody = matches!(error.kind(), io::ErrorKind::ConnectionRefused)
         || matches!((address, error.kind()), (Address::Unix(_), io::ErrorKind::NotFound));
@@ -381,7 +390,7 @@ pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
         (Address::Tls(..), _) if text == UNTRUSTED => {
             "; --tls-ca FILE names its authority, or its own certificate".into()
         }
-        // What it said was no TLS, or nothing.
+        // The server's reply was not TLS, or it sent none.
         (Address::Tls(host, port), kind)
             if text == NO_TLS
                 || matches!(
@@ -400,7 +409,7 @@ fn unexpected(response: Response<'_>) -> Error {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Error::Unexpected(match response {
         Response::Line(line) => text(line),
-        // Its value may be long.
+        // The value is left out because it may be long.
         Response::Value { key, .. } => format!("VALUE {}", text(key)),
         Response::Meta { code, flags, .. } => format!("{} {}", text(&code), text(flags.text())),
         Response::Statistic { name, value } => format!("STAT {} {}", text(name), text(value)),
