@@ -11,27 +11,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
-use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, SyncPolicy};
-use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock};
-use todana_core::{Operation, Store};
-use todana_engine::{MemHash, MemHashOptions};
+use todana::{DbOptions, Records};
 
-/// A data directory with these records.
+/// Creates a data directory with these records.
 fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let engine = MemHash::new(MemHashOptions::default()).unwrap();
-    let database = Database::new(Box::new(engine), Arc::clone(&clock));
-    let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
-    let log = LogOptions { sync: SyncPolicy::Always, ..LogOptions::default() };
-    let options = DataOptions { log, ..DataOptions::default() };
-    directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
+    let db = DbOptions::default().data_dir(path).open("mem:hash").unwrap();
     for (key, value) in records {
-        let store = Store { key: key.as_bytes(), value, ..Store::default() };
-        database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
+        db.set(key.as_bytes(), value).unwrap();
     }
-    database.log().unwrap().close().unwrap();
 }
 
 #[test]

@@ -66,14 +66,16 @@ pub trait Disk: Send + Sync {
         below(self)?.sync_directory(directory)
     }
 
-    /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The file that has been locked is
-    /// the one that has this name then. The lock ends when it is dropped, or with the process.
+    /// Locks a file for this process; creates the file if it is missing. Fails with `WouldBlock` if
+    /// another process has it. The locked file is the one that has this name at that time. The lock
+    /// ends when it is dropped, or with the process. A file named `lock` guards its directory.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         below(self)?.lock(path)
     }
 
-    /// Locks a file as [`lock`](Disk::lock) does, beside others that call this: it keeps out, and is kept out by, those who lock it alone. A
-    /// file system that cannot locks it alone.
+    /// Locks a file together with other callers of this method, which excludes callers of
+    /// [`lock`](Disk::lock). Changes nothing on disk: if the file is missing, its directory is locked.
+    /// A file system without shared locks locks the file exclusively.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         self.below().map_or_else(|| self.lock(path), |below| below.lock_shared(path))
     }

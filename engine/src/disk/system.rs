@@ -5,7 +5,7 @@ use crate::raw::FileMemory;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The machine's own file system. Files are made readable by their owner alone: they hold what users stored.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,96 +62,101 @@ impl Disk for SystemDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        lock(|| Ok((open_lock(path, false)?, false)), fs::File::try_lock, path)
+        let held = HeldLock::take(|| open_lock(path), fs::File::try_lock, path)?;
+        // Readers that found no such file hold the lock of the directory instead.
+        match lock_directory(path, fs::File::try_lock) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(Box::new(held)),
+        }
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         use std::os::unix::fs::OpenOptionsExt;
-        let open = || match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path) {
-            // A copy without it. A writer makes one, and shall find it locked. It is removed again.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match open_lock(path, true) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    Ok((open_lock(path, false)?, false))
-                }
-                file => Ok((file?, true)),
-            },
-            file => Ok((file?, false)),
-        };
-        match lock(open, fs::File::try_lock_shared, path) {
-            // There is none, and nobody can make one or write anything else.
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(Box::new(())),
-            outcome => outcome,
+        let open = || OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        loop {
+            match HeldLock::take(open, fs::File::try_lock_shared, path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                outcome => return Ok(Box::new(outcome?)),
+            }
+            // A copy without the file is not changed by its readers. They lock its directory, which
+            // every writer tries to lock after it has created the file.
+            let held = lock_directory(path, fs::File::try_lock_shared);
+            match open() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return held,
+                // A writer has created the file since.
+                _ => {}
+            }
         }
     }
 }
 
-fn open_lock(path: &Path, is_new: bool) -> io::Result<fs::File> {
+/// Locks the directory of a lock file, if the file guards the directory and the file system can
+/// lock directories.
+fn lock_directory(
+    path: &Path,
+    try_lock: fn(&fs::File) -> Result<(), TryLockError>,
+) -> io::Result<Box<dyn Send + Sync>> {
+    if !path.ends_with("lock") {
+        return Ok(Box::new(()));
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match HeldLock::take(|| fs::File::open(directory), try_lock, directory) {
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::WouldBlock => Err(error),
+            // Some network file systems cannot lock directories.
+            _ => Ok(Box::new(())),
+        },
+        Ok(held) => Ok(Box::new(held)),
+    }
+}
+
+fn open_lock(path: &Path) -> io::Result<fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
-    // A link would have the file made wherever it leads.
+    // The file must not be created where a link leads.
     let mut options = owners_own();
-    options
-        .create(true)
-        .create_new(is_new)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NOFOLLOW);
+    options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
     options.open(path)
 }
 
-/// Locks the file that `open` returns, and removes it in the end if it says so.
-fn lock(
-    open: impl Fn() -> io::Result<(fs::File, bool)>,
-    try_lock: fn(&fs::File) -> Result<(), TryLockError>,
-    path: &Path,
-) -> io::Result<Box<dyn Send + Sync>> {
-    loop {
-        let (file, is_removed) = open()?;
-        match try_lock(&file) {
-            Ok(()) if has_name(&file, path)? => {
-                let removed = is_removed.then(|| path.to_path_buf());
-                return Ok(Box::new(HeldLock::new(file, removed)));
-            }
-            // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
-            // this name.
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-    }
-}
-
-/// Gives the lock up when it is dropped. Closing the file is not enough: a process that another thread forks has the file too, until it
-/// begins its program, and would keep the lock meanwhile.
+/// A locked file. Dropping it unlocks the file; closing the file is not enough, because a process that another thread forks has the
+/// file too until it executes its program.
 ///
-/// Only the process that has taken it does so: in the child of a fork, the lock is the parent's, and both have one.
+/// In the child of a fork, the lock remains the parent's: only the process that took the lock releases it.
 struct HeldLock {
     file: fs::File,
     process: u32,
-    /// The file's name, if the file goes with the lock.
-    removed: Option<PathBuf>,
 }
 
 impl HeldLock {
-    fn new(file: fs::File, removed: Option<PathBuf>) -> HeldLock {
-        HeldLock { file, process: std::process::id(), removed }
+    /// Locks the file that `open` returns.
+    fn take(
+        open: impl Fn() -> io::Result<fs::File>,
+        try_lock: fn(&fs::File) -> Result<(), TryLockError>,
+        path: &Path,
+    ) -> io::Result<HeldLock> {
+        loop {
+            let file = open()?;
+            match try_lock(&file) {
+                Ok(()) if has_name(&file, path)? => {
+                    return Ok(HeldLock { file, process: std::process::id() });
+                }
+                // The file was removed or renamed after it was opened, so another process can lock a new file of this name.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
     }
 }
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
-            return;
+        if self.process == std::process::id() {
+            let _ = self.file.unlock();
         }
-        let _ = self.file.unlock();
-        // Unless others read, or somebody writes by now.
-        if let Some(path) = &self.removed
-            && self.file.try_lock().is_ok()
-            && has_name(&self.file, path).is_ok_and(|has_name| has_name)
-        {
-            let _ = fs::remove_file(path);
-        }
-        let _ = self.file.unlock();
     }
 }
 
