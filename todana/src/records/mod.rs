@@ -1,4 +1,5 @@
-//! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
+//! The operations on the records of a database, for a program that embeds it: the same on a
+//! database and in a transaction.
 
 pub(crate) mod replies;
 mod visitors;
@@ -16,16 +17,16 @@ use todana_core::{
 };
 use visitors::{Seize, Swap, TextSum, Updater, Wrong};
 
-/// A record of one's own: a value and what rides with it.
+/// A copy of a record: value and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedRecord {
     /// The value.
     pub value: Vec<u8>,
     /// The client's flags.
     pub flags: u32,
-    /// When it dies.
+    /// When the record expires.
     pub expiry: Expiry,
-    /// The version, where it was asked for; else the one that was shown last, 0 if none was.
+    /// The version, if it was requested; otherwise the version last given to a client, or 0.
     pub version: u64,
 }
 
@@ -36,45 +37,46 @@ impl OwnedRecord {
     }
 }
 
-/// What a compare-and-set has come to.
+/// The outcome of a compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompareOutcome {
-    /// It was still the same, and is replaced.
+    /// The record was unchanged and has been replaced.
     Stored,
-    /// Somebody has changed it since.
+    /// The record has been changed in the meantime.
     Changed,
-    /// It is not there.
+    /// There is no such record.
     Missing,
 }
 
-/// What [`Records::update`] shall do with a record.
+/// The decision of a function given to [`Records::update`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdateAction {
-    /// Leave it.
+    /// Leaves the record unchanged.
     Keep,
-    /// Give it this value; flags and expiry stay.
+    /// Replaces the value; flags and expiry stay.
     Value(Vec<u8>),
-    /// Replace it, flags and expiry included.
+    /// Replaces the record with its flags and expiry.
     Record(OwnedRecord),
-    /// Remove it.
+    /// Removes the record.
     Remove,
 }
 
-/// Which way to go through records in the order of their keys.
+/// The direction of an ordered scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanDirection {
-    /// From the first to the last.
+    /// From the first to the last key.
     Up,
-    /// From the last to the first.
+    /// From the last to the first key.
     Down,
 }
 
-/// What can be done with records, on a [`Db`](crate::Db) and within a [`Transaction`] alike.
+/// The operations on records, implemented by [`Db`](crate::Db) and [`Transaction`].
 ///
-/// Expired records are not there. Keys and values are any bytes. All methods fail with `Full` where there is no room and nothing
-/// may be evicted, with `Invalid` for keys and values longer than any engine takes, with `Corrupt` where the record's bytes on disk are damaged, with
-/// `Unavailable` where the database is kept on disk and the disk cannot be read or written, and writes with `Busy` where the thread has a
-/// transaction open that they are not part of.
+/// Expired records do not exist for these methods. Keys and values are arbitrary bytes. All methods
+/// fail with `Full` if there is no room and nothing may be evicted, with `Invalid` for a key or
+/// value longer than any engine accepts, with `Corrupt` if the record is damaged on disk, and with
+/// `Unavailable` if the database is on disk and the disk cannot be read or written. Writes fail
+/// with `Busy` if the thread has an open transaction and writes past it.
 ///
 /// ```
 /// use todana::{Db, Records};
@@ -93,27 +95,33 @@ pub enum ScanDirection {
 /// # Ok::<(), todana::Error>(())
 /// ```
 pub trait Records {
-    /// Runs a command; `reply` is called once, perhaps under a lock of the engine: it shall not call the database.
+    /// Executes an operation. `reply` is called once, possibly under a lock of the engine: it must
+    /// not call the database.
     fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()>;
 
-    /// Runs a visitor on a record, atomically; it sees no expired record. The only way in which anything is written.
+    /// Calls a visitor on a record, atomically; it sees no expired record. All writes are done by
+    /// visitors.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
-    /// Whether keys have an order here, so that [`walk`](Records::walk) and what stands on it go.
+    /// Returns true if keys are ordered, so that [`walk`](Records::walk) and the methods that need
+    /// it work.
     fn is_ordered(&self) -> bool;
 
-    /// Shows the live records from `from` (the start: `None`) on, in an order of the engine's own, until `see` breaks; returns where to go
-    /// on, `None` at the end. A record that is there throughout is shown at least once, whatever is written meanwhile. `see` may
-    /// be shown a few more after it has broken, which are not shown again. It may run under a lock of the engine: it must be brief and must not
-    /// call the database. [`iter`](Records::iter) has none of these rules.
+    /// Calls `see` for the live records from `from` on (`None`: the start), in an order that the
+    /// engine chooses, until `see` breaks. Returns the position at which to continue, or `None` at
+    /// the end. A record that exists throughout is shown at least once, whatever is written in the
+    /// meantime. After `see` breaks it may be called for a few more records, which are not shown
+    /// again. It may run under a lock of the engine: it must be brief and must not call the
+    /// database. [`iter`](Records::iter) has none of these restrictions.
     fn scan(
         &self,
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>>;
 
-    /// Shows the live records from a key on in the order of their keys, until `see` breaks. Fails with `Invalid` where keys have no
-    /// order. `see` may run under a lock of the engine: it must be brief and must not call the database.
+    /// Calls `see` for the live records from a key on, in the order of their keys, until `see`
+    /// breaks. Fails with `Invalid` for an unordered database. `see` may run under a lock of the
+    /// engine: it must be brief and must not call the database.
     ///
     /// ```
     /// # use std::ops::{Bound, ControlFlow};
@@ -136,7 +144,7 @@ pub trait Records {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// A cursor, which stands nowhere at first.
+    /// Returns a cursor that stands at no record yet.
     fn cursor(&self) -> RecordCursor<&Self>
     where
         Self: Sized,
@@ -144,8 +152,9 @@ pub trait Records {
         RecordCursor::new(self)
     }
 
-    /// All records, in the order of their keys if they have one. They are fetched in batches: no lock is held while the caller works,
-    /// who may write meanwhile.
+    /// Iterates over all records, in the order of their keys if there is one. The records are
+    /// fetched in batches: no lock is held while the caller works, and the caller may write in the
+    /// meantime.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -166,7 +175,8 @@ pub trait Records {
         RecordIter::new(self)
     }
 
-    /// The records whose keys lie in a range, in their order. Fails with `Invalid` where they have none.
+    /// Iterates over the records with keys in a range, in order. Fails with `Invalid` for an
+    /// unordered database.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -186,7 +196,8 @@ pub trait Records {
         RecordIter::within(self, own(range.start_bound()), own(range.end_bound()))
     }
 
-    /// The records whose keys begin with `prefix`. Where keys have no order all of them are looked at.
+    /// Iterates over the records with keys that begin with `prefix`. In an unordered database all
+    /// records are read.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -204,8 +215,8 @@ pub trait Records {
         RecordIter::with_prefix(self, prefix)
     }
 
-    /// The keys that begin with `prefix`, at most `limit` of them; the first ones where keys have an order. Where they have none all are
-    /// looked at.
+    /// Returns up to `limit` keys that begin with `prefix`: the first ones if keys are ordered. In
+    /// an unordered database all keys are read.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -222,9 +233,10 @@ pub trait Records {
         self.prefix(prefix).keys().take(limit).collect()
     }
 
-    /// The keys in which a regular expression (of the crate [`regex`](https://docs.rs/regex), over bytes) matches somewhere, at most `limit` of
-    /// them, in the order of the keys if they have one. All keys are looked at, in time proportional to their length whatever the
-    /// pattern is. Fails with `Invalid` for a pattern that is none, or too large.
+    /// Returns up to `limit` keys in which a regular expression matches (of the crate
+    /// [`regex`](https://docs.rs/regex), over bytes), in the order of the keys if there is one. All
+    /// keys are read, in time proportional to their length for any pattern. Fails with `Invalid` if
+    /// the pattern is invalid or too large.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -246,9 +258,10 @@ pub trait Records {
         self.iter().keys().filter(matches).take(limit).collect()
     }
 
-    /// The keys that are most like `key`, at most `limit` of them, with their distance from it: the fewest symbols to insert, remove or
-    /// replace that make the one of the other, at most `distance_max`. The best come first, those alike in the order of their bytes. All
-    /// keys are looked at.
+    /// Returns up to `limit` keys that are most similar to `key`, with their distances: the least
+    /// number of symbols to insert, remove or replace to turn one key into the other, at most
+    /// `distance_max`. The most similar keys come first, equal distances in the order of their
+    /// bytes. All keys are read.
     ///
     /// ```
     /// # use todana::{Db, Records, KeySymbols};
@@ -275,7 +288,7 @@ pub trait Records {
         Ok(closest.into_sorted())
     }
 
-    /// The value of a record.
+    /// Returns the value of a record.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -291,8 +304,8 @@ pub trait Records {
         Ok(value)
     }
 
-    /// Shows a record where it lies, without a copy; returns whether there is one. `see` may run under a lock of the engine: it must be
-    /// brief and must not call the database.
+    /// Calls `see` with a record in place, without a copy. Returns true if there is one. `see` may
+    /// run under a lock of the engine: it must be brief and must not call the database.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -308,8 +321,9 @@ pub trait Records {
         ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(&mut *see).is_some()))
     }
 
-    /// A record with its attributes and a version, by which [`compare_and_set`](Records::compare_and_set) tells whether it has
-    /// changed. The first time costs a write, as a version is made only when it is asked for.
+    /// Returns a record with its attributes and a version, with which
+    /// [`compare_and_set`](Records::compare_and_set) detects changes. The first call for a record
+    /// costs a write, because a version is assigned only when it is requested.
     ///
     /// ```
     /// # use todana::{CompareOutcome, Db, Records};
@@ -325,13 +339,13 @@ pub trait Records {
         ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
     }
 
-    /// Whether there is such a record. Does not count as a use of it.
+    /// Returns true if there is such a record. Does not count as a use of it.
     fn contains(&self, key: &[u8]) -> Result<bool> {
         let look = Get { key, silent: true, ..Get::default() };
         ask(self, &Operation::Get(look), |reply| Ok(found(reply)?.is_some()))
     }
 
-    /// Stores a record, whatever was there; it stays until it is removed.
+    /// Stores a record, whether it exists or not. It does not expire.
     fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.set_with(key, value, Ttl::Never, 0)
     }
@@ -349,12 +363,13 @@ pub trait Records {
         store(self, &Store { key, value, ttl, flags, ..Store::default() }).map(|_| ())
     }
 
-    /// Stores a record if there is none; returns whether it did.
+    /// Stores a record if there is none. Returns true if it was stored.
     fn add(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.add_with(key, value, Ttl::Never, 0)
     }
 
-    /// The same with a time to live and flags.
+    /// Stores a record with a time to live and flags if there is none. Returns true if it was
+    /// stored.
     ///
     /// ```
     /// # use todana::{Db, Records, Ttl};
@@ -367,17 +382,17 @@ pub trait Records {
         store(self, &Store { key, value, ttl, flags, mode: StoreMode::Add, ..Store::default() })
     }
 
-    /// Replaces a record if there is one, flags and expiry included; returns whether there was.
+    /// Replaces a record with its flags and expiry if there is one. Returns true if there was.
     fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.replace_with(key, value, Ttl::Never, 0)
     }
 
-    /// The same with a time to live and flags.
+    /// Replaces a record if there is one, with a time to live and flags. Returns true if there was.
     fn replace_with(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<bool> {
         store(self, &Store { key, value, ttl, flags, mode: StoreMode::Replace, ..Store::default() })
     }
 
-    /// Puts a piece behind a value; makes the record if there is none.
+    /// Appends `piece` to a value; creates the record if there is none.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -393,15 +408,16 @@ pub trait Records {
         store(self, &append).map(|_| ())
     }
 
-    /// Puts a piece before a value; makes the record if there is none.
+    /// Prepends `piece` to a value; creates the record if there is none.
     fn prepend(&self, key: &[u8], piece: &[u8]) -> Result<()> {
         let vivify = Some(Ttl::Never);
         let prepend = Store { key, value: piece, mode: StoreMode::Prepend, vivify, ..Store::default() };
         store(self, &prepend).map(|_| ())
     }
 
-    /// Adds to a decimal number, which may be negative, and returns the sum. Where there is none it is `initial`, to which nothing is
-    /// added; without that it fails with `Invalid`, as it does for what is no number or when the sum leaves the range of 64 bits.
+    /// Adds to a decimal number, which may be negative, and returns the sum. If there is no record,
+    /// stores `initial` without adding `delta`; fails with `Invalid` if that is `None`. Also fails
+    /// with `Invalid` if the value is not a number or the sum exceeds 64 bits.
     fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<i64> {
         let mut sum = TextSum { delta, initial, outcome: Err(Wrong::Missing), text: String::new() };
         self.visit(key, &mut sum)?;
@@ -416,11 +432,13 @@ pub trait Records {
         })
     }
 
-    /// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant first, and returns the sum.
-    /// Without a record, `origin` is the number to add to. `IncrementOrigin::Set` stores `delta` itself, whatever number was there, and
-    /// `IncrementOrigin::Try` requires a record. In place of them, [`i64::MAX`] and [`i64::MIN`] may be given, as Kyoto Cabinet has it. Flags
-    /// and expiry stay. Adding 0 to a number that is there writes nothing. Fails with `Invalid`, and changes nothing, if the value is
-    /// not 8 bytes long, the sum leaves the range of 64 bits, or there is no record to try.
+    /// Adds to a number in the format of Kyoto Cabinet and Kyoto Tycoon, 8 bytes with the most
+    /// significant first, and returns the sum. Without a record, `origin` is the number to add to.
+    /// `IncrementOrigin::Set` stores `delta` itself and ignores an existing number, and
+    /// `IncrementOrigin::Try` requires a record. [`i64::MAX`] and [`i64::MIN`] may be given in
+    /// their place, as in Kyoto Cabinet. Flags and expiry stay. Adding 0 to an existing number
+    /// writes nothing. Fails with `Invalid`, and changes nothing, if the value is not 8 bytes long,
+    /// if the sum exceeds 64 bits, or if `Try` finds no record.
     ///
     /// ```
     /// # use todana::{Db, IncrementOrigin, Records};
@@ -444,9 +462,11 @@ pub trait Records {
         outcome.map_err(|failure| failure.error(key, 8))
     }
 
-    /// Adds to a number with a fraction as Kyoto Cabinet and Kyoto Tycoon store it, in 16 bytes ([`Fixed`](crate::kyoto::Fixed)), and
-    /// returns the sum. All else is as with [`increment_binary`](Records::increment_binary); the words are infinities as `origin`,
-    /// and a sum beyond the range is infinite. Fails with `Invalid` for a sum that is not a number, too.
+    /// Adds to a number with a fraction in the format of Kyoto Cabinet and Kyoto Tycoon, 16 bytes
+    /// ([`FixedPoint`](crate::kyoto::FixedPoint)), and returns the sum. Works as
+    /// [`increment_binary`](Records::increment_binary) does, except that infinities as `origin`
+    /// take the place of `Set` and `Try`, and that a sum beyond the range is infinite. Also fails
+    /// with `Invalid` if the sum is not a number.
     ///
     /// ```
     /// # use todana::{Db, IncrementOrigin, Records};
@@ -469,7 +489,7 @@ pub trait Records {
         outcome.map_err(|failure| failure.error(key, 16))
     }
 
-    /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).
+    /// Replaces a record if it still has this version ([`get_record`](Records::get_record)).
     fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<CompareOutcome> {
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
         ask(self, &Operation::Store(cas), |reply| match reply {
@@ -480,8 +500,8 @@ pub trait Records {
         })
     }
 
-    /// Puts `new` (`None`: nothing) in the place of a record if its value is `old` (`None`: if there is none); returns
-    /// whether it was. Flags and expiry stay.
+    /// Replaces a record by `new` (`None`: removes it) if its value is `old` (`None`: if there is
+    /// no record). Returns true if it was. Flags and expiry stay.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -497,7 +517,7 @@ pub trait Records {
         Ok(swap.is_equal)
     }
 
-    /// Removes a record; returns whether there was one.
+    /// Removes a record. Returns true if there was one.
     fn remove(&self, key: &[u8]) -> Result<bool> {
         let delete = Delete { key, ..Delete::default() };
         ask(self, &Operation::Delete(delete), |reply| match reply {
@@ -523,7 +543,7 @@ pub trait Records {
         Ok(seize.0)
     }
 
-    /// Gives a record a new time to live; returns whether there is one.
+    /// Sets a new time to live. Returns true if there is such a record.
     fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
         ask(self, &Operation::Touch(Touch { key, ttl }), |reply| match reply {
             Reply::Touched => Ok(true),
@@ -532,8 +552,9 @@ pub trait Records {
         })
     }
 
-    /// Runs `update` on a record and does as it says, atomically: nobody changes the record in between. `update` may run more than once,
-    /// under a lock of the engine: it must be brief and must not call the database.
+    /// Calls `update` on a record and applies its decision, atomically: no other thread changes the
+    /// record in between. `update` may run more than once, under a lock of the engine: it must be
+    /// brief and must not call the database.
     ///
     /// ```
     /// # use todana::{Db, Records, UpdateAction};
@@ -550,14 +571,15 @@ pub trait Records {
         self.visit(key, &mut Updater { update, new: OwnedRecord::default() })
     }
 
-    /// The values of several records, in the order of the keys. The first one that cannot be read, as it is damaged or the disk does not
-    /// answer, is named in the error, and no values are returned: [`get_each`](Records::get_each) has the others.
+    /// Returns the values of several records, in the order of `keys`. If a record cannot be read,
+    /// because it is damaged or the disk fails, the error names it and no values are returned;
+    /// [`get_each`](Records::get_each) returns the others.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
     }
 
-    /// The values of several records, in the order of the keys, each with an error of its own if it cannot be read. `None` says that there is
-    /// no such record, and never that it is not known.
+    /// Returns the values of several records, in the order of `keys`, each with its own error if it
+    /// cannot be read. `None` means that there is no such record.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -577,12 +599,12 @@ pub trait Records {
         keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
     }
 
-    /// Stores several records, one after the other. Within a transaction they are stored as one.
+    /// Stores several records, one after another. In a transaction they take effect together.
     fn set_many(&self, records: &[(&[u8], &[u8])]) -> Result<()> {
         records.iter().try_for_each(|(key, value)| self.set(key, value))
     }
 
-    /// Removes several records, one after the other; returns how many there were.
+    /// Removes several records, one after another. Returns the number of those that existed.
     fn remove_many(&self, keys: &[&[u8]]) -> Result<usize> {
         keys.iter().try_fold(0, |count, key| Ok(count + usize::from(self.remove(key)?)))
     }
@@ -622,13 +644,13 @@ impl Records for Transaction<'_> {
     }
 }
 
-/// Stands for records that are elsewhere, and may be gone: a pointer, a handle of another language. It implements [`Records`] by way of
-/// them.
+/// A handle to records that are stored elsewhere and may disappear: a pointer, or a handle of
+/// another language. It implements [`Records`] by delegation.
 pub trait RecordsHandle {
-    /// Runs with the records. Fails if they are gone.
+    /// Calls `run` with the records. Fails if they do not exist any longer.
     fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T>;
 
-    /// Returns true if their keys have an order.
+    /// Returns true if the keys are ordered.
     fn has_order(&self) -> bool {
         self.with_records(|records| Ok(records.is_ordered())).unwrap_or(false)
     }
@@ -687,7 +709,7 @@ impl<R: Records> RecordsHandle for Arc<R> {
     }
 }
 
-/// Shows `see` no expired record.
+/// Wraps `see` so that it is not called for expired records.
 pub(crate) fn living<'s>(
     database: &Database,
     see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
@@ -698,7 +720,7 @@ pub(crate) fn living<'s>(
     }
 }
 
-/// Goes through an engine in the order of its keys.
+/// Scans an engine in the order of its keys.
 pub(crate) fn walk(
     engine: &dyn Engine,
     heading: ScanDirection,

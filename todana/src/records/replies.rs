@@ -1,11 +1,12 @@
-//! What the replies to commands mean to a program.
+//! Converts the replies to operations into results.
 
 use crate::Records;
 use crate::database::read_only;
 use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Result, Store};
 
-/// Runs a command, and reads its reply. That there is none is an error that is made only then: it takes memory, and a read of a record shall
-/// not (from Python, one of a record in the processor's cache took a quarter longer).
+/// Executes an operation and converts its reply. The error for a missing reply is created only
+/// then, because that allocates, and a read must not (from Python, reading a record in the
+/// processor's cache took a quarter longer).
 #[inline]
 pub(super) fn ask<T>(
     records: &(impl Records + ?Sized),
@@ -17,7 +18,7 @@ pub(super) fn ask<T>(
     outcome.unwrap_or_else(|| Err(unexpected()))
 }
 
-/// Whether it was stored; not that the condition did not hold.
+/// Returns true if the record was stored, and false if the condition of the operation did not hold.
 pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
     ask(records, &Operation::Store(*store), |reply| match reply {
         Reply::Stored(_) => Ok(true),
@@ -26,7 +27,7 @@ pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Res
     })
 }
 
-/// What a read has found; not that it could not be read.
+/// Returns the record that a read has found.
 pub(super) fn found(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
     match reply {
         Reply::Hit(hit) => Ok(Some(hit.record)),
@@ -35,10 +36,10 @@ pub(super) fn found(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
     }
 }
 
-/// An error that names the record.
+/// Adds the key of the record to an error.
 #[cold]
 pub(super) fn of_key(key: &[u8], error: &Error) -> Error {
-    /// Of a longer key.
+    /// The part of a longer key that is shown.
     const SHOWN: usize = 100;
     let shown = key[..key.len().min(SHOWN)].escape_ascii();
     let more = if key.len() > SHOWN { "..." } else { "" };

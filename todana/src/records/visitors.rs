@@ -1,9 +1,10 @@
-//! Visitors of what is no command: sums below zero, swaps by value, a program's own updates.
+//! Visitors for updates that are not operations: signed sums, swaps by value, functions of the
+//! program.
 
 use super::{OwnedRecord, UpdateAction};
 use todana_core::{Action, Attributes, Record, Visitor};
 
-/// Why a sum could not be made.
+/// Why a sum could not be computed.
 #[derive(Clone, Copy)]
 pub(super) enum Wrong {
     Missing,
@@ -37,7 +38,7 @@ impl Visitor for TextSum {
     }
 }
 
-/// The attributes of a record that gets a new value: a version that was shown is not that of the new one.
+/// Returns the attributes for a record that gets a new value. The old version must not be kept.
 fn kept(old: Option<Record<'_>>) -> Attributes {
     Attributes { version: 0, ..old.map(|old| old.attributes).unwrap_or_default() }
 }

@@ -1,11 +1,14 @@
-//! Who may write: everybody, or the one transaction that is open.
+//! The transaction lock: either all threads may write, or only the open transaction.
 //!
-//! A transaction closes the gate; other writers wait before it. They look at it in their visit, and when the transaction begins, it waits
-//! until all visits that had begun are over ([`Engine::wait_for_visits`](todana_core::Engine::wait_for_visits)): so a write that was on its way when
-//! the gate was closed is seen by the transaction, or has not happened yet and waits. While nobody has a transaction this costs a load.
+//! A transaction closes the lock, and other writers wait for it. Writers check the lock in their
+//! visit. When a transaction begins, it waits until all visits under way have ended
+//! ([`Engine::wait_for_visits`](todana_core::Engine::wait_for_visits)). A write that was under way
+//! when the lock was closed is therefore either seen by the transaction, or has not happened yet
+//! and waits. While no transaction is open this costs one load.
 //!
-//! A commit changes record by record. Until it is through, everybody reads what it replaces from the shield, a copy of
-//! that; they look, too, while they hold the lock of the record. So others see all of a commit or nothing.
+//! A commit changes one record after another. Until it is complete, all threads read the replaced
+//! records from a copy, the old records of the commit; they check for it, too, under the lock of
+//! the record. So other threads see either all of a commit or nothing.
 
 use super::layer::Layer;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// No two threads ever have the same one. [`std::thread::current`] cannot be asked once the thread's own data is gone, as it is in a
-/// function given to `atexit`.
+/// A number that no other thread ever has. [`std::thread::current`] does not work after the
+/// thread's own data is destroyed, for example in a function registered with `atexit`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadNumber(u64);
 
@@ -34,7 +37,7 @@ impl ThreadNumber {
     }
 }
 
-/// What a thread does every now and then while it waits; what it fails with ends the wait.
+/// A function that a waiting thread calls at intervals. An error ends the wait.
 #[derive(Clone)]
 pub(crate) struct WhileWaiting {
     pub(crate) every: Duration,
@@ -50,33 +53,35 @@ impl fmt::Debug for WhileWaiting {
 #[derive(Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
-    /// Grows whenever the shield is raised or lowered: it is odd while it is up.
+    /// Incremented when the old records of a commit are published or withdrawn: odd while they are
+    /// published.
     shieldings: AtomicU64,
-    /// Whose transaction is open.
+    /// The thread with the open transaction.
     owner: Mutex<Option<ThreadNumber>>,
     opened: Condvar,
     while_waiting: Option<WhileWaiting>,
     shield: RwLock<Option<Arc<Layer>>>,
-    /// Held by a commit from its first change to its entry in the log.
+    /// Locked by a commit from its first change to its entry in the log.
     committing: RwLock<()>,
 }
 
 impl Gate {
-    /// Whether a writer has to wait. To be asked under the lock of the record.
+    /// Returns true if a writer must wait. To be called under the lock of the record.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        // What is behind the record's lock is in order by that lock.
+        // The lock of the record orders this load.
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Whether records have to be read by way of the shield. To be asked under the lock of the record.
+    /// Returns true if records must be read through the old records of a commit. To be called under
+    /// the lock of the record.
     #[inline]
     pub(crate) fn is_shielded(&self) -> bool {
         self.shieldings.load(Ordering::Relaxed) % 2 == 1
     }
 
-    /// How often the shield has been raised or lowered. What was not there, or not as it was to be seen, between two equal
-    /// answers, was so for everybody.
+    /// Returns how often old records were published or withdrawn. A record that was missing between
+    /// two equal results of this was missing for all threads.
     #[inline]
     pub(super) fn shieldings(&self) -> u64 {
         self.shieldings.load(Ordering::Acquire)
@@ -86,14 +91,14 @@ impl Gate {
         self.while_waiting = Some(while_waiting);
     }
 
-    /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting, and as what it calls
-    /// while it waits.
+    /// Waits until writes are allowed. Fails with `Busy` if the open transaction belongs to this
+    /// thread, and with the error of the function that is called while waiting.
     #[cold]
     pub(crate) fn wait(&self) -> Result<()> {
         self.unowned().map(|_| ())
     }
 
-    /// Who has a transaction open, which is nobody; waits for that.
+    /// Waits until no transaction is open, and returns the locked owner.
     fn unowned(&self) -> Result<MutexGuard<'_, Option<ThreadNumber>>> {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
@@ -102,7 +107,7 @@ impl Gate {
                 None => self.opened.wait(&mut owner),
                 Some(WhileWaiting { every, call }) => {
                     if self.opened.wait_for(&mut owner, *every).timed_out() {
-                        // It may be anything, and take long: others go on meanwhile.
+                        // The function may take long; others continue in the meantime.
                         MutexGuard::unlocked(&mut owner, || call())?;
                     }
                 }
@@ -111,13 +116,13 @@ impl Gate {
         Ok(owner)
     }
 
-    /// Closes the gate, once no other transaction has it closed.
+    /// Closes the lock when no other transaction has it closed.
     pub(super) fn close(&self) -> Result<()> {
         self.take(&mut *self.unowned()?);
         Ok(())
     }
 
-    /// The same, unless another one has it closed; false then.
+    /// Closes the lock without waiting. Returns false if another transaction has it closed.
     pub(super) fn try_close(&self) -> bool {
         let mut owner = self.owner.lock();
         let is_free = owner.is_none();
@@ -139,41 +144,43 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// What is done before this is dropped is one commit.
+    /// Everything done until the guard is dropped is one commit.
     pub(super) fn begin_commit(&self) -> RwLockWriteGuard<'_, ()> {
         self.committing.write()
     }
 
-    /// No commit is under way until this is dropped.
+    /// No commit begins or ends until the guard is dropped.
     pub(crate) fn keep_commits_out(&self) -> RwLockReadGuard<'_, ()> {
         self.committing.read()
     }
 
-    /// Runs while no commit is under way: the log has been told of whatever the engine has.
+    /// Calls `run` while no commit is under way: the log then contains all changes that the engine
+    /// has.
     pub(crate) fn between_commits<T>(&self, run: impl FnOnce() -> T) -> T {
         let _none = self.keep_commits_out();
         run()
     }
 
-    /// From now on the records of this layer are read from it.
+    /// Publishes the old records of a commit: they are read from here from now on.
     pub(super) fn raise(&self, shield: Layer) {
         *self.shield.write() = Some(Arc::new(shield));
         self.shieldings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// From now on records are read from the engine again.
+    /// Withdraws the old records: records are read from the engine again.
     pub(super) fn lower(&self) {
         self.shieldings.fetch_add(1, Ordering::SeqCst);
         *self.shield.write() = None;
     }
 
-    /// What a commit on its way replaces, if there is one.
+    /// Returns the old records of the commit under way, if there is one.
     #[cold]
     pub(super) fn shield(&self) -> Option<Arc<Layer>> {
         self.shield.read().clone()
     }
 
-    /// Runs unless a transaction is open, and keeps others from being opened meanwhile.
+    /// Calls `run` unless a transaction is open, and prevents one from being opened in the
+    /// meantime.
     #[cold]
     pub(crate) fn unless_closed(&self, run: impl FnOnce()) {
         let owner = self.owner.lock();
@@ -182,7 +189,7 @@ impl Gate {
         }
     }
 
-    /// Runs while no transaction is open, and keeps others from being opened meanwhile.
+    /// Calls `run` when no transaction is open, and prevents one from being opened in the meantime.
     pub(crate) fn while_open<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
         let _owner = self.unowned()?;
         Ok(run())

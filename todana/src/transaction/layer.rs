@@ -1,5 +1,5 @@
-//! A layer of changes above an engine that does not have them: what a transaction has done so far, and what a commit that is on its
-//! way has replaced.
+//! A buffer of records above an engine that does not contain them: the changes of a transaction, or
+//! the old records that a commit under way replaces.
 
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use todana_core::{
     ScanPosition, SharedBytes, ValueBuffer, Visitor,
 };
 
-/// A record of one's own.
+/// A copy of a record.
 #[derive(Clone)]
 pub(super) struct Owned {
     attributes: Attributes,
@@ -43,7 +43,7 @@ impl Owned {
     }
 }
 
-/// Records by key; `None` for one that is not there.
+/// Records by key; `None` for one that does not exist.
 #[derive(Default)]
 pub(super) struct Layer(RwLock<BTreeMap<Box<[u8]>, Option<Owned>>>);
 
@@ -56,13 +56,13 @@ impl Layer {
         self.0.write().insert(key.into(), record);
     }
 
-    /// In the order of their keys.
+    /// Returns the changes in the order of their keys.
     pub(super) fn into_changes(self) -> BTreeMap<Box<[u8]>, Option<Owned>> {
         self.0.into_inner()
     }
 }
 
-/// What the places of a scan begin with that are keys: whether the scan has come to the layer.
+/// First byte of a scan position that is a key: whether the scan has reached the buffer.
 const BELOW: u8 = 0;
 const ABOVE: u8 = 1;
 
@@ -70,7 +70,7 @@ fn tagged(tag: u8, key: &[u8]) -> ScanPosition {
     ScanPosition::Key([&[tag], key].concat().into())
 }
 
-/// An engine as it is with a layer upon it. Only the layer is ever written to.
+/// An engine seen through a buffer. Only the buffer is ever written.
 pub(super) struct Layered<'l> {
     layer: &'l Layer,
     base: &'l dyn Engine,
@@ -98,14 +98,14 @@ impl Layered<'_> {
     }
 }
 
-/// What a visitor that has been shown a record wants, in a form that outlives the record.
+/// The action of a visitor, in a form that outlives the record that it has seen.
 enum Outcome {
     Keep,
     Put(Owned),
     Remove,
 }
 
-/// `is_there`: there is a record, which is shown unless it is damaged.
+/// `is_there`: a record exists; the visitor sees it unless it is damaged.
 fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>, is_there: bool) -> Outcome {
     match visitor.visit(old) {
         Action::Keep => Outcome::Keep,
@@ -160,7 +160,8 @@ impl Engine for Layered<'_> {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        // First what lies below and is not covered, then the layer. Places below may be keys, too.
+        // First the engine's records that the buffer does not contain, then the buffer. Positions
+        // in the engine may be keys, too.
         let below = match from {
             Some(ScanPosition::Key(key)) => match key.split_first() {
                 Some((&ABOVE, key)) => Err(key.to_vec()),
@@ -224,7 +225,8 @@ impl Engine for Layered<'_> {
 }
 
 impl Layered<'_> {
-    /// Merges what lies below, as `walk` shows it, with what lies above, in the same order.
+    /// Merges the records of the engine, as `walk` shows them, with those of the buffer, in the
+    /// same order.
     fn merge<'r>(
         above: impl Iterator<Item = (&'r Box<[u8]>, &'r Option<Owned>)>,
         is_before: impl Fn(&[u8], &[u8]) -> bool,

@@ -1,16 +1,16 @@
-//! Transactions over a whole database.
+//! Transactions on a complete database.
 //!
 //! ```text
-//! begin --> the gate is closed: who else writes waits, who reads goes on
-//!           commands of the transaction --> a layer of its own, above the engine
-//! commit -> what it replaces is copied to the shield, from which everybody reads it now
-//!           the layer --record by record--> the engine
-//!           the log is told of all of it in one entry
-//!           the shield is lowered: everybody sees all of it; the gate is opened
+//! begin --> the transaction lock is closed: other writers wait, readers continue
+//!           operations of the transaction --> its write buffer, above the engine
+//! commit -> copies of the old records are published; everyone reads them from now on
+//!           the write buffer --record by record--> the engine
+//!           all changes are appended to the log as one entry
+//!           the old records are withdrawn: everyone sees all changes; the lock is opened
 //! ```
 //!
-//! There is one transaction at a time, and other writers wait, so transactions are serializable. A crash leaves all of
-//! a transaction in the log or nothing.
+//! There is one transaction at a time, and other writers wait, so transactions are serializable.
+//! After a crash the log contains either the complete transaction or nothing of it.
 
 mod gate;
 mod layer;
@@ -29,21 +29,21 @@ use todana_core::{Action, Engine, Error, ErrorKind, MemoryLimit, Operation, Reco
 
 pub(crate) use gate::{Gate, WhileWaiting};
 
-/// Where a command reads and writes: the engine, or a transaction's view of it.
+/// Where an operation reads and writes: the engine, or a transaction's view of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Space<'s> {
     pub(crate) engine: &'s dyn Engine,
     pub(crate) log: Option<&'s UpdateLog>,
-    /// The server that has first made the changes, if it was another.
+    /// The server that first made the changes, if it was another one.
     pub(crate) origin: Option<u32>,
-    /// Who keeps it waiting; `None` within a transaction.
+    /// The lock that may delay writers; `None` within a transaction.
     pub(crate) gate: Option<&'s Gate>,
-    /// What an answer to the changes has to wait for.
+    /// The point up to which the database must be durable before a reply may be sent.
     pub(crate) commit: &'s Cell<CommitPoint>,
 }
 
 impl Space<'_> {
-    /// Whether a write has to wait. To be asked under the record's lock.
+    /// Returns true if a write must wait. To be called under the record's lock.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.gate.is_some_and(Gate::is_closed)
@@ -54,12 +54,13 @@ impl Space<'_> {
         self.gate.is_some_and(Gate::is_shielded)
     }
 
-    /// Waits until writes may go on.
+    /// Waits until writes are allowed.
     pub(crate) fn wait(&self) -> Result<()> {
         self.gate.map_or(Ok(()), Gate::wait)
     }
 
-    /// Shows a record as it is for this space; returns whether there is one. `counts`: as a use of it.
+    /// Calls `see` with a record in this view. Returns true if there is one. The read counts as a
+    /// use of the record if `counts` is true.
     #[inline]
     pub(crate) fn look(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
         loop {
@@ -76,13 +77,14 @@ impl Space<'_> {
             } else {
                 self.engine.peek(key, &mut see_unless_replaced)
             };
-            // What is not there may only be away behind the shield of a commit, perhaps of one that has failed meanwhile.
+            // A commit may have hidden a record that seems to be missing, even one that has failed
+            // since.
             let is_certain = matches!(found, Ok(true))
                 || (shieldings.is_multiple_of(2) && shieldings == self.gate.map_or(0, Gate::shieldings));
             if !is_replaced && is_certain {
                 return found;
             }
-            // Else the commit has come to its end.
+            // Otherwise the commit has ended; read again.
             if let Some(shield) = self.gate.and_then(Gate::shield) {
                 // The first attempt has already counted the use of a record that the engine holds.
                 return shield.over(self.engine).peek(key, &mut see);
@@ -91,34 +93,38 @@ impl Space<'_> {
     }
 }
 
-/// A transaction: what is done through it becomes visible, and outlives a crash, as a whole when it is committed, or not at all. It is
-/// aborted when it is dropped.
+/// A transaction. Its changes become visible, and survive a crash, together when it is committed,
+/// or not at all. A transaction that is dropped is aborted.
 ///
-/// While it is open, others read the database as it was before, and wait before they write. The thread that has begun it fails with
-/// `Busy` if it writes to the database past it. The transaction may move to another thread, but that thread then waits forever if it
-/// writes to the database directly. Use one thread from begin to end.
+/// While it is open, others read the database as it was before, and wait before they write. The
+/// thread that began it fails with `Busy` if it writes to the database directly. The transaction
+/// may move to another thread, but that thread then waits forever if it writes to the database
+/// directly. Use one thread from begin to end.
 pub struct Transaction<'d> {
     home: Home<'d>,
     layer: Layer,
     is_open: bool,
 }
 
-/// The database that a transaction changes, and the lane in which it counts what it does.
+/// The database that a transaction changes, and the counters that it uses.
 enum Home<'d> {
-    /// Borrowed from the caller, who uses the lane in no other thread.
+    /// Borrowed from the caller, whose counters no other thread uses.
     Lent(&'d Database, &'d WorkerCounters),
-    /// The lane is nobody else's until the transaction is over, wherever it goes: what its thread does beside it is counted elsewhere.
+    /// The counters belong to the transaction alone until it ends, even if it moves to another
+    /// thread, because its thread counts other operations in its own.
     Db(Cow<'d, Db>, Arc<WorkerCounters>),
     /// Kept alive by the transaction.
     Held(Arc<dyn TransactionHolder>),
 }
 
-/// Who has a database and a lane of it, for a transaction that borrows neither ([`Transaction::try_begin_held`]).
+/// Owns a database and counters for a transaction that borrows neither
+/// ([`Transaction::try_begin_held`]).
 pub trait TransactionHolder: Send + Sync {
-    /// The database.
+    /// Returns the database.
     fn database(&self) -> &Database;
 
-    /// The lane that the transaction counts in. Nobody else counts in it while the transaction is there.
+    /// Returns the counters of the transaction. No other thread may use them while the transaction
+    /// exists.
     fn worker_counters(&self) -> &WorkerCounters;
 }
 
@@ -129,15 +135,15 @@ impl fmt::Debug for Transaction<'_> {
 }
 
 impl Database {
-    /// Begins a transaction, once no other one is open; what it does is counted in this lane, in which nobody else counts while it is
-    /// there. Fails with `Busy` if this thread has one open already.
+    /// Begins a transaction when no other one is open. It uses these counters; no other thread may
+    /// use them while it exists. Fails with `Busy` if this thread has an open transaction.
     pub fn begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
         Ok(Transaction::new(Home::Lent(self, worker_counters)))
     }
 
-    /// The same without waiting: `None` if there is another one.
+    /// Begins a transaction without waiting. Returns `None` if another one is open.
     pub fn try_begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().try_close().then(|| Transaction::new(Home::Lent(self, worker_counters)))
@@ -145,7 +151,8 @@ impl Database {
 }
 
 impl Db {
-    /// As [`begin`](Db::begin), for a transaction that borrows nothing: to be kept where no lifetime goes. It keeps the database open.
+    /// Begins a transaction as [`begin`](Db::begin) does, but one that borrows nothing and keeps
+    /// the database open.
     ///
     /// ```
     /// # use todana::{Db, Records, Transaction};
@@ -166,7 +173,7 @@ impl Db {
         Transaction::of(Cow::Owned(self.clone()))
     }
 
-    /// The same without waiting: `None` if there is another one.
+    /// Begins such a transaction without waiting. Returns `None` if another one is open.
     ///
     /// ```
     /// # use todana::Db;
@@ -185,7 +192,8 @@ impl Db {
 }
 
 impl Transaction<'static> {
-    /// Begins a transaction that keeps what it needs; without waiting: `None` if there is another one.
+    /// Begins a transaction that owns its database, without waiting. Returns `None` if another one
+    /// is open.
     pub fn try_begin_held(holder: Arc<dyn TransactionHolder>) -> Option<Transaction<'static>> {
         let database = holder.database();
         database.flush_if_due(database.now());
@@ -203,14 +211,14 @@ impl<'d> Transaction<'d> {
         Ok(Transaction::new(Home::Db(db, worker_counters)))
     }
 
-    /// Behind a gate that has just been closed.
+    /// The transaction lock must just have been closed.
     fn new(home: Home<'d>) -> Transaction<'d> {
         let transaction = Transaction { home, layer: Layer::default(), is_open: true };
         transaction.database().engine().wait_for_visits();
         transaction
     }
 
-    /// The database that it changes.
+    /// Returns the database that the transaction changes.
     pub fn database(&self) -> &Database {
         match &self.home {
             Home::Lent(database, _) => database,
@@ -227,7 +235,8 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// Runs a command as [`Database::execute`] does. One that would remove everything at once is answered `Unknown`.
+    /// Executes an operation as [`Database::execute`] does. The reply to one that removes all
+    /// records is `Unknown`.
     pub fn run(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         if matches!(command, Operation::Flush { .. }) {
             return reply(Reply::Unknown);
@@ -236,32 +245,33 @@ impl<'d> Transaction<'d> {
         self.within(|space| database.run(space, self.worker_counters(), command, database.now(), reply));
     }
 
-    /// Runs a visitor on a record as this transaction sees it.
+    /// Calls a visitor on a record as this transaction sees it.
     pub(crate) fn visit_record(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.within(|space| self.database().visit_in(space, self.worker_counters(), key, visitor))
     }
 
-    /// Runs with the space of this transaction.
+    /// Calls `run` with the view of this transaction.
     pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
         let engine = self.layer.over(self.database().engine());
         run(Space { engine: &engine, log: None, origin: None, gate: None, commit: &Cell::default() })
     }
 
-    /// Makes all changes or none. Fails with `Full` if there is no room, `Unavailable` if changes cannot be written to disk, `Invalid` if
-    /// the changes exceed one entry of the update log (1 GiB), and `Busy` if a planned flush became due while the transaction was open.
-    /// Others see the old state until the commit is complete. Returns once the changes count as made by the log's options, as with any
-    /// other write ([`UpdateLog::wait`]).
+    /// Applies all changes or none. Fails with `Full` if there is no room, with `Unavailable` if
+    /// changes cannot be written to disk, with `Invalid` if the changes exceed one entry of the
+    /// update log (1 GiB), and with `Busy` if a planned flush became due while the transaction was
+    /// open. Others see the old state until the commit is complete. Returns when the changes are
+    /// durable according to the options of the log, like any other write ([`UpdateLog::wait`]).
     pub fn commit(mut self) -> Result<()> {
         let point = self.make()?;
         self.database().durability().map_or(Ok(()), |durability| durability.wait(point))
     }
 
-    /// The same, but returns before they count as made: what an answer has to wait for, as of any other write.
+    /// Commits without waiting for durability. Returns the commit point that a reply must wait for.
     pub fn commit_unsettled(mut self) -> Result<CommitPoint> {
         self.make()
     }
 
-    /// Makes all changes.
+    /// Applies all changes.
     fn make(&mut self) -> Result<CommitPoint> {
         let changes = std::mem::take(&mut self.layer).into_changes();
         let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
@@ -272,15 +282,15 @@ impl<'d> Transaction<'d> {
             };
             self.database().limit_commit(changes.len(), &|key| changes.contains_key(key), &mut remove);
         }
-        // Others may go on while the disk is waited for.
+        // Others continue while this thread waits for the disk.
         self.end();
         outcome
     }
 
-    /// Leaves everything as it was. So does dropping it.
+    /// Discards all changes, as dropping the transaction does.
     pub fn abort(self) {}
 
-    /// Lets the others go on.
+    /// Opens the transaction lock.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.database().gate().open();
@@ -340,12 +350,12 @@ impl<'d> Transaction<'d> {
         Ok(database.commit_point(end))
     }
 
-    /// Puts back what changes that were made in part have replaced.
+    /// Restores the records that a partly applied commit has replaced.
     fn undo(&self, replaced: &Records) {
         let database = self.database();
         let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
-        // What was not there gives its room back first. The rest fitted before, though perhaps not into the same blocks: for this
-        // the limit does not count.
+        // Remove new records first, to free their memory. The old records fitted before, but
+        // perhaps not into the same blocks, so the limit is suspended.
         let bounded = database.engine().bounded();
         let limit = bounded.map(|bounded| bounded.limit());
         if let Some(bounded) = bounded {
@@ -354,11 +364,12 @@ impl<'d> Transaction<'d> {
         for (key, record) in keys(false).chain(keys(true)) {
             let mut record = record.as_ref();
             if make(database, [(&**key, record)]).is_err() {
-                // The system gives no memory: better nothing than what was never committed.
+                // The system provides no memory: a missing record is better than one that was never
+                // committed.
                 record = None;
                 let _ = make(database, [(&**key, record)]);
             }
-            // The log is told, as a checkpoint may have met what was undone.
+            // Append it to the log, because a checkpoint may contain what was undone.
             if let Some(log) = database.log() {
                 log.append(&change(key, record));
             }
@@ -368,8 +379,8 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// The records that these changes replace. One that is damaged is as good as none where the engine makes all changes or none, so that
-    /// it need not be put back.
+    /// Returns the records that these changes replace. If the engine applies all changes or none, a
+    /// damaged record counts as missing, because it need not be restored.
     fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Records> {
         let mut replaced = Vec::with_capacity(changes.len());
         let engine = self.database().engine();
@@ -394,10 +405,10 @@ impl Drop for Transaction<'_> {
     }
 }
 
-/// By key; `None` for one that is not there.
+/// Records by key; `None` for one that does not exist.
 type Records = Vec<(Box<[u8]>, Option<Owned>)>;
 
-/// Lowers the shield, whatever happens.
+/// Withdraws the old records when dropped.
 struct Lowers<'g>(&'g Gate);
 
 impl Drop for Lowers<'_> {
@@ -435,8 +446,9 @@ mod tests {
     use todana_core::{Attributes, UnixSeconds};
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
-    /// While a commit was under way, a read that counts as no use (`mg` with `u`) made the record young for eviction all the same, as the
-    /// second attempt, by way of the shield, asked the engine for a counted read.
+    /// While a commit was under way, a read that counts as no use (`mg` with `u`) refreshed the
+    /// record for eviction nevertheless, because the second attempt asked the engine for a counted
+    /// read.
     #[test]
     fn silent_read_during_a_commit_counts_as_no_use() {
         let engines: [Box<dyn Engine>; 2] = [
@@ -477,7 +489,8 @@ mod tests {
         let transaction = db.begin_owned().unwrap();
         assert_eq!(lane_of(&transaction), lent);
         assert_ne!(own, lent);
-        // One that still waits for the disk while the next one is open keeps its own.
+        // A transaction that still waits for the disk while the next one is open keeps its own
+        // counters.
         let mut waiting = transaction;
         waiting.end();
         assert_ne!(lane_of(&db.begin().unwrap()), lent);
