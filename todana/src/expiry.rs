@@ -2,7 +2,7 @@
 //! what they have changed.
 
 use crate::classes::plain_size;
-use crate::transaction::Space;
+use crate::transaction::EngineView;
 use crate::update_log::{LogChange, LogPosition};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
@@ -24,7 +24,7 @@ pub(crate) fn deadline(expiry: Expiry) -> u64 {
 }
 
 /// Shows `inner` no expired record, and removes the ones it meets.
-pub(crate) struct Living<'v> {
+pub(crate) struct ExpiryVisitor<'v> {
     inner: &'v mut dyn Visitor,
     now: UnixSeconds,
     key: &'v [u8],
@@ -34,7 +34,7 @@ pub(crate) struct Living<'v> {
     pub(crate) met_size: usize,
     /// It is removed, and `inner` did nothing.
     buries: bool,
-    space: Space<'v>,
+    space: EngineView<'v>,
     /// A transaction is open, and nothing was done.
     pub(crate) turned_away: bool,
     /// Whether records go without the log being told.
@@ -62,16 +62,16 @@ fn are_alike(one: Attributes, other: Attributes) -> bool {
     Attributes { access: None, ..one } == Attributes { access: None, ..other }
 }
 
-impl<'v> Living<'v> {
+impl<'v> ExpiryVisitor<'v> {
     pub(crate) fn new(
         inner: &'v mut dyn Visitor,
         key: &'v [u8],
         now: UnixSeconds,
-        space: Space<'v>,
+        space: EngineView<'v>,
         forgets: &'v dyn Fn() -> bool,
     ) -> Self {
         let (tells, logged) = (Tells::Nothing, None);
-        Living {
+        ExpiryVisitor {
             inner,
             now,
             key,
@@ -94,7 +94,7 @@ impl<'v> Living<'v> {
     }
 }
 
-impl Visitor for Living<'_> {
+impl Visitor for ExpiryVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
@@ -167,9 +167,9 @@ impl Visitor for Living<'_> {
 }
 
 /// Removes a record if it is expired.
-pub(crate) struct Bury;
+pub(crate) struct RemoveIfExpired;
 
-impl Visitor for Bury {
+impl Visitor for RemoveIfExpired {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Keep
     }

@@ -7,7 +7,7 @@ use crate::counters::WorkerCounters;
 use crate::delete::DeleteVisitor;
 use crate::inspect::InspectVisitor;
 use crate::touch::TouchVisitor;
-use crate::transaction::Space;
+use crate::transaction::EngineView;
 use todana_core::{
     Arithmetic, ArithmeticDirection, CommandFamily, Delete, Error, ErrorKind, Inspect, Operation,
     RefusalReason, Reply, Touch, Ttl, UnixSeconds,
@@ -17,7 +17,7 @@ impl Database {
     /// Executes an operation in a space.
     pub(crate) fn run(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         command: &Operation<'_>,
         now: UnixSeconds,
@@ -70,7 +70,7 @@ impl Database {
 
     pub(super) fn delete(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         delete: &Delete<'_>,
         now: UnixSeconds,
@@ -100,7 +100,7 @@ impl Database {
 
     fn arithmetic(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         arithmetic: &Arithmetic<'_>,
         now: UnixSeconds,
@@ -147,7 +147,7 @@ impl Database {
 
     fn touch(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         touch: &Touch<'_>,
         now: UnixSeconds,
@@ -172,7 +172,7 @@ impl Database {
 
     fn inspect(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         inspect: &Inspect<'_>,
         now: UnixSeconds,

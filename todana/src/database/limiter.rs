@@ -68,7 +68,8 @@ impl Limiter {
         loop {
             match self.relieve(database, AT_ONE_WRITE, &is_spared, &mut evict) {
                 // A transaction is under way. Its commit needs the hand, which is free while this waits.
-                Err(error) if error.kind() == ErrorKind::Busy && database.gate().wait().is_ok() => {}
+                Err(error)
+                    if error.kind() == ErrorKind::Busy && database.transaction_lock().wait().is_ok() => {}
                 _ => return,
             }
         }

@@ -21,7 +21,7 @@ use crate::figures::Figures;
 use crate::flush::{self, Flush};
 use crate::open::Name;
 use crate::sweep::{Round, Sweep, Sweeps};
-use crate::transaction::{Gate, Space, WhileWaiting};
+use crate::transaction::{EngineView, TransactionLock, WhileWaiting};
 use crate::update_log::{LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
 use crate::versions::Versions;
 use limiter::Limiter;
@@ -56,7 +56,7 @@ pub struct Database {
     has_full_front: AtomicBool,
     /// The last checkpoint that was tried has failed.
     has_stuck_checkpoints: AtomicBool,
-    gate: Gate,
+    transaction_lock: TransactionLock,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
     /// Set once, if at all. Behind the log, as it may hold what the log lies in.
@@ -89,7 +89,7 @@ impl Database {
             is_read_only: false,
             has_full_front: AtomicBool::new(false),
             has_stuck_checkpoints: AtomicBool::new(false),
-            gate: Gate::default(),
+            transaction_lock: TransactionLock::default(),
             log: OnceLock::new(),
             before_commit: OnceLock::new(),
         };
@@ -167,7 +167,7 @@ impl Database {
 
     /// Whoever waits for a transaction does this meanwhile.
     pub(crate) fn while_waiting(mut self, while_waiting: WhileWaiting) -> Database {
-        self.gate.set_while_waiting(while_waiting);
+        self.transaction_lock.set_while_waiting(while_waiting);
         self
     }
 
@@ -336,7 +336,7 @@ impl Database {
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         if self.flush.is_due(now) {
             // While a transaction is open it waits for a later command.
-            self.gate.unless_closed(|| {
+            self.transaction_lock.unless_in_transaction(|| {
                 self.flush.carry_out_if_due(now, self.engine(), &|change| {
                     self.tell(change);
                 });
@@ -362,7 +362,7 @@ impl Database {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
         let logged = Cell::new(None);
-        let planned = self.gate.while_open(|| {
+        let planned = self.transaction_lock.outside_transactions(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
                 logged.set(self.log.get().map(|log| log.append_from(origin, &change)));
             })
@@ -506,13 +506,13 @@ impl Database {
 
     /// What everybody reads and writes, as long as no transaction has it otherwise.
     #[inline]
-    fn space<'s>(&'s self, commit: &'s Cell<CommitPoint>) -> Space<'s> {
-        let gate = Some(&self.gate);
-        Space { engine: &*self.engine, log: self.log.get(), origin: None, gate, commit }
+    fn space<'s>(&'s self, commit: &'s Cell<CommitPoint>) -> EngineView<'s> {
+        let transaction_lock = Some(&self.transaction_lock);
+        EngineView { engine: &*self.engine, log: self.log.get(), origin: None, transaction_lock, commit }
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
+    pub(crate) fn transaction_lock(&self) -> &TransactionLock {
+        &self.transaction_lock
     }
 }
 

@@ -5,15 +5,15 @@ use super::visits::Worth;
 use super::{Database, is_full};
 use crate::classes::plain_size;
 use crate::counters::WorkerCounters;
-use crate::expiry::Bury;
+use crate::expiry::RemoveIfExpired;
 use crate::get::{self, GetVisitor, Outcome};
-use crate::transaction::Space;
+use crate::transaction::EngineView;
 use todana_core::{CommandFamily, ErrorKind, Get, Record, Reply, UnixSeconds};
 
 impl Database {
     pub(super) fn get(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
@@ -62,7 +62,7 @@ impl Database {
     #[inline]
     fn look(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
@@ -82,7 +82,7 @@ impl Database {
                 must_visit = true;
             }
         };
-        if let Err(error) = space.look(get.key, !get.silent, see) {
+        if let Err(error) = space.read(get.key, !get.silent, see) {
             // What cannot be read is not known to be missing.
             reply(Reply::Refused(refusal(&error)));
             return (Outcome::Unread, self.classes.of(get.key.len()));
@@ -91,14 +91,14 @@ impl Database {
             return self.visit_get(space, worker_counters, get, now, reply);
         }
         if is_expired && !space.is_closed() {
-            let _ = self.visit(space, worker_counters, get.key, now, &mut Bury);
+            let _ = self.visit(space, worker_counters, get.key, now, &mut RemoveIfExpired);
         }
         (outcome, self.classes.of(size))
     }
 
     fn visit_get(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         get: &Get<'_>,
         now: UnixSeconds,
@@ -126,7 +126,7 @@ impl Database {
                 // What could not be noted on a record does not keep it from being read.
                 let may_show = outcome == Outcome::HitReply || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
-                let _ = space.look(get.key, true, |record| {
+                let _ = space.read(get.key, true, |record| {
                     shown = may_show && record.attributes.expiry.is_live(now);
                     if shown {
                         reply(Reply::Hit(get::unchanged(record, now)));

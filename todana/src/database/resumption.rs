@@ -61,12 +61,12 @@ impl Database {
 
     /// Keeps commits and clears away until it is dropped: taken before an engine's locks, as those take it.
     pub(crate) fn stillness(&self) -> Stillness<'_> {
-        Stillness { _no_commit: self.gate.keep_commits_out(), clear: self.flush.stillness() }
+        Stillness { _no_commit: self.transaction_lock.block_commits(), clear: self.flush.stillness() }
     }
 
     /// The end of the log, which has been told of whatever the engine has.
     pub(crate) fn log_end(&self, log: &UpdateLog) -> LogPosition {
-        self.gate.between_commits(|| log.end())
+        self.transaction_lock.between_commits(|| log.end())
     }
 
     pub(crate) fn note_expiry(&self, expiry: Expiry) {

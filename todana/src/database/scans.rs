@@ -11,7 +11,7 @@ const STRETCH: usize = 256;
 impl Database {
     /// Shows a record as it is stored, expired or not, between two commits; false if there is none. Counts as no access.
     pub fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let _no_commit = self.gate.keep_commits_out();
+        let _no_commit = self.transaction_lock.block_commits();
         self.engine.peek(key, see)
     }
 
@@ -27,7 +27,7 @@ impl Database {
         let (mut place, mut has_broken) = (from, false);
         loop {
             // Nothing of a commit is shown before all of it; and no commit waits for more than a stretch.
-            let _no_commit = self.gate.keep_commits_out();
+            let _no_commit = self.transaction_lock.block_commits();
             let mut seen = 0;
             place = self.engine.scan(place, &mut |key, record| {
                 seen += 1;
@@ -56,7 +56,7 @@ impl Database {
         self.flush_if_due(now);
         let (mut from, mut has_broken) = (from.map(<[u8]>::to_vec), false);
         loop {
-            let _no_commit = self.gate.keep_commits_out();
+            let _no_commit = self.transaction_lock.block_commits();
             let (mut seen, mut last) = (0, Vec::new());
             let start = from.as_ref().map(Vec::as_slice);
             records::walk(&*self.engine, heading, start, &mut |key, record| {

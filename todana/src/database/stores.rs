@@ -7,7 +7,7 @@ use crate::classes::size_of;
 use crate::counters::WorkerCounters;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
-use crate::transaction::Space;
+use crate::transaction::EngineView;
 use todana_core::{
     Action, CommandFamily, Error, ErrorKind, LONG_VALUE_LEN, RefusalReason, Reply, Result, SharedValue,
     Store, StoreMode, UnixSeconds,
@@ -19,7 +19,7 @@ const JOINS_APART: u32 = 8;
 impl Database {
     pub(super) fn store(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,
@@ -74,7 +74,7 @@ impl Database {
     /// shall not read again what it believes replaced. Where records are kept, what is there stays, whatever the cause.
     pub(super) fn refuse_store(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         (key, class): (&[u8], usize),
         discards: bool,
@@ -97,7 +97,7 @@ impl Database {
 
     fn visit_store(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         store: &Store<'_>,
         now: UnixSeconds,

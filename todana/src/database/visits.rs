@@ -3,8 +3,8 @@
 use super::{Database, is_full, unwritable};
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
-use crate::expiry::Living;
-use crate::transaction::Space;
+use crate::expiry::ExpiryVisitor;
+use crate::transaction::EngineView;
 use crate::update_log::UpdateLog;
 use std::cell::Cell;
 use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
@@ -33,7 +33,7 @@ impl Database {
     /// Runs a visitor on a record in a space. What is expired is not shown to it.
     pub(crate) fn visit_in(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         key: &[u8],
         visitor: &mut dyn Visitor,
@@ -76,7 +76,7 @@ impl Database {
         self.flush_if_due(self.clock.now());
         self.refuse_if_unwritable(worker_counters)?;
         let commit = Cell::default();
-        self.visit_in(Space { origin, ..self.space(&commit) }, worker_counters, key, visitor)?;
+        self.visit_in(EngineView { origin, ..self.space(&commit) }, worker_counters, key, visitor)?;
         Ok(commit.get())
     }
 
@@ -103,7 +103,7 @@ impl Database {
     /// Visits with expiry in between.
     pub(super) fn visit(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         key: &[u8],
         now: UnixSeconds,
@@ -122,16 +122,16 @@ impl Database {
     /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
     /// not take them. Nothing waits for these entries, and losing them is safe: a record without its version matches no
     /// compare-and-set of another state of it, and no version is issued twice ([`Versions::begin_anew`]).
-    pub(super) fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
+    pub(super) fn for_notes<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
         let takes_notes =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();
-        Space { log: space.log.filter(takes_notes), ..space }
+        EngineView { log: space.log.filter(takes_notes), ..space }
     }
 
     /// Fails with `Busy` where a transaction is open and it is not worth waiting.
     pub(super) fn visit_telling(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worth: Worth,
         worker_counters: &WorkerCounters,
         key: &[u8],
@@ -156,7 +156,7 @@ impl Database {
     #[cold]
     fn visit_restricted(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worth: Worth,
         worker_counters: &WorkerCounters,
         key: &[u8],
@@ -177,7 +177,7 @@ impl Database {
     #[inline(always)]
     fn visit_any(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worth: Worth,
         worker_counters: &WorkerCounters,
         key: &[u8],
@@ -185,11 +185,11 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         let forgets = || self.forgets();
-        let mut living = Living::new(visitor, key, now, space, &forgets);
+        let mut living = ExpiryVisitor::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
         self.note_changes(space, worth, &living);
         // What a transaction puts is limited when it is committed.
-        if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.gate) {
+        if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.transaction_lock) {
             limiter.enforce(self, worker_counters, key);
         }
         if let Err(error) = &outcome {
@@ -208,14 +208,14 @@ impl Database {
     /// A visit that changes nothing, what has expired neither. Fails with `Invalid` if the visitor wants a change.
     fn visit_read_only(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         let mut looks = Restricted::new(visitor, Allowed::Looks);
-        let space = Space { gate: None, ..space };
-        let mut living = Living::new(&mut looks, key, now, space, &|| false);
+        let space = EngineView { transaction_lock: None, ..space };
+        let mut living = ExpiryVisitor::new(&mut looks, key, now, space, &|| false);
         space.engine.visit(key, &mut Restricted::new(&mut living, Allowed::Looks))?;
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if looks.has_refused { Err(looks.allowed.refusal()) } else { Ok(met) }
@@ -225,11 +225,11 @@ impl Database {
     /// visit.
     fn visit_in_turn(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worth: Worth,
         key: &[u8],
         now: UnixSeconds,
-        living: &mut Living<'_>,
+        living: &mut ExpiryVisitor<'_>,
     ) -> Result<Result<()>> {
         let mut removed = self.sweep.gone();
         loop {
@@ -253,7 +253,7 @@ impl Database {
     }
 
     /// Notes what the answer has to wait for.
-    fn note_changes(&self, space: Space<'_>, worth: Worth, living: &Living<'_>) {
+    fn note_changes(&self, space: EngineView<'_>, worth: Worth, living: &ExpiryVisitor<'_>) {
         if worth == Worth::Change && (living.has_changed || living.logged.is_some()) {
             space.commit.set(self.commit_point(living.logged).max(space.commit.get()));
         }

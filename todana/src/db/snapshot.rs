@@ -3,7 +3,7 @@
 use super::Db;
 use super::snapshot_tracker::SnapshotDelta;
 use crate::database::{Allowed, Restricted};
-use crate::records::{living, walk};
+use crate::records::{live_only, walk};
 use crate::{Records, ScanDirection, get};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -163,7 +163,7 @@ impl Records for Snapshot {
         if self.is_ordered() {
             return self.scan_in_order(from, see);
         }
-        let mut see = living(self.db.database(), see);
+        let mut see = live_only(self.db.database(), see);
         // Unchanged records come first, with the engine's places; changed records follow, with keys
         // as places.
         let from = match from {
@@ -199,7 +199,7 @@ impl Records for Snapshot {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let (is_up, mut flow) = (direction == ScanDirection::Up, ControlFlow::Continue(()));
-        let mut see = living(self.db.database(), see);
+        let mut see = live_only(self.db.database(), see);
         let mut at = from.map(<[u8]>::to_vec);
         walk(self.db.database().engine(), direction, from, &mut |key, record| {
             // Records before this one that have been removed since.

@@ -8,14 +8,14 @@ use crate::Database;
 use crate::db::{ClosestKeys, KeySymbols, RecordCursor, RecordIter};
 use crate::kyoto::{IncrementOrigin, Sum, SumFailure};
 use crate::transaction::Transaction;
-use replies::{ask, found, of_key, refused, store};
+use replies::{query, record_of, refusal_error, store, with_key};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 use todana_core::{
     Attributes, Delete, Engine, Error, ErrorKind, Expiry, Get, Operation, Record, Reply, ReplyNeeds, Result,
     ScanPosition, Store, StoreMode, Touch, Ttl, Visitor,
 };
-use visitors::{Seize, Swap, TextSum, Updater, Wrong};
+use visitors::{SeizeVisitor, SwapVisitor, TextSum, TextSumError, UpdateVisitor};
 
 /// A copy of a record: value and attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub trait Records {
     /// ```
     fn walk(
         &self,
-        heading: ScanDirection,
+        direction: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
@@ -318,7 +318,7 @@ pub trait Records {
     /// ```
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let get = Get { key, ..Get::default() };
-        ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(&mut *see).is_some()))
+        query(self, &Operation::Get(get), |reply| Ok(record_of(reply)?.map(&mut *see).is_some()))
     }
 
     /// Returns a record with its attributes and a version, with which
@@ -336,13 +336,13 @@ pub trait Records {
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
         let get = Get { key, needs: ReplyNeeds { version: true, access: false }, ..Get::default() };
-        ask(self, &Operation::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
+        query(self, &Operation::Get(get), |reply| Ok(record_of(reply)?.map(OwnedRecord::of)))
     }
 
     /// Returns true if there is such a record. Does not count as a use of it.
     fn contains(&self, key: &[u8]) -> Result<bool> {
         let look = Get { key, silent: true, ..Get::default() };
-        ask(self, &Operation::Get(look), |reply| Ok(found(reply)?.is_some()))
+        query(self, &Operation::Get(look), |reply| Ok(record_of(reply)?.is_some()))
     }
 
     /// Stores a record, whether it exists or not. It does not expire.
@@ -419,14 +419,14 @@ pub trait Records {
     /// stores `initial` without adding `delta`; fails with `Invalid` if that is `None`. Also fails
     /// with `Invalid` if the value is not a number or the sum exceeds 64 bits.
     fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<i64> {
-        let mut sum = TextSum { delta, initial, outcome: Err(Wrong::Missing), text: String::new() };
+        let mut sum = TextSum { delta, initial, outcome: Err(TextSumError::Missing), text: String::new() };
         self.visit(key, &mut sum)?;
         sum.outcome.map_err(|wrong| {
             let key = key.escape_ascii();
             let message = match wrong {
-                Wrong::Missing => format!("there is no record \"{key}\" to add to"),
-                Wrong::NoNumber => format!("the value of \"{key}\" is no number of 64 bits"),
-                Wrong::Range => format!("the sum at \"{key}\" leaves the range of 64 bits"),
+                TextSumError::Missing => format!("there is no record \"{key}\" to add to"),
+                TextSumError::NoNumber => format!("the value of \"{key}\" is no number of 64 bits"),
+                TextSumError::Range => format!("the sum at \"{key}\" leaves the range of 64 bits"),
             };
             Error::new(ErrorKind::Invalid, message)
         })
@@ -492,11 +492,11 @@ pub trait Records {
     /// Replaces a record if it still has this version ([`get_record`](Records::get_record)).
     fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<CompareOutcome> {
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
-        ask(self, &Operation::Store(cas), |reply| match reply {
+        query(self, &Operation::Store(cas), |reply| match reply {
             Reply::Stored(_) => Ok(CompareOutcome::Stored),
             Reply::Exists => Ok(CompareOutcome::Changed),
             Reply::NotFound => Ok(CompareOutcome::Missing),
-            other => Err(refused(other)),
+            other => Err(refusal_error(other)),
         })
     }
 
@@ -512,7 +512,7 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn compare_and_swap(&self, key: &[u8], old: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
-        let mut swap = Swap { old, new, is_equal: false };
+        let mut swap = SwapVisitor { old, new, is_equal: false };
         self.visit(key, &mut swap)?;
         Ok(swap.is_equal)
     }
@@ -520,10 +520,10 @@ pub trait Records {
     /// Removes a record. Returns true if there was one.
     fn remove(&self, key: &[u8]) -> Result<bool> {
         let delete = Delete { key, ..Delete::default() };
-        ask(self, &Operation::Delete(delete), |reply| match reply {
+        query(self, &Operation::Delete(delete), |reply| match reply {
             Reply::Deleted => Ok(true),
             Reply::NotFound => Ok(false),
-            other => Err(refused(other)),
+            other => Err(refusal_error(other)),
         })
     }
 
@@ -538,17 +538,17 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn seize(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut seize = Seize(None);
+        let mut seize = SeizeVisitor(None);
         self.visit(key, &mut seize)?;
         Ok(seize.0)
     }
 
     /// Sets a new time to live. Returns true if there is such a record.
     fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
-        ask(self, &Operation::Touch(Touch { key, ttl }), |reply| match reply {
+        query(self, &Operation::Touch(Touch { key, ttl }), |reply| match reply {
             Reply::Touched => Ok(true),
             Reply::NotFound => Ok(false),
-            other => Err(refused(other)),
+            other => Err(refusal_error(other)),
         })
     }
 
@@ -568,14 +568,14 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn update(&self, key: &[u8], update: &mut dyn FnMut(Option<Record<'_>>) -> UpdateAction) -> Result<()> {
-        self.visit(key, &mut Updater { update, new: OwnedRecord::default() })
+        self.visit(key, &mut UpdateVisitor { update, new: OwnedRecord::default() })
     }
 
     /// Returns the values of several records, in the order of `keys`. If a record cannot be read,
     /// because it is damaged or the disk fails, the error names it and no values are returned;
     /// [`get_each`](Records::get_each) returns the others.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
+        keys.iter().map(|key| self.get(key).map_err(|error| with_key(key, &error))).collect()
     }
 
     /// Returns the values of several records, in the order of `keys`, each with its own error if it
@@ -596,7 +596,7 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn get_each(&self, keys: &[&[u8]]) -> Vec<Result<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
+        keys.iter().map(|key| self.get(key).map_err(|error| with_key(key, &error))).collect()
     }
 
     /// Stores several records, one after another. In a transaction they take effect together.
@@ -629,18 +629,18 @@ impl Records for Transaction<'_> {
         from: Option<ScanPosition>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
-        let mut see = living(self.database(), see);
+        let mut see = live_only(self.database(), see);
         self.within(|space| space.engine.scan(from, &mut see))
     }
 
     fn walk(
         &self,
-        heading: ScanDirection,
+        direction: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut see = living(self.database(), see);
-        self.within(|space| walk(space.engine, heading, from, &mut see))
+        let mut see = live_only(self.database(), see);
+        self.within(|space| walk(space.engine, direction, from, &mut see))
     }
 }
 
@@ -680,11 +680,11 @@ impl<H: RecordsHandle> Records for H {
 
     fn walk(
         &self,
-        heading: ScanDirection,
+        direction: ScanDirection,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.with_records(|records| records.walk(heading, from, see))
+        self.with_records(|records| records.walk(direction, from, see))
     }
 }
 
@@ -710,7 +710,7 @@ impl<R: Records> RecordsHandle for Arc<R> {
 }
 
 /// Wraps `see` so that it is not called for expired records.
-pub(crate) fn living<'s>(
+pub(crate) fn live_only<'s>(
     database: &Database,
     see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> impl FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's {
@@ -723,11 +723,11 @@ pub(crate) fn living<'s>(
 /// Scans an engine in the order of its keys.
 pub(crate) fn walk(
     engine: &dyn Engine,
-    heading: ScanDirection,
+    direction: ScanDirection,
     from: Bound<&[u8]>,
     see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
-    match (engine.ordered(), heading) {
+    match (engine.ordered(), direction) {
         (Some(ordered), ScanDirection::Up) => ordered.ascend(from, see),
         (Some(ordered), ScanDirection::Down) => ordered.descend(from, see),
         (None, _) => Err(crate::db::unordered("there is no going through it from key to key")),

@@ -8,7 +8,7 @@ use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Res
 /// then, because that allocates, and a read must not (from Python, reading a record in the
 /// processor's cache took a quarter longer).
 #[inline]
-pub(super) fn ask<T>(
+pub(super) fn query<T>(
     records: &(impl Records + ?Sized),
     command: &Operation<'_>,
     mut read: impl FnMut(Reply<'_>) -> Result<T>,
@@ -20,25 +20,25 @@ pub(super) fn ask<T>(
 
 /// Returns true if the record was stored, and false if the condition of the operation did not hold.
 pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
-    ask(records, &Operation::Store(*store), |reply| match reply {
+    query(records, &Operation::Store(*store), |reply| match reply {
         Reply::Stored(_) => Ok(true),
         Reply::NotStored | Reply::NotFound => Ok(false),
-        other => Err(refused(other)),
+        other => Err(refusal_error(other)),
     })
 }
 
 /// Returns the record that a read has found.
-pub(super) fn found(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
+pub(super) fn record_of(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
     match reply {
         Reply::Hit(hit) => Ok(Some(hit.record)),
         Reply::Miss => Ok(None),
-        other => Err(refused(other)),
+        other => Err(refusal_error(other)),
     }
 }
 
 /// Adds the key of the record to an error.
 #[cold]
-pub(super) fn of_key(key: &[u8], error: &Error) -> Error {
+pub(super) fn with_key(key: &[u8], error: &Error) -> Error {
     /// The part of a longer key that is shown.
     const SHOWN: usize = 100;
     let shown = key[..key.len().min(SHOWN)].escape_ascii();
@@ -47,7 +47,7 @@ pub(super) fn of_key(key: &[u8], error: &Error) -> Error {
 }
 
 #[cold]
-pub(super) fn refused(reply: Reply<'_>) -> Error {
+pub(super) fn refusal_error(reply: Reply<'_>) -> Error {
     match reply {
         Reply::Refused(RefusalReason::TooLarge) => {
             Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")

@@ -12,14 +12,14 @@
 //! There is one transaction at a time, and other writers wait, so transactions are serializable.
 //! After a crash the log contains either the complete transaction or nothing of it.
 
-mod gate;
-mod layer;
+mod overlay;
+mod transaction_lock;
 
 use crate::counters::WorkerCounters;
 use crate::durability::CommitPoint;
 use crate::update_log::{LogChange, TransactionEncoder, UpdateLog};
 use crate::{Database, Db, database::Overwrite};
-use layer::{Layer, Owned};
+use overlay::{OverlayRecord, RecordOverlay};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -27,47 +27,47 @@ use std::fmt;
 use std::sync::Arc;
 use todana_core::{Action, Engine, Error, ErrorKind, MemoryLimit, Operation, Record, Reply, Result, Visitor};
 
-pub(crate) use gate::{Gate, WhileWaiting};
+pub(crate) use transaction_lock::{TransactionLock, WhileWaiting};
 
 /// Where an operation reads and writes: the engine, or a transaction's view of it.
 #[derive(Clone, Copy)]
-pub(crate) struct Space<'s> {
+pub(crate) struct EngineView<'s> {
     pub(crate) engine: &'s dyn Engine,
     pub(crate) log: Option<&'s UpdateLog>,
     /// The server that first made the changes, if it was another one.
     pub(crate) origin: Option<u32>,
     /// The lock that may delay writers; `None` within a transaction.
-    pub(crate) gate: Option<&'s Gate>,
+    pub(crate) transaction_lock: Option<&'s TransactionLock>,
     /// The point up to which the database must be durable before a reply may be sent.
     pub(crate) commit: &'s Cell<CommitPoint>,
 }
 
-impl Space<'_> {
+impl EngineView<'_> {
     /// Returns true if a write must wait. To be called under the record's lock.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.gate.is_some_and(Gate::is_closed)
+        self.transaction_lock.is_some_and(TransactionLock::is_closed)
     }
 
     #[inline]
-    fn is_shielded(&self) -> bool {
-        self.gate.is_some_and(Gate::is_shielded)
+    fn has_old_records(&self) -> bool {
+        self.transaction_lock.is_some_and(TransactionLock::has_old_records)
     }
 
     /// Waits until writes are allowed.
     pub(crate) fn wait(&self) -> Result<()> {
-        self.gate.map_or(Ok(()), Gate::wait)
+        self.transaction_lock.map_or(Ok(()), TransactionLock::wait)
     }
 
     /// Calls `see` with a record in this view. Returns true if there is one. The read counts as a
     /// use of the record if `counts` is true.
     #[inline]
-    pub(crate) fn look(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
+    pub(crate) fn read(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
         loop {
-            let shieldings = self.gate.map_or(0, Gate::shieldings);
+            let publish_count = self.transaction_lock.map_or(0, TransactionLock::publish_count);
             let mut is_replaced = false;
             let mut see_unless_replaced = |record: Record<'_>| {
-                is_replaced = self.is_shielded();
+                is_replaced = self.has_old_records();
                 if !is_replaced {
                     see(record);
                 }
@@ -80,14 +80,15 @@ impl Space<'_> {
             // A commit may have hidden a record that seems to be missing, even one that has failed
             // since.
             let is_certain = matches!(found, Ok(true))
-                || (shieldings.is_multiple_of(2) && shieldings == self.gate.map_or(0, Gate::shieldings));
+                || (publish_count.is_multiple_of(2)
+                    && publish_count == self.transaction_lock.map_or(0, TransactionLock::publish_count));
             if !is_replaced && is_certain {
                 return found;
             }
             // Otherwise the commit has ended; read again.
-            if let Some(shield) = self.gate.and_then(Gate::shield) {
+            if let Some(old_records) = self.transaction_lock.and_then(TransactionLock::old_records) {
                 // The first attempt has already counted the use of a record that the engine holds.
-                return shield.over(self.engine).peek(key, &mut see);
+                return old_records.over(self.engine).peek(key, &mut see);
             }
         }
     }
@@ -101,13 +102,13 @@ impl Space<'_> {
 /// may move to another thread, but that thread then waits forever if it writes to the database
 /// directly. Use one thread from begin to end.
 pub struct Transaction<'d> {
-    home: Home<'d>,
-    layer: Layer,
+    database_source: TransactionDatabase<'d>,
+    overlay: RecordOverlay,
     is_open: bool,
 }
 
 /// The database that a transaction changes, and the counters that it uses.
-enum Home<'d> {
+enum TransactionDatabase<'d> {
     /// Borrowed from the caller, whose counters no other thread uses.
     Lent(&'d Database, &'d WorkerCounters),
     /// The counters belong to the transaction alone until it ends, even if it moves to another
@@ -139,14 +140,16 @@ impl Database {
     /// use them while it exists. Fails with `Busy` if this thread has an open transaction.
     pub fn begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
-        self.gate().close()?;
-        Ok(Transaction::new(Home::Lent(self, worker_counters)))
+        self.transaction_lock().close()?;
+        Ok(Transaction::new(TransactionDatabase::Lent(self, worker_counters)))
     }
 
     /// Begins a transaction without waiting. Returns `None` if another one is open.
     pub fn try_begin<'d>(&'d self, worker_counters: &'d WorkerCounters) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
-        self.gate().try_close().then(|| Transaction::new(Home::Lent(self, worker_counters)))
+        self.transaction_lock()
+            .try_close()
+            .then(|| Transaction::new(TransactionDatabase::Lent(self, worker_counters)))
     }
 }
 
@@ -186,8 +189,9 @@ impl Db {
         self.refuse_if_read_only()?;
         let database = self.database();
         database.flush_if_due(database.now());
-        let begin = || Transaction::new(Home::Db(Cow::Owned(self.clone()), self.lend_counters()));
-        Ok(database.gate().try_close().then(begin))
+        let begin =
+            || Transaction::new(TransactionDatabase::Db(Cow::Owned(self.clone()), self.lend_counters()));
+        Ok(database.transaction_lock().try_close().then(begin))
     }
 }
 
@@ -197,7 +201,7 @@ impl Transaction<'static> {
     pub fn try_begin_held(holder: Arc<dyn TransactionHolder>) -> Option<Transaction<'static>> {
         let database = holder.database();
         database.flush_if_due(database.now());
-        database.gate().try_close().then(|| Transaction::new(Home::Held(holder)))
+        database.transaction_lock().try_close().then(|| Transaction::new(TransactionDatabase::Held(holder)))
     }
 }
 
@@ -206,32 +210,32 @@ impl<'d> Transaction<'d> {
         db.refuse_if_read_only()?;
         let database = db.database();
         database.flush_if_due(database.now());
-        database.gate().close()?;
+        database.transaction_lock().close()?;
         let worker_counters = db.lend_counters();
-        Ok(Transaction::new(Home::Db(db, worker_counters)))
+        Ok(Transaction::new(TransactionDatabase::Db(db, worker_counters)))
     }
 
     /// The transaction lock must just have been closed.
-    fn new(home: Home<'d>) -> Transaction<'d> {
-        let transaction = Transaction { home, layer: Layer::default(), is_open: true };
+    fn new(database_source: TransactionDatabase<'d>) -> Transaction<'d> {
+        let transaction = Transaction { database_source, overlay: RecordOverlay::default(), is_open: true };
         transaction.database().engine().wait_for_visits();
         transaction
     }
 
     /// Returns the database that the transaction changes.
     pub fn database(&self) -> &Database {
-        match &self.home {
-            Home::Lent(database, _) => database,
-            Home::Db(db, _) => db.database(),
-            Home::Held(holder) => holder.database(),
+        match &self.database_source {
+            TransactionDatabase::Lent(database, _) => database,
+            TransactionDatabase::Db(db, _) => db.database(),
+            TransactionDatabase::Held(holder) => holder.database(),
         }
     }
 
     fn worker_counters(&self) -> &WorkerCounters {
-        match &self.home {
-            Home::Lent(_, worker_counters) => worker_counters,
-            Home::Db(_, worker_counters) => worker_counters,
-            Home::Held(holder) => holder.worker_counters(),
+        match &self.database_source {
+            TransactionDatabase::Lent(_, worker_counters) => worker_counters,
+            TransactionDatabase::Db(_, worker_counters) => worker_counters,
+            TransactionDatabase::Held(holder) => holder.worker_counters(),
         }
     }
 
@@ -251,9 +255,15 @@ impl<'d> Transaction<'d> {
     }
 
     /// Calls `run` with the view of this transaction.
-    pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
-        let engine = self.layer.over(self.database().engine());
-        run(Space { engine: &engine, log: None, origin: None, gate: None, commit: &Cell::default() })
+    pub(crate) fn within<T>(&self, run: impl FnOnce(EngineView<'_>) -> T) -> T {
+        let engine = self.overlay.over(self.database().engine());
+        run(EngineView {
+            engine: &engine,
+            log: None,
+            origin: None,
+            transaction_lock: None,
+            commit: &Cell::default(),
+        })
     }
 
     /// Applies all changes or none. Fails with `Full` if there is no room, with `Unavailable` if
@@ -262,18 +272,18 @@ impl<'d> Transaction<'d> {
     /// open. Others see the old state until the commit is complete. Returns when the changes are
     /// durable according to the options of the log, like any other write ([`UpdateLog::wait`]).
     pub fn commit(mut self) -> Result<()> {
-        let point = self.make()?;
+        let point = self.apply_buffer()?;
         self.database().durability().map_or(Ok(()), |durability| durability.wait(point))
     }
 
     /// Commits without waiting for durability. Returns the commit point that a reply must wait for.
-    pub fn commit_unsettled(mut self) -> Result<CommitPoint> {
-        self.make()
+    pub fn commit_without_wait(mut self) -> Result<CommitPoint> {
+        self.apply_buffer()
     }
 
     /// Applies all changes.
-    fn make(&mut self) -> Result<CommitPoint> {
-        let changes = std::mem::take(&mut self.layer).into_changes();
+    fn apply_buffer(&mut self) -> Result<CommitPoint> {
+        let changes = std::mem::take(&mut self.overlay).into_changes();
         let mut outcome = if changes.is_empty() { Ok(CommitPoint::NONE) } else { self.apply(&changes) };
         if let (Ok(point), false) = (&mut outcome, changes.is_empty()) {
             let mut remove = |keys: &[Vec<u8>]| {
@@ -293,7 +303,7 @@ impl<'d> Transaction<'d> {
     /// Opens the transaction lock.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            self.database().gate().open();
+            self.database().transaction_lock().open();
         }
     }
 
@@ -305,7 +315,7 @@ impl<'d> Transaction<'d> {
         self.apply(&keys.iter().map(|key| (key.as_slice().into(), None)).collect())
     }
 
-    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<CommitPoint> {
+    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<OverlayRecord>>) -> Result<CommitPoint> {
         let database = self.database();
         let log = database.log();
         database.refuse_if_unwritable(self.worker_counters())?;
@@ -317,17 +327,17 @@ impl<'d> Transaction<'d> {
             return Err(Error::new(ErrorKind::Busy, message));
         }
         database.prepare_commit()?;
-        let mut gathered = TransactionEncoder::default();
+        let mut encoder = TransactionEncoder::default();
         for (key, record) in changes.iter().filter(|_| log.is_some()) {
-            if !gathered.push(change(key, record.as_ref())) {
+            if !encoder.push(change(key, record.as_ref())) {
                 return Err(Error::new(ErrorKind::Invalid, "more changes than one transaction can make"));
             }
         }
-        let _committing = database.gate().begin_commit();
-        let (shield, undo) = (Layer::default(), self.replaced(changes)?);
-        undo.iter().for_each(|(key, record)| shield.put(key, record.clone()));
-        database.gate().raise(shield);
-        let lowers = Lowers(database.gate());
+        let _committing = database.transaction_lock().begin_commit();
+        let (old_records, undo) = (RecordOverlay::default(), self.replaced(changes)?);
+        undo.iter().for_each(|(key, record)| old_records.put(key, record.clone()));
+        database.transaction_lock().publish_old_records(old_records);
+        let guard = OldRecordsGuard(database.transaction_lock());
         if let Some(durable) = database.engine().durable() {
             let actions: Vec<_> =
                 changes.iter().map(|(key, record)| (&**key, action(record.as_ref()))).collect();
@@ -337,21 +347,23 @@ impl<'d> Transaction<'d> {
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
             durable.apply(&actions).inspect_err(|error| self.worker_counters().count_refusal(error))?;
             if let Some(log) = log {
-                log.append(&gathered.change());
+                log.append(&encoder.change());
             }
             return Ok(database.commit_point(None));
         }
-        if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
+        if let Err(error) =
+            apply_records(database, changes.iter().map(|(key, record)| (&**key, record.as_ref())))
+        {
             self.undo(&undo);
             return Err(error);
         }
-        let end = log.map(|log| log.append(&gathered.change()));
-        drop(lowers);
+        let end = log.map(|log| log.append(&encoder.change()));
+        drop(guard);
         Ok(database.commit_point(end))
     }
 
     /// Restores the records that a partly applied commit has replaced.
-    fn undo(&self, replaced: &Records) {
+    fn undo(&self, replaced: &ReplacedRecords) {
         let database = self.database();
         let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
         // Remove new records first, to free their memory. The old records fitted before, but
@@ -363,11 +375,11 @@ impl<'d> Transaction<'d> {
         }
         for (key, record) in keys(false).chain(keys(true)) {
             let mut record = record.as_ref();
-            if make(database, [(&**key, record)]).is_err() {
+            if apply_records(database, [(&**key, record)]).is_err() {
                 // The system provides no memory: a missing record is better than one that was never
                 // committed.
                 record = None;
-                let _ = make(database, [(&**key, record)]);
+                let _ = apply_records(database, [(&**key, record)]);
             }
             // Append it to the log, because a checkpoint may contain what was undone.
             if let Some(log) = database.log() {
@@ -381,12 +393,12 @@ impl<'d> Transaction<'d> {
 
     /// Returns the records that these changes replace. If the engine applies all changes or none, a
     /// damaged record counts as missing, because it need not be restored.
-    fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Records> {
+    fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<OverlayRecord>>) -> Result<ReplacedRecords> {
         let mut replaced = Vec::with_capacity(changes.len());
         let engine = self.database().engine();
         for key in changes.keys() {
             let mut old = None;
-            match engine.peek(key, &mut |record| old = Some(Owned::of(record))) {
+            match engine.peek(key, &mut |record| old = Some(OverlayRecord::of(record))) {
                 Err(error) if error.kind() == ErrorKind::Corrupt && engine.durable().is_some() => {}
                 seen => drop(seen?),
             }
@@ -399,38 +411,38 @@ impl<'d> Transaction<'d> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         self.end();
-        if let Home::Db(db, worker_counters) = &self.home {
+        if let TransactionDatabase::Db(db, worker_counters) = &self.database_source {
             db.return_counters(Arc::clone(worker_counters));
         }
     }
 }
 
 /// Records by key; `None` for one that does not exist.
-type Records = Vec<(Box<[u8]>, Option<Owned>)>;
+type ReplacedRecords = Vec<(Box<[u8]>, Option<OverlayRecord>)>;
 
 /// Withdraws the old records when dropped.
-struct Lowers<'g>(&'g Gate);
+struct OldRecordsGuard<'g>(&'g TransactionLock);
 
-impl Drop for Lowers<'_> {
+impl Drop for OldRecordsGuard<'_> {
     fn drop(&mut self) {
-        self.0.lower();
+        self.0.withdraw_old_records();
     }
 }
 
-fn change<'c>(key: &'c [u8], record: Option<&'c Owned>) -> LogChange<'c> {
+fn change<'c>(key: &'c [u8], record: Option<&'c OverlayRecord>) -> LogChange<'c> {
     match record {
         Some(record) => LogChange::Put { key, record: record.record() },
         None => LogChange::Remove { key },
     }
 }
 
-fn action(record: Option<&Owned>) -> Action<'_> {
+fn action(record: Option<&OverlayRecord>) -> Action<'_> {
     record.map_or(Action::Remove, |record| Action::Put(record.record()))
 }
 
-fn make<'c>(
+fn apply_records<'c>(
     database: &Database,
-    changes: impl IntoIterator<Item = (&'c [u8], Option<&'c Owned>)>,
+    changes: impl IntoIterator<Item = (&'c [u8], Option<&'c OverlayRecord>)>,
 ) -> Result<()> {
     for (key, record) in changes {
         database.visit_past_gate(key, &mut Overwrite(action(record)))?;
@@ -462,37 +474,42 @@ mod tests {
             let record = Record::new(b"1", Attributes::default());
             engine.visit(b"a", &mut Overwrite(Action::Put(record))).unwrap();
             set_time(1060);
-            let gate = Gate::default();
-            gate.raise(Layer::default());
+            let lock = TransactionLock::default();
+            lock.publish_old_records(RecordOverlay::default());
             let commit = Cell::default();
-            let space =
-                Space { engine: &*engine, log: None, origin: None, gate: Some(&gate), commit: &commit };
-            let look = |counts| {
+            let space = EngineView {
+                engine: &*engine,
+                log: None,
+                origin: None,
+                transaction_lock: Some(&lock),
+                commit: &commit,
+            };
+            let read = |counts| {
                 let mut value = Vec::new();
-                assert!(space.look(b"a", counts, |record| value = record.value.to_vec()).unwrap());
+                assert!(space.read(b"a", counts, |record| value = record.value.to_vec()).unwrap());
                 value
             };
-            assert_eq!((look(false), age_s()), (b"1".to_vec(), 60));
-            assert_eq!((look(true), age_s()), (b"1".to_vec(), 0));
+            assert_eq!((read(false), age_s()), (b"1".to_vec(), 60));
+            assert_eq!((read(true), age_s()), (b"1".to_vec(), 0));
         }
     }
 
     #[test]
     fn a_transaction_counts_in_a_lane_that_no_thread_has_and_the_next_one_has_it_again() {
         let db = Db::open("mem:hash").unwrap();
-        let lane_of = |transaction: &Transaction<'_>| {
+        let counters_of = |transaction: &Transaction<'_>| {
             transaction.set(b"a", b"1").unwrap();
             ptr::from_ref(transaction.worker_counters())
         };
         let own = ptr::from_ref(db.worker_counters());
-        let lent = lane_of(&db.begin().unwrap());
+        let lent = counters_of(&db.begin().unwrap());
         let transaction = db.begin_owned().unwrap();
-        assert_eq!(lane_of(&transaction), lent);
+        assert_eq!(counters_of(&transaction), lent);
         assert_ne!(own, lent);
         // A transaction that still waits for the disk while the next one is open keeps its own
         // counters.
         let mut waiting = transaction;
         waiting.end();
-        assert_ne!(lane_of(&db.begin().unwrap()), lent);
+        assert_ne!(counters_of(&db.begin().unwrap()), lent);
     }
 }

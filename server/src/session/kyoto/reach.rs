@@ -55,7 +55,7 @@ impl Reach {
 
     /// Makes all changes of a transaction: the answer waits for the disk, not the worker.
     pub(crate) fn commit(&self, transaction: Transaction<'_>) -> Result<()> {
-        self.worker_counters.commits.note(transaction.commit_unsettled()?);
+        self.worker_counters.commits.note(transaction.commit_without_wait()?);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! records from a copy, the old records of the commit; they check for it, too, under the lock of
 //! the record. So other threads see either all of a commit or nothing.
 
-use super::layer::Layer;
+use super::overlay::RecordOverlay;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 use std::fmt;
@@ -51,21 +51,21 @@ impl fmt::Debug for WhileWaiting {
 }
 
 #[derive(Default)]
-pub(crate) struct Gate {
+pub(crate) struct TransactionLock {
     closed: AtomicBool,
     /// Incremented when the old records of a commit are published or withdrawn: odd while they are
     /// published.
-    shieldings: AtomicU64,
+    publish_count: AtomicU64,
     /// The thread with the open transaction.
     owner: Mutex<Option<ThreadNumber>>,
     opened: Condvar,
     while_waiting: Option<WhileWaiting>,
-    shield: RwLock<Option<Arc<Layer>>>,
+    old_records: RwLock<Option<Arc<RecordOverlay>>>,
     /// Locked by a commit from its first change to its entry in the log.
     committing: RwLock<()>,
 }
 
-impl Gate {
+impl TransactionLock {
     /// Returns true if a writer must wait. To be called under the lock of the record.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
@@ -76,15 +76,15 @@ impl Gate {
     /// Returns true if records must be read through the old records of a commit. To be called under
     /// the lock of the record.
     #[inline]
-    pub(crate) fn is_shielded(&self) -> bool {
-        self.shieldings.load(Ordering::Relaxed) % 2 == 1
+    pub(crate) fn has_old_records(&self) -> bool {
+        self.publish_count.load(Ordering::Relaxed) % 2 == 1
     }
 
     /// Returns how often old records were published or withdrawn. A record that was missing between
     /// two equal results of this was missing for all threads.
     #[inline]
-    pub(super) fn shieldings(&self) -> u64 {
-        self.shieldings.load(Ordering::Acquire)
+    pub(super) fn publish_count(&self) -> u64 {
+        self.publish_count.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_while_waiting(&mut self, while_waiting: WhileWaiting) {
@@ -95,11 +95,11 @@ impl Gate {
     /// thread, and with the error of the function that is called while waiting.
     #[cold]
     pub(crate) fn wait(&self) -> Result<()> {
-        self.unowned().map(|_| ())
+        self.lock_when_free().map(|_| ())
     }
 
     /// Waits until no transaction is open, and returns the locked owner.
-    fn unowned(&self) -> Result<MutexGuard<'_, Option<ThreadNumber>>> {
+    fn lock_when_free(&self) -> Result<MutexGuard<'_, Option<ThreadNumber>>> {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
             refuse_own(thread)?;
@@ -118,7 +118,7 @@ impl Gate {
 
     /// Closes the lock when no other transaction has it closed.
     pub(super) fn close(&self) -> Result<()> {
-        self.take(&mut *self.unowned()?);
+        self.set_owner(&mut *self.lock_when_free()?);
         Ok(())
     }
 
@@ -127,12 +127,12 @@ impl Gate {
         let mut owner = self.owner.lock();
         let is_free = owner.is_none();
         if is_free {
-            self.take(&mut owner);
+            self.set_owner(&mut owner);
         }
         is_free
     }
 
-    fn take(&self, owner: &mut Option<ThreadNumber>) {
+    fn set_owner(&self, owner: &mut Option<ThreadNumber>) {
         *owner = Some(ThreadNumber::own());
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -150,39 +150,39 @@ impl Gate {
     }
 
     /// No commit begins or ends until the guard is dropped.
-    pub(crate) fn keep_commits_out(&self) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn block_commits(&self) -> RwLockReadGuard<'_, ()> {
         self.committing.read()
     }
 
     /// Calls `run` while no commit is under way: the log then contains all changes that the engine
     /// has.
     pub(crate) fn between_commits<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _none = self.keep_commits_out();
+        let _none = self.block_commits();
         run()
     }
 
     /// Publishes the old records of a commit: they are read from here from now on.
-    pub(super) fn raise(&self, shield: Layer) {
-        *self.shield.write() = Some(Arc::new(shield));
-        self.shieldings.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn publish_old_records(&self, old_records: RecordOverlay) {
+        *self.old_records.write() = Some(Arc::new(old_records));
+        self.publish_count.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Withdraws the old records: records are read from the engine again.
-    pub(super) fn lower(&self) {
-        self.shieldings.fetch_add(1, Ordering::SeqCst);
-        *self.shield.write() = None;
+    pub(super) fn withdraw_old_records(&self) {
+        self.publish_count.fetch_add(1, Ordering::SeqCst);
+        *self.old_records.write() = None;
     }
 
     /// Returns the old records of the commit under way, if there is one.
     #[cold]
-    pub(super) fn shield(&self) -> Option<Arc<Layer>> {
-        self.shield.read().clone()
+    pub(super) fn old_records(&self) -> Option<Arc<RecordOverlay>> {
+        self.old_records.read().clone()
     }
 
     /// Calls `run` unless a transaction is open, and prevents one from being opened in the
     /// meantime.
     #[cold]
-    pub(crate) fn unless_closed(&self, run: impl FnOnce()) {
+    pub(crate) fn unless_in_transaction(&self, run: impl FnOnce()) {
         let owner = self.owner.lock();
         if owner.is_none() {
             run();
@@ -190,8 +190,8 @@ impl Gate {
     }
 
     /// Calls `run` when no transaction is open, and prevents one from being opened in the meantime.
-    pub(crate) fn while_open<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
-        let _owner = self.unowned()?;
+    pub(crate) fn outside_transactions<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
+        let _owner = self.lock_when_free()?;
         Ok(run())
     }
 }

@@ -12,31 +12,31 @@ use todana_core::{
 
 /// A copy of a record.
 #[derive(Clone)]
-pub(super) struct Owned {
+pub(super) struct OverlayRecord {
     attributes: Attributes,
-    value: Value,
+    value: OverlayValue,
 }
 
 /// Long values are shared with the engine.
 #[derive(Clone)]
-enum Value {
+enum OverlayValue {
     Short(Box<[u8]>),
     Long(SharedBytes),
 }
 
-impl Owned {
-    pub(super) fn of(record: Record<'_>) -> Owned {
+impl OverlayRecord {
+    pub(super) fn of(record: Record<'_>) -> OverlayRecord {
         let value = match record.shared {
-            Some(shared) => Value::Long(Arc::clone(shared)),
-            None => Value::Short(record.value.into()),
+            Some(shared) => OverlayValue::Long(Arc::clone(shared)),
+            None => OverlayValue::Short(record.value.into()),
         };
-        Owned { attributes: record.attributes, value }
+        OverlayRecord { attributes: record.attributes, value }
     }
 
     pub(super) fn record(&self) -> Record<'_> {
         match &self.value {
-            Value::Short(value) => Record::new(value, self.attributes),
-            Value::Long(value) => {
+            OverlayValue::Short(value) => Record::new(value, self.attributes),
+            OverlayValue::Long(value) => {
                 Record { value: (**value).as_ref(), shared: Some(value), attributes: self.attributes }
             }
         }
@@ -45,19 +45,19 @@ impl Owned {
 
 /// Records by key; `None` for one that does not exist.
 #[derive(Default)]
-pub(super) struct Layer(RwLock<BTreeMap<Box<[u8]>, Option<Owned>>>);
+pub(super) struct RecordOverlay(RwLock<BTreeMap<Box<[u8]>, Option<OverlayRecord>>>);
 
-impl Layer {
-    pub(super) fn over<'l>(&'l self, base: &'l dyn Engine) -> Layered<'l> {
-        Layered { layer: self, base }
+impl RecordOverlay {
+    pub(super) fn over<'l>(&'l self, base: &'l dyn Engine) -> OverlaidEngine<'l> {
+        OverlaidEngine { overlay: self, base }
     }
 
-    pub(super) fn put(&self, key: &[u8], record: Option<Owned>) {
+    pub(super) fn put(&self, key: &[u8], record: Option<OverlayRecord>) {
         self.0.write().insert(key.into(), record);
     }
 
     /// Returns the changes in the order of their keys.
-    pub(super) fn into_changes(self) -> BTreeMap<Box<[u8]>, Option<Owned>> {
+    pub(super) fn into_changes(self) -> BTreeMap<Box<[u8]>, Option<OverlayRecord>> {
         self.0.into_inner()
     }
 }
@@ -71,19 +71,19 @@ fn tagged(tag: u8, key: &[u8]) -> ScanPosition {
 }
 
 /// An engine seen through a buffer. Only the buffer is ever written.
-pub(super) struct Layered<'l> {
-    layer: &'l Layer,
+pub(super) struct OverlaidEngine<'l> {
+    overlay: &'l RecordOverlay,
     base: &'l dyn Engine,
 }
 
-impl Layered<'_> {
-    fn look(
+impl OverlaidEngine<'_> {
+    fn read(
         &self,
         key: &[u8],
         see: &mut dyn FnMut(Record<'_>),
         below: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<bool>,
     ) -> Result<bool> {
-        let records = self.layer.0.read();
+        let records = self.overlay.0.read();
         match records.get(key) {
             Some(Some(record)) => {
                 see(record.record());
@@ -99,39 +99,39 @@ impl Layered<'_> {
 }
 
 /// The action of a visitor, in a form that outlives the record that it has seen.
-enum Outcome {
+enum VisitOutcome {
     Keep,
-    Put(Owned),
+    Put(OverlayRecord),
     Remove,
 }
 
 /// `is_there`: a record exists; the visitor sees it unless it is damaged.
-fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>, is_there: bool) -> Outcome {
+fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>, is_there: bool) -> VisitOutcome {
     match visitor.visit(old) {
-        Action::Keep => Outcome::Keep,
-        Action::Put(record) => Outcome::Put(Owned::of(record)),
+        Action::Keep => VisitOutcome::Keep,
+        Action::Put(record) => VisitOutcome::Put(OverlayRecord::of(record)),
         Action::Retag(attributes) => match old {
-            Some(old) => Outcome::Put(Owned::of(Record { attributes, ..old })),
-            None => Outcome::Keep,
+            Some(old) => VisitOutcome::Put(OverlayRecord::of(Record { attributes, ..old })),
+            None => VisitOutcome::Keep,
         },
-        Action::Remove if is_there => Outcome::Remove,
-        Action::Remove => Outcome::Keep,
+        Action::Remove if is_there => VisitOutcome::Remove,
+        Action::Remove => VisitOutcome::Keep,
     }
 }
 
-impl Engine for Layered<'_> {
+impl Engine for OverlaidEngine<'_> {
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        self.look(key, see, |see| self.base.view(key, see))
+        self.read(key, see, |see| self.base.view(key, see))
     }
 
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        self.look(key, see, |see| self.base.peek(key, see))
+        self.read(key, see, |see| self.base.peek(key, see))
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        let mut records = self.layer.0.write();
+        let mut records = self.overlay.0.write();
         let outcome = match records.get(key) {
-            Some(old) => outcome(visitor, old.as_ref().map(Owned::record), old.is_some()),
+            Some(old) => outcome(visitor, old.as_ref().map(OverlayRecord::record), old.is_some()),
             None => {
                 let mut found = None;
                 let seen =
@@ -144,11 +144,11 @@ impl Engine for Layered<'_> {
             }
         };
         let new = match outcome {
-            Outcome::Keep => return Ok(()),
-            Outcome::Put(record) => Some(record),
-            Outcome::Remove => None,
+            VisitOutcome::Keep => return Ok(()),
+            VisitOutcome::Put(record) => Some(record),
+            VisitOutcome::Remove => None,
         };
-        visitor.applied(new.as_ref().map(Owned::record));
+        visitor.applied(new.as_ref().map(OverlayRecord::record));
         records.insert(key.into(), new);
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Engine for Layered<'_> {
             Err(above) => above,
             Ok(place) => {
                 let next = self.base.scan(place, &mut |key, record| {
-                    if self.layer.0.read().contains_key(key) {
+                    if self.overlay.0.read().contains_key(key) {
                         return ControlFlow::Continue(());
                     }
                     see(key, record)
@@ -186,7 +186,7 @@ impl Engine for Layered<'_> {
                 }
             }
         };
-        let records = self.layer.0.read();
+        let records = self.overlay.0.read();
         let mut flow = ControlFlow::Continue(());
         for (key, record) in records.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded)) {
             if flow.is_break() {
@@ -224,11 +224,11 @@ impl Engine for Layered<'_> {
     }
 }
 
-impl Layered<'_> {
+impl OverlaidEngine<'_> {
     /// Merges the records of the engine, as `walk` shows them, with those of the buffer, in the
     /// same order.
     fn merge<'r>(
-        above: impl Iterator<Item = (&'r Box<[u8]>, &'r Option<Owned>)>,
+        above: impl Iterator<Item = (&'r Box<[u8]>, &'r Option<OverlayRecord>)>,
         is_before: impl Fn(&[u8], &[u8]) -> bool,
         walk: impl FnOnce(&mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
@@ -241,33 +241,33 @@ impl Layered<'_> {
         let mut has_broken = false;
         walk(&mut |key, record| {
             while let Some((upper, record)) = above.next_if(|(upper, _)| is_before(upper, key)) {
-                if show(upper, record.as_ref().map(Owned::record)).is_break() {
+                if show(upper, record.as_ref().map(OverlayRecord::record)).is_break() {
                     has_broken = true;
                     return ControlFlow::Break(());
                 }
             }
             let flow = match above.next_if(|(upper, _)| &***upper == key) {
-                Some((upper, record)) => show(upper, record.as_ref().map(Owned::record)),
+                Some((upper, record)) => show(upper, record.as_ref().map(OverlayRecord::record)),
                 None => show(key, Some(record)),
             };
             has_broken = flow.is_break();
             flow
         })?;
         while !has_broken && let Some((key, record)) = above.next() {
-            has_broken = show(key, record.as_ref().map(Owned::record)).is_break();
+            has_broken = show(key, record.as_ref().map(OverlayRecord::record)).is_break();
         }
         Ok(())
     }
 }
 
-impl OrderedEngine for Layered<'_> {
+impl OrderedEngine for OverlaidEngine<'_> {
     fn ascend(
         &self,
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let Some(base) = self.base.ordered() else { return Err(unordered()) };
-        let records = self.layer.0.read();
+        let records = self.overlay.0.read();
         let above = records.range::<[u8], _>((from, Bound::Unbounded));
         Self::merge(above, |one, other| one < other, |see| base.ascend(from, see), see)
     }
@@ -278,7 +278,7 @@ impl OrderedEngine for Layered<'_> {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let Some(base) = self.base.ordered() else { return Err(unordered()) };
-        let records = self.layer.0.read();
+        let records = self.overlay.0.read();
         let above = records.range::<[u8], _>((Bound::Unbounded, from)).rev();
         Self::merge(above, |one, other| one > other, |see| base.descend(from, see), see)
     }
@@ -306,15 +306,15 @@ mod tests {
                 engine.visit(&key.to_be_bytes(), &mut Overwrite(Action::Put(record))).unwrap();
             };
             (0..500).for_each(|key| put(&*engine, key, b"below"));
-            let layer = Layer::default();
-            let layered = layer.over(&*engine);
-            (400..600).for_each(|key| put(&layered, key, b"above"));
-            layered.visit(&7u32.to_be_bytes(), &mut Overwrite(Action::Remove)).unwrap();
+            let overlay = RecordOverlay::default();
+            let overlaid = overlay.over(&*engine);
+            (400..600).for_each(|key| put(&overlaid, key, b"above"));
+            overlaid.visit(&7u32.to_be_bytes(), &mut Overwrite(Action::Remove)).unwrap();
             let mut seen = BTreeMap::new();
             let mut place = None;
             loop {
                 let mut count = 0;
-                place = layered
+                place = overlaid
                     .scan(place, &mut |key, record| {
                         assert_eq!(seen.insert(key.to_vec(), record.value.to_vec()), None);
                         count += 1;
