@@ -8,8 +8,8 @@
 //!
 //! Both engines in memory store long values in this way. Each makes room by its own policy.
 
-use crate::arena::{Budget, NoRoom};
-use crate::raw::{Mapping, SYSTEM_PAGE};
+use crate::arena::{MemoryBudget, NoRoom};
+use crate::raw::{MemoryMapping, SYSTEM_PAGE};
 use crate::record::VALUE_LEN_MAX;
 use std::any::Any;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) fn memory_full_error() -> Error {
 /// Implements [`todana_core::Engine::buffer`]. `pack_shards` compacts the engine until the given
 /// number of bytes fits.
 pub(crate) fn open(
-    budget: &Arc<Budget>,
+    budget: &Arc<MemoryBudget>,
     len: usize,
     pack_shards: &dyn Fn(usize) -> bool,
 ) -> Result<Box<dyn ValueBuffer>> {
@@ -47,7 +47,7 @@ pub(crate) fn open(
 /// Implements [`todana_core::Engine::room`]. `make_room` receives the number of missing bytes and
 /// the number of earlier attempts.
 pub(crate) fn room<'b>(
-    budget: &Arc<Budget>,
+    budget: &Arc<MemoryBudget>,
     buffer: &'b mut dyn ValueBuffer,
     len: usize,
     make_room: &dyn Fn(usize, usize) -> bool,
@@ -106,7 +106,7 @@ struct HugeValue {
 /// A number of bytes taken from the budget.
 struct BudgetShare {
     bytes: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
 impl Drop for BudgetShare {
@@ -116,7 +116,7 @@ impl Drop for BudgetShare {
 }
 
 enum ValueMemory {
-    Mapped(Mapping),
+    Mapped(MemoryMapping),
     /// Used when the system allows no more mappings: the allocator may still have memory.
     Allocated(Vec<u8>),
 }
@@ -145,7 +145,7 @@ pub(crate) struct HugeBuffer {
 /// The part of a buffer that counts as unfinished.
 struct UnfinishedShare {
     bytes: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
 impl UnfinishedShare {
@@ -172,8 +172,8 @@ pub(crate) enum BufferRefusal {
 
 impl HugeBuffer {
     /// Creates a buffer for a value of `len` bytes. Nothing is committed yet.
-    fn new(len: usize, budget: &Arc<Budget>) -> std::result::Result<HugeBuffer, NoRoom> {
-        let memory = match Mapping::new(len.max(1)) {
+    fn new(len: usize, budget: &Arc<MemoryBudget>) -> std::result::Result<HugeBuffer, NoRoom> {
+        let memory = match MemoryMapping::new(len.max(1)) {
             Ok(mut mapping) => {
                 // Data that has not been received must not cost memory.
                 mapping.use_small_pages();
@@ -194,7 +194,7 @@ impl HugeBuffer {
         })
     }
 
-    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+    pub(crate) fn is_of(&self, budget: &Arc<MemoryBudget>) -> bool {
         Arc::ptr_eq(&self.value.share.budget, budget)
     }
 
@@ -271,7 +271,7 @@ impl ValueBuffer for HugeBuffer {
 }
 
 /// Copies a large value to memory of its own.
-pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> std::result::Result<SharedBytes, NoRoom> {
+pub(crate) fn share(value: &[u8], budget: &Arc<MemoryBudget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
@@ -279,7 +279,7 @@ pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> std::result::Result<S
     // From here on, the budget is released on every path.
     let share = BudgetShare { bytes: committed, budget: Arc::clone(budget) };
     let mut shared = HugeValue { memory: ValueMemory::Allocated(Vec::new()), len: value.len(), share };
-    match Mapping::new(value.len().max(1)) {
+    match MemoryMapping::new(value.len().max(1)) {
         Ok(mut mapping) => {
             mapping.bytes_mut()[..value.len()].copy_from_slice(value);
             shared.memory = ValueMemory::Mapped(mapping);
@@ -302,11 +302,11 @@ pub(crate) struct HugeTable {
     /// The values of removed records. They are dropped outside of the lock because freeing a GiB
     /// takes the system long.
     removed: Vec<SharedBytes>,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
 impl HugeTable {
-    pub(crate) fn new(budget: Arc<Budget>) -> HugeTable {
+    pub(crate) fn new(budget: Arc<MemoryBudget>) -> HugeTable {
         HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, removed: Vec::new(), budget }
     }
 

@@ -1,13 +1,13 @@
 //! Memory for a long value on its way in, which then is the value: of the engines that write it to a file.
 
-use crate::raw::{Mapping, SYSTEM_PAGE};
+use crate::raw::{MemoryMapping, SYSTEM_PAGE};
 use std::any::Any;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, SharedBytes, ValueBuffer};
 
 /// A mapping of the value's length: it takes memory as it is filled.
 pub(crate) struct MappedBuffer {
-    mapping: Option<Mapping>,
+    mapping: Option<MemoryMapping>,
     len: usize,
     filled: usize,
 }
@@ -16,7 +16,7 @@ impl MappedBuffer {
     pub(crate) fn new(len: usize) -> Result<MappedBuffer> {
         let mapping = match len {
             0 => None,
-            _ => Some(Mapping::new(len.next_multiple_of(SYSTEM_PAGE)).map_err(|error| {
+            _ => Some(MemoryMapping::new(len.next_multiple_of(SYSTEM_PAGE)).map_err(|error| {
                 Error::new(ErrorKind::Full, format!("no memory for a value of {len} bytes: {error}"))
             })?),
         };
@@ -29,7 +29,7 @@ impl MappedBuffer {
             .downcast_mut::<MappedBuffer>()
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "a buffer of another engine"))?;
         let end = buffer.len.min(buffer.filled.saturating_add(len));
-        let bytes = buffer.mapping.as_mut().map_or(&mut [][..], Mapping::bytes_mut);
+        let bytes = buffer.mapping.as_mut().map_or(&mut [][..], MemoryMapping::bytes_mut);
         Ok(&mut bytes[buffer.filled..end])
     }
 }
@@ -53,7 +53,7 @@ impl ValueBuffer for MappedBuffer {
 }
 
 struct Value {
-    mapping: Option<Mapping>,
+    mapping: Option<MemoryMapping>,
     len: usize,
 }
 

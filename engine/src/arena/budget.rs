@@ -1,39 +1,39 @@
-//! What all shards of an engine may hold together, and what they hold.
+//! The memory budget shared by all shards of an engine: the limit, and the amount in use.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
 
-/// Why memory is taken.
+/// The purpose of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum MemoryNeed {
     /// For new data: only within the limit.
     Growth,
-    /// To shrink, move or remove something: always, so that a delete never fails for want of memory. What it
-    /// overshoots comes back by compaction.
+    /// To shrink, move or remove something: always allowed, so that a removal never fails for lack
+    /// of memory. Compaction regains the excess.
     Upkeep,
 }
 
-/// Bytes committed against a limit. Threads may overshoot it by what they commit in the same moment.
+/// Memory committed against a limit. Concurrent commits may exceed the limit by their own amounts.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     limit: AtomicU64,
     committed: AtomicU64,
-    /// Of the committed bytes, those of values that are still being received.
+    /// The committed bytes of values that are still being received.
     unfinished: AtomicU64,
     refuse: AtomicBool,
-    /// Memory has been scarce since the limit was set, and records may have to go.
+    /// Memory has been scarce since the limit was set, so records may be evicted.
     notes_uses: AtomicBool,
     /// Unix seconds.
     now: AtomicU64,
     /// The bits of a key's hash that are zero if its record is in the sample for statistics.
     sample_mask: AtomicU32,
-    /// The same for those whose reads are to be noted: all of them where memory is scarce.
+    /// The bits of a key's hash that are zero if its reads are noted: none while memory is scarce.
     attention_mask: AtomicU32,
 }
 
-impl Budget {
-    pub(crate) fn new(limit: MemoryLimit) -> Budget {
-        let budget = Budget {
+impl MemoryBudget {
+    pub(crate) fn new(limit: MemoryLimit) -> MemoryBudget {
+        let budget = MemoryBudget {
             limit: AtomicU64::new(0),
             committed: AtomicU64::new(0),
             unfinished: AtomicU64::new(0),
@@ -53,12 +53,13 @@ impl Budget {
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
         }
-        // Whoever thins the sample while memory becomes tight may have stored the mask of before; this is called again and
-        // again.
-        self.attend();
+        // A concurrent thinning of the sample may have stored an old mask. `set_limit` is called
+        // regularly and corrects it.
+        self.update_attention_mask();
     }
 
-    /// Whether a read of this key may be worth a note: there are records that may have to go, or it is in the sample.
+    /// Returns true if reads of this key are noted: records may be evicted, or the key is in the
+    /// sample.
     #[inline]
     pub(crate) fn may_note_use(&self, hash: u64) -> bool {
         hash as u32 & self.attention_mask.load(Ordering::Relaxed) == 0
@@ -69,21 +70,22 @@ impl Budget {
         self.sample_mask.load(Ordering::Relaxed)
     }
 
-    /// Halves the sample, unless that has been done since it had this mask; returns the mask it has then.
+    /// Halves the sample unless another thread has changed the mask `from`. Returns the current
+    /// mask.
     pub(crate) fn thin_sample(&self, from: u32) -> u32 {
         let thinner = crate::mem_hash::thinner(from);
         let _ = self.sample_mask.compare_exchange(from, thinner, Ordering::Relaxed, Ordering::Relaxed);
-        self.attend();
+        self.update_attention_mask();
         self.sample_mask()
     }
 
-    /// All records are in the sample again.
+    /// Includes all records in the sample again.
     pub(crate) fn widen_sample(&self) {
         self.sample_mask.store(0, Ordering::Relaxed);
-        self.attend();
+        self.update_attention_mask();
     }
 
-    fn attend(&self) {
+    fn update_attention_mask(&self) {
         let mask = if self.notes_uses() { 0 } else { self.sample_mask() };
         self.attention_mask.store(mask, Ordering::Relaxed);
     }
@@ -100,7 +102,7 @@ impl Budget {
         self.refuse.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` if the limit leaves them.
+    /// Commits `bytes` if they fit within the limit.
     #[inline]
     pub(crate) fn commit(&self, bytes: usize) -> bool {
         let fits = self.fits(bytes as u64);
@@ -114,7 +116,7 @@ impl Budget {
         fits
     }
 
-    /// Whether it is worth while to note which records are used, as some will have to go.
+    /// Returns true if uses of records are noted because some will be evicted.
     #[inline]
     pub(crate) fn notes_uses(&self) -> bool {
         self.notes_uses.load(Ordering::Relaxed)
@@ -128,19 +130,19 @@ impl Budget {
         UnixSeconds(self.now.load(Ordering::Relaxed))
     }
 
-    /// Takes `bytes` as the need allows.
+    /// Commits `bytes`, within the limit or not, according to their purpose.
     #[inline]
-    pub(crate) fn commit_for(&self, need: Need, bytes: usize) -> bool {
+    pub(crate) fn commit_for(&self, need: MemoryNeed, bytes: usize) -> bool {
         match need {
-            Need::Growth => self.commit(bytes),
-            Need::Upkeep => {
+            MemoryNeed::Growth => self.commit(bytes),
+            MemoryNeed::Upkeep => {
                 self.commit_anyway(bytes);
                 true
             }
         }
     }
 
-    /// Takes `bytes` whatever the limit: the little that keeps the structure itself going.
+    /// Commits `bytes` regardless of the limit, for small structures that the engine needs.
     pub(crate) fn commit_anyway(&self, bytes: usize) {
         self.committed.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -155,22 +157,25 @@ impl Budget {
         self.committed.load(Ordering::Relaxed)
     }
 
-    /// The most that one record may take. What is left is for the index, and little enough that half of a process's limit
-    /// fits wherever it can fit at all.
+    /// Returns the maximum size of one record. The rest of the limit is for the index; it is small
+    /// enough that half of a process's limit is always usable.
     pub(crate) fn record_max(&self) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         limit - (limit / 8).min(256 << 10)
     }
 
-    /// Whether an unfinished value that is to have `len` bytes, and has `own`, may take `more`. Together they may hold half of
-    /// the limit, and an eighth more for the short ones; one, beside others that hold no more than a quarter, as much as a
-    /// record may have. So values that stall leave half to what is stored, and yet the largest can come in, and the short ones
-    /// come in beside long ones that stall. Records go for them as for others: had they been sent to their end, they would
-    /// have pushed out as much.
+    /// Returns true if an unfinished value of `len` bytes, of which `own` are committed, may commit
+    /// `more`. All unfinished values together may use half of the limit, and short ones an
+    /// additional eighth. A single one may use as much as a record may, if the others use at most a
+    /// quarter. Stalled values therefore leave half of the memory to stored records; the largest
+    /// value can still be received, and short values can be received beside stalled long ones.
+    /// Other records are evicted for unfinished values, as they would be if the values had arrived
+    /// completely.
     ///
-    /// They are counted by what has come, as an announcement costs its sender nothing. So of too many at once some are
-    /// refused halfway, and what they held lets the others go on. Which are short is told by what is announced: a long one that
-    /// has just begun would take the room of the short ones, and be refused all the same once it had grown.
+    /// Only received bytes count, because announcing a length costs the sender nothing. If there
+    /// are too many values, some are refused halfway, and their memory lets the others continue.
+    /// Values count as short by their announced length: a long value that has just begun would
+    /// otherwise use the space of short ones and still be refused later.
     pub(crate) fn may_receive(&self, len: u64, own: u64, more: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let (half, is_short) = (limit / 2, len <= limit / 64);
@@ -181,19 +186,19 @@ impl Budget {
             || (others <= limit / 4 && all <= self.record_max())
     }
 
-    /// Notes that unfinished values have come to hold `before` less and `now` more.
+    /// Notes that the committed bytes of unfinished values have changed from `before` to `now`.
     pub(crate) fn received(&self, before: usize, now: usize) {
-        // Wraps around where it shrinks.
+        // Wraps around if the amount shrinks.
         self.unfinished.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
     }
 
-    /// True if `bytes` more would stay within the limit.
+    /// Returns true if `bytes` more fit within the limit.
     #[inline]
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
     }
 
-    /// True within the last 64th below the limit: time to replace rather than to grow.
+    /// Returns true within the last 64th of the limit, where new records replace others.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);

@@ -1,39 +1,40 @@
-//! Movable blocks of memory, and the budget they come out of.
+//! An arena of movable blocks, and the budget of its memory.
 //!
 //! ```text
 //! arena = chunks of 1 MiB = either pages of 8 KiB, each cut into blocks of one size (up to 1 KiB: `pages`)
-//!                           or a heap of blocks of any size (above 1 KiB, up to 64 KiB or so: `heap`)
+//!                           or a heap of blocks of any size (above 1 KiB, up to about 64 KiB: `heap`)
 //! ```
 //!
-//! A [`Handle`] names a block in 32 bits. Whoever owns a block keeps its handle in exactly one place, so a block
-//! can be moved by anybody who can find that place; that is what keeps memory from calcifying: sparse pages and
-//! heap chunks are emptied into others and given back to the system.
+//! A [`BlockHandle`] refers to a block in 32 bits. The owner of a block stores its handle in
+//! exactly one place, so any code that finds this place can move the block. This prevents
+//! fragmentation: sparse pages and heap chunks are evacuated into others and returned to the
+//! system.
 //!
-//! Always true: a block is exactly as large as its length asks for (`block_size`), so the length alone tells whether
-//! a change fits in place. Handles are in units of 8 bytes; 0 names nothing. A chunk's mapping is a page longer than
-//! the chunk, so that eight bytes can be read at any place in a block.
-//! Not here: what is in a block, and who owns it.
+//! Invariants: the size of a block follows from its length (`block_size`), so the length alone
+//! shows whether a change fits in place. Handles count units of 8 bytes; 0 means none. The mapping
+//! of a chunk is one page longer than the chunk, so that eight bytes are readable at any offset in
+//! a block. Not here: the contents of blocks and their owners.
 
 mod budget;
 mod heap;
 mod pages;
 
-pub(crate) use budget::{Budget, Need};
-pub(crate) use heap::Kind;
+pub(crate) use budget::{MemoryBudget, MemoryNeed};
+pub(crate) use heap::BlockKind;
 
-use crate::raw::{Mapping, SYSTEM_PAGE};
-use heap::Heap;
-use pages::Pages;
+use crate::raw::{MemoryMapping, SYSTEM_PAGE};
+use heap::BlockHeap;
+use pages::PagedBlocks;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Names a block: its offset in units of 8 bytes through all chunks.
+/// A reference to a block: its offset in units of 8 bytes, counted over all chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handle(pub(crate) u32);
+pub(crate) struct BlockHandle(pub(crate) u32);
 
-impl Handle {
+impl BlockHandle {
     /// No block.
-    pub(crate) const NONE: Handle = Handle(0);
+    pub(crate) const NONE: BlockHandle = BlockHandle(0);
 
     #[inline]
     pub(crate) fn is_none(self) -> bool {
@@ -41,8 +42,8 @@ impl Handle {
     }
 
     #[inline]
-    fn at(chunk: usize, offset: usize) -> Handle {
-        Handle((chunk << (CHUNK_BITS - 3) | offset >> 3) as u32)
+    fn at(chunk: usize, offset: usize) -> BlockHandle {
+        BlockHandle((chunk << (CHUNK_BITS - 3) | offset >> 3) as u32)
     }
 
     #[inline]
@@ -58,45 +59,48 @@ impl Handle {
 
 const CHUNK_BITS: usize = 20;
 const CHUNK_SIZE: usize = 1 << CHUNK_BITS;
-/// 2^32 handles of 8 bytes: 32 GiB an arena.
+/// 2^32 handles of 8 bytes: 32 GiB per arena.
 const CHUNKS_MAX: usize = 1 << (32 - (CHUNK_BITS - 3));
 
-/// Told of each block that moves: its bytes, its kind, its old and its new handle.
-pub(crate) type Owner<'a> = &'a mut dyn FnMut(&[u8], Kind, Handle, Handle);
+/// Called with each moved block: its bytes, its kind, its old and its new handle.
+pub(crate) type MoveCallback<'a> = &'a mut dyn FnMut(&[u8], BlockKind, BlockHandle, BlockHandle);
 
-/// How sparse a page or chunk must be to be emptied: the less slack there is, the more has to move for each byte won.
+/// How sparse a page or chunk must be to be evacuated. The less slack there is, the more bytes must
+/// be moved for each byte gained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// Only what is clearly sparse, between two writes.
+pub(crate) enum CompactionEffort {
+    /// Only very sparse pages, between two writes.
     Urgent,
-    /// Memory is scarce: slack costs records.
+    /// Memory is scarce, so slack costs records.
     Pressed,
-    /// Down to a few per cent of slack, in the background.
+    /// Down to a few percent of slack, in the background.
     Thorough,
-    /// Down to the last page: nothing else is going on.
+    /// Down to the last page, while nothing else is happening.
     Leisurely,
 }
 
-/// There is no room for so many more bytes: the budget is spent, or the system gives no more.
+/// This number of bytes is not available: the budget is spent, or the system refuses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
     pub(crate) bytes: usize,
 }
 
-/// The chunks, whatever is in them.
-pub(crate) struct Chunks {
-    chunks: Vec<Option<Mapping>>,
-    budget: Arc<Budget>,
+/// The chunks of an arena, both kinds.
+pub(crate) struct ChunkTable {
+    chunks: Vec<Option<MemoryMapping>>,
+    budget: Arc<MemoryBudget>,
 }
 
-impl Chunks {
-    /// A new chunk and its number. Its pages are not committed yet: that is for whoever writes to them.
+impl ChunkTable {
+    /// Adds a chunk and returns its number. Its pages are not committed yet; the caller commits
+    /// those it writes to.
     fn add(&mut self) -> Result<usize, NoRoom> {
         let number = self.chunks.iter().rposition(Option::is_none).unwrap_or(self.chunks.len());
         if number >= CHUNKS_MAX {
             return Err(NoRoom { bytes: CHUNK_SIZE });
         }
-        let mapping = Mapping::new(CHUNK_SIZE + SYSTEM_PAGE).map_err(|_| NoRoom { bytes: CHUNK_SIZE })?;
+        let mapping =
+            MemoryMapping::new(CHUNK_SIZE + SYSTEM_PAGE).map_err(|_| NoRoom { bytes: CHUNK_SIZE })?;
         if number == self.chunks.len() {
             self.chunks.push(Some(mapping));
         } else {
@@ -105,10 +109,10 @@ impl Chunks {
         Ok(number)
     }
 
-    /// How much is to be done between two writes.
+    /// Returns the effort for compaction between two writes.
     #[inline]
-    fn effort(&self) -> Effort {
-        if self.budget.notes_uses() { Effort::Pressed } else { Effort::Urgent }
+    fn effort(&self) -> CompactionEffort {
+        if self.budget.notes_uses() { CompactionEffort::Pressed } else { CompactionEffort::Urgent }
     }
 
     fn remove(&mut self, number: usize) {
@@ -116,28 +120,28 @@ impl Chunks {
     }
 
     #[inline]
-    fn chunk(&self, number: usize) -> &Mapping {
+    fn chunk(&self, number: usize) -> &MemoryMapping {
         self.chunks[number].as_ref().expect("handles name chunks that are mapped")
     }
 
     #[inline]
-    fn chunk_mut(&mut self, number: usize) -> &mut Mapping {
+    fn chunk_mut(&mut self, number: usize) -> &mut MemoryMapping {
         self.chunks[number].as_mut().expect("handles name chunks that are mapped")
     }
 
-    /// From the block's first byte to the end of the mapping.
+    /// Returns the bytes from the beginning of the block to the end of the mapping.
     #[inline]
-    fn bytes(&self, handle: Handle) -> &[u8] {
+    fn bytes(&self, handle: BlockHandle) -> &[u8] {
         &self.chunk(handle.chunk()).bytes()[handle.offset()..]
     }
 
     #[inline]
-    fn bytes_mut(&mut self, handle: Handle) -> &mut [u8] {
+    fn bytes_mut(&mut self, handle: BlockHandle) -> &mut [u8] {
         &mut self.chunk_mut(handle.chunk()).bytes_mut()[handle.offset()..]
     }
 
-    /// Copies between two blocks.
-    fn copy(&mut self, from: Handle, from_at: usize, to: Handle, to_at: usize, len: usize) {
+    /// Copies bytes from one block to another.
+    fn copy(&mut self, from: BlockHandle, from_at: usize, to: BlockHandle, to_at: usize, len: usize) {
         let (source, target) = (from.offset() + from_at, to.offset() + to_at);
         if from.chunk() == to.chunk() {
             self.chunk_mut(from.chunk()).bytes_mut().copy_within(source..source + len, target);
@@ -152,69 +156,75 @@ impl Chunks {
     }
 }
 
-/// Movable blocks; see the module.
+/// An arena of movable blocks; see the module.
 pub(crate) struct Arena {
-    chunks: Chunks,
-    pages: Pages,
-    heap: Heap,
+    chunks: ChunkTable,
+    pages: PagedBlocks,
+    heap: BlockHeap,
     /// Bytes copied or written into blocks since the start.
     moved: u64,
 }
 
 impl Arena {
-    pub(crate) fn new(budget: Arc<Budget>) -> Arena {
+    pub(crate) fn new(budget: Arc<MemoryBudget>) -> Arena {
         Arena {
-            chunks: Chunks { chunks: Vec::new(), budget },
-            pages: Pages::new(),
-            heap: Heap::new(),
+            chunks: ChunkTable { chunks: Vec::new(), budget },
+            pages: PagedBlocks::new(),
+            heap: BlockHeap::new(),
             moved: 0,
         }
     }
 
-    /// Bytes moved since the start.
+    /// Returns the number of bytes moved since the start.
     pub(crate) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// From the block's first byte to well beyond its end: a block tells its own length.
+    /// Returns the bytes from the beginning of the block to well beyond its end. The contents of a
+    /// block imply its length.
     #[inline]
-    pub(crate) fn bytes(&self, handle: Handle) -> &[u8] {
+    pub(crate) fn bytes(&self, handle: BlockHandle) -> &[u8] {
         self.chunks.bytes(handle)
     }
 
     #[inline]
-    pub(crate) fn prefetch(&self, handle: Handle) {
+    pub(crate) fn prefetch(&self, handle: BlockHandle) {
         self.prefetch_lines(handle, 3);
     }
 
-    /// The same for so many cache lines.
+    /// Prefetches this number of cache lines of a block.
     #[inline]
-    pub(crate) fn prefetch_lines(&self, handle: Handle, lines: usize) {
+    pub(crate) fn prefetch_lines(&self, handle: BlockHandle, lines: usize) {
         self.chunks.chunk(handle.chunk()).prefetch(handle.offset(), lines);
     }
 
-    /// A new block for `len` bytes; its bytes are whatever was there before.
-    pub(crate) fn alloc(&mut self, len: usize, kind: Kind, need: Need) -> Result<Handle, NoRoom> {
-        if kind == Kind::Bucket && len <= pages::BLOCK_MAX {
+    /// Allocates a block for `len` bytes. Its contents are undefined.
+    pub(crate) fn alloc(
+        &mut self,
+        len: usize,
+        kind: BlockKind,
+        need: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
+        if kind == BlockKind::Bucket && len <= pages::BLOCK_MAX {
             self.pages.alloc(&mut self.chunks, len, need)
         } else {
             self.heap.alloc(&mut self.chunks, len, kind, need)
         }
     }
 
-    /// Gives a block back; `len` and `kind` are those it was made for.
-    pub(crate) fn free(&mut self, handle: Handle, len: usize, kind: Kind) {
-        if kind == Kind::Bucket && len <= pages::BLOCK_MAX {
+    /// Frees a block. `len` and `kind` must be those of its allocation.
+    pub(crate) fn free(&mut self, handle: BlockHandle, len: usize, kind: BlockKind) {
+        if kind == BlockKind::Bucket && len <= pages::BLOCK_MAX {
             self.pages.free(&mut self.chunks, handle);
         } else {
             self.heap.free(&mut self.chunks, handle);
         }
     }
 
-    /// The size of a block for `len` bytes: equal sizes mean that a change fits in place.
+    /// Returns the size of a block for `len` bytes. A change fits in place if the size stays equal.
     #[inline]
-    pub(crate) fn block_size(len: usize, kind: Kind) -> usize {
-        if kind == Kind::Bucket && len <= pages::BLOCK_MAX {
+    pub(crate) fn block_size(len: usize, kind: BlockKind) -> usize {
+        if kind == BlockKind::Bucket && len <= pages::BLOCK_MAX {
             pages::block_size(len)
         } else {
             heap::block_size(len)
@@ -223,26 +233,27 @@ impl Arena {
 
     /// Overwrites part of a block.
     #[inline]
-    pub(crate) fn write(&mut self, handle: Handle, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, handle: BlockHandle, at: usize, bytes: &[u8]) {
         self.chunks.bytes_mut(handle)[at..at + bytes.len()].copy_from_slice(bytes);
         self.moved += bytes.len() as u64;
     }
 
-    /// Replaces a range of a block of `len` bytes by `insert`, moving it if its size changes.
-    /// Returns the handle it has afterwards; a block of no bytes has none. `growth` is why it may grow.
+    /// Replaces a range of a block of `len` bytes by `insert`, and moves the block if its size
+    /// changes. Returns its new handle; a block without bytes has none. `growth` is the purpose if
+    /// the block grows.
     pub(crate) fn splice(
         &mut self,
-        handle: Handle,
+        handle: BlockHandle,
         len: usize,
         remove: Range<usize>,
         insert: &[u8],
-        kind: Kind,
-        growth: Need,
-    ) -> Result<Handle, NoRoom> {
+        kind: BlockKind,
+        growth: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
         let (at, remove) = (remove.start, remove.len());
         let new_len = len - remove + insert.len();
         let tail = at + remove..len;
-        let need = if new_len > len { growth } else { Need::Upkeep };
+        let need = if new_len > len { growth } else { MemoryNeed::Upkeep };
         if handle.is_none() {
             let new = self.alloc(new_len, kind, need)?;
             self.write(new, 0, insert);
@@ -250,7 +261,7 @@ impl Arena {
         }
         if new_len == 0 {
             self.free(handle, len, kind);
-            return Ok(Handle::NONE);
+            return Ok(BlockHandle::NONE);
         }
         if Self::block_size(len, kind) == Self::block_size(new_len, kind) {
             let bytes = self.chunks.bytes_mut(handle);
@@ -270,32 +281,33 @@ impl Arena {
         Ok(new)
     }
 
-    /// Moves blocks out of one sparse page or part of a sparse heap chunk, if any is sparse enough; at most some
-    /// 64 KiB. `owner` is shown each block that moves (its bytes, its kind, its old and its new handle) and must
-    /// change the one place that names it. Returns whether something was done.
-    ///
-    pub(crate) fn compact(&mut self, effort: Effort, owner: Owner<'_>) -> bool {
+    /// Evacuates one sparse page or part of a sparse heap chunk, at most about 64 KiB, if any is
+    /// sparse enough. `moved_block` is called with each moved block (its bytes, its kind, its old
+    /// and its new handle) and must change the one place that stores its handle. Returns true if
+    /// anything was moved.
+    pub(crate) fn compact(&mut self, effort: CompactionEffort, moved_block: MoveCallback<'_>) -> bool {
         let moved_before = self.moved;
-        let pages = self.pages.compact(&mut self.chunks, effort, &mut self.moved, owner);
+        let pages = self.pages.compact(&mut self.chunks, effort, &mut self.moved, moved_block);
         // Bounded work: a heap step may move 64 KiB by itself.
-        let heap =
-            self.moved == moved_before && self.heap.compact(&mut self.chunks, effort, &mut self.moved, owner);
+        let heap = self.moved == moved_before
+            && self.heap.compact(&mut self.chunks, effort, &mut self.moved, moved_block);
         pages || heap
     }
 
-    /// How much is to be done between two writes.
+    /// Returns the effort for compaction between two writes.
     #[inline]
-    pub(crate) fn effort(&self) -> Effort {
+    pub(crate) fn effort(&self) -> CompactionEffort {
         self.chunks.effort()
     }
 
-    /// True when some page or chunk is clearly sparse: cheap enough to ask after every write.
+    /// Returns true if some page or chunk is very sparse. Cheap enough to be called after every
+    /// write.
     #[inline]
     pub(crate) fn is_sparse(&self) -> bool {
         self.pages.is_sparse() || self.heap.is_sparse()
     }
 
-    /// Gives back the memory of pages kept in reserve; true if there were any.
+    /// Frees the spare pages. Returns true if there were any.
     pub(crate) fn trim(&mut self) -> bool {
         self.pages.trim(&mut self.chunks)
     }
@@ -303,7 +315,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // Before the system has it back, which takes a while for all of it: nobody shall be refused for what is leaving.
+        // Release the budget before the memory is unmapped, which takes time: no write should be
+        // refused because of memory that is being freed.
         self.chunks.budget.release(self.pages.committed() + self.heap.committed());
     }
 }

@@ -4,30 +4,33 @@
 //! page = block | block | ...        free block = 0xF0 | .. | next free block of the page (u16 at offset 2)
 //! ```
 //!
-//! A block in use never begins with 0xF0 (a bucket's END byte; live buckets hold at least one record), which is how
-//! compaction tells the two apart without a bitmap. For each size, pages with a free block stand in eight lists by how
-//! full they are. A new block is one that was freed lately, whose lines are still in the cache; else it comes from the
-//! fullest page. So the sparsest run empty by themselves or are evacuated.
-//! What a page's owner needs to know lies outside the page, 16 bytes each.
+//! A used block never begins with 0xF0 (the END byte of a bucket; used buckets contain at least one
+//! record), so compaction distinguishes the two without a bitmap. For each size, pages with a free
+//! block are in eight lists by how full they are. A new block is one that was freed recently, whose
+//! cache lines are still loaded, or else one of the fullest page. The sparsest pages therefore
+//! become empty by themselves or are evacuated. The metadata of a page is stored outside of it, 16
+//! bytes each.
 
-use super::heap::Kind;
-use super::{CHUNK_SIZE, Chunks, Effort, Handle, Need, NoRoom, Owner};
+use super::heap::BlockKind;
+use super::{BlockHandle, CHUNK_SIZE, ChunkTable, CompactionEffort, MemoryNeed, MoveCallback, NoRoom};
 
 /// The largest block.
 pub(super) const BLOCK_MAX: usize = 1024;
 
 const PAGE_SIZE: usize = 8192;
 const PAGES_PER_CHUNK: usize = CHUNK_SIZE / PAGE_SIZE;
-/// Empty pages kept for the next need before their memory is given back.
+/// The number of empty pages that are kept before memory is returned.
 const RESERVE_MAX: usize = 4;
 const FREE_MARK: u8 = 0xF0;
 const NO_BLOCK: u16 = u16::MAX;
 const NO_PAGE: u32 = u32::MAX;
 const BINS: usize = 8;
-/// Pages remembered for their warm blocks [measured: 1 gains half, 8 no more than 4].
+/// The number of pages remembered for their recently freed blocks (measured: 1 gives half of the
+/// gain, 8 no more than 4).
 const RECENT: usize = 4;
 
-/// Sizes: 16, 24 ... 256 by 8; then as many as 31 to 8 blocks fill a page with, so that little of it is left over.
+/// Sizes: 16, 24 ... 256 in steps of 8; then those with which 31 to 8 blocks fill a page, so that
+/// little of it is wasted.
 const CLASSES: usize = 31 + 24;
 
 const SIZES: [u16; CLASSES] = {
@@ -65,7 +68,7 @@ const fn class_size(class: usize) -> usize {
     SIZES[class] as usize
 }
 
-/// Blocks a page holds, by class.
+/// The number of blocks in a page, by class.
 const CAPACITY: [u16; CLASSES] = {
     let mut capacity = [0; CLASSES];
     let mut class = 0;
@@ -76,37 +79,37 @@ const CAPACITY: [u16; CLASSES] = {
     capacity
 };
 
-/// The size of the block that `len` bytes get.
+/// Returns the size of a block for `len` bytes.
 #[inline]
 pub(super) fn block_size(len: usize) -> usize {
     class_size(class_of(len))
 }
 
 #[derive(Clone, Copy)]
-struct Page {
+struct ArenaPage {
     prev: u32,
     next: u32,
-    /// First free block of those used before.
+    /// The first free block among those used before.
     free: u16,
     used: u16,
-    /// Blocks from here on have never been used since the page got its class.
+    /// Blocks from this one on have never been used since the page got its class.
     fresh: u16,
     class: u8,
     bin: u8,
 }
 
 #[derive(Clone, Copy)]
-struct Class {
+struct BlockClass {
     /// The first page of each bin.
     bins: [u32; BINS],
-    /// Pages that blocks were last freed on, the last one first.
+    /// The pages on which blocks were freed most recently, latest first.
     recent: [u32; RECENT],
     pages: u32,
     used: u32,
 }
 
-impl Class {
-    /// The page of a block that was freed lately, if there is one.
+impl BlockClass {
+    /// Takes the page of a recently freed block, if there is one.
     #[inline]
     fn take_recent(&mut self) -> Option<u32> {
         let page = self.recent[0];
@@ -121,8 +124,9 @@ impl Class {
         self.recent[0] = page;
     }
 
-    /// A page that leaves the class, or is being emptied, gives no more blocks.
-    fn forget_recent(&mut self, page: u32) {
+    /// Removes a page that leaves the class or is being evacuated, so that it supplies no more
+    /// blocks.
+    fn remove_recent(&mut self, page: u32) {
         self.recent.iter_mut().filter(|recent| **recent == page).for_each(|recent| *recent = NO_PAGE);
     }
 
@@ -130,42 +134,44 @@ impl Class {
         self.pages as usize * usize::from(CAPACITY[class]) - self.used as usize
     }
 
-    /// Free blocks worth an evacuation; the page that goes must leave at least its own number of free blocks.
-    fn is_sparse(&self, class: usize, effort: Effort) -> bool {
+    /// Returns true if an evacuation is worthwhile. The other pages must have more free blocks than
+    /// one page holds.
+    fn is_sparse(&self, class: usize, effort: CompactionEffort) -> bool {
         let capacity = usize::from(CAPACITY[class]);
         let (spare_pages, share) = match effort {
-            Effort::Urgent => (2, 6),
-            Effort::Pressed => (1, 16),
-            Effort::Thorough => (1, 32),
-            Effort::Leisurely => (1, 256),
+            CompactionEffort::Urgent => (2, 6),
+            CompactionEffort::Pressed => (1, 16),
+            CompactionEffort::Thorough => (1, 32),
+            CompactionEffort::Leisurely => (1, 256),
         };
         self.free_blocks(class) > self.used as usize / share + capacity * spare_pages
     }
 }
 
 /// All pages of an arena.
-pub(super) struct Pages {
-    /// By chunk number; empty for chunks that are heaps.
-    tables: Vec<Vec<Page>>,
-    classes: [Class; CLASSES],
-    /// Empty pages whose memory is still there, newest last.
+pub(super) struct PagedBlocks {
+    /// By chunk number; empty for chunks of the heap.
+    tables: Vec<Vec<ArenaPage>>,
+    classes: [BlockClass; CLASSES],
+    /// Empty pages that still hold memory, newest last.
     reserve: Vec<u32>,
-    /// Empty pages whose memory was given back.
+    /// Empty pages whose memory was returned.
     discarded: Vec<u32>,
-    /// The chunk that is being cut into pages, and how many it has given.
+    /// The chunk that is being cut into pages, and the number of pages it has supplied.
     cutting: Option<(usize, usize)>,
     committed: usize,
-    /// The class that the last change left sparse, if any.
+    /// A class that the last change has left sparse, if any.
     sparse: Option<u8>,
-    /// Where the search for sparse classes goes on.
+    /// The class at which the search for sparse classes continues.
     next_class: usize,
 }
 
-impl Pages {
-    pub(super) fn new() -> Pages {
-        Pages {
+impl PagedBlocks {
+    pub(super) fn new() -> PagedBlocks {
+        PagedBlocks {
             tables: Vec::new(),
-            classes: [Class { bins: [NO_PAGE; BINS], recent: [NO_PAGE; RECENT], pages: 0, used: 0 }; CLASSES],
+            classes: [BlockClass { bins: [NO_PAGE; BINS], recent: [NO_PAGE; RECENT], pages: 0, used: 0 };
+                CLASSES],
             reserve: Vec::new(),
             discarded: Vec::new(),
             cutting: None,
@@ -180,23 +186,23 @@ impl Pages {
     }
 
     #[inline]
-    fn page(&self, number: u32) -> &Page {
+    fn page(&self, number: u32) -> &ArenaPage {
         &self.tables[number as usize / PAGES_PER_CHUNK][number as usize % PAGES_PER_CHUNK]
     }
 
     #[inline]
-    fn page_mut(&mut self, number: u32) -> &mut Page {
+    fn page_mut(&mut self, number: u32) -> &mut ArenaPage {
         &mut self.tables[number as usize / PAGES_PER_CHUNK][number as usize % PAGES_PER_CHUNK]
     }
 
     #[inline]
-    fn handle(page: u32, block: u16, class: usize) -> Handle {
+    fn handle(page: u32, block: u16, class: usize) -> BlockHandle {
         let (chunk, page) = (page as usize / PAGES_PER_CHUNK, page as usize % PAGES_PER_CHUNK);
-        Handle::at(chunk, page * PAGE_SIZE + usize::from(block) * class_size(class))
+        BlockHandle::at(chunk, page * PAGE_SIZE + usize::from(block) * class_size(class))
     }
 
     #[inline]
-    fn page_of(handle: Handle) -> u32 {
+    fn page_of(handle: BlockHandle) -> u32 {
         (handle.chunk() * PAGES_PER_CHUNK + handle.offset() / PAGE_SIZE) as u32
     }
 
@@ -206,7 +212,7 @@ impl Pages {
     }
 
     fn unlink(&mut self, number: u32) {
-        let Page { prev, next, class, bin, .. } = *self.page(number);
+        let ArenaPage { prev, next, class, bin, .. } = *self.page(number);
         if prev == NO_PAGE {
             self.classes[usize::from(class)].bins[usize::from(bin)] = next;
         } else {
@@ -227,11 +233,17 @@ impl Pages {
         (page.prev, page.next, page.bin) = (NO_PAGE, next, bin as u8);
     }
 
-    pub(super) fn alloc(&mut self, chunks: &mut Chunks, len: usize, need: Need) -> Result<Handle, NoRoom> {
+    pub(super) fn alloc(
+        &mut self,
+        chunks: &mut ChunkTable,
+        len: usize,
+        need: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
         let class = class_of(len);
         let recent = match chunks.effort() {
-            // Warm blocks are on any page; where memory is scarce, full pages are worth more.
-            Effort::Pressed => None,
+            // Recently freed blocks may lie on any page; while memory is scarce, full pages are
+            // worth more.
+            CompactionEffort::Pressed => None,
             _ => self.classes[class].take_recent().filter(|&page| self.page(page).free != NO_BLOCK),
         };
         let number = match recent {
@@ -269,7 +281,7 @@ impl Pages {
         Ok(handle)
     }
 
-    pub(super) fn free(&mut self, chunks: &mut Chunks, handle: Handle) {
+    pub(super) fn free(&mut self, chunks: &mut ChunkTable, handle: BlockHandle) {
         let number = Self::page_of(handle);
         let page = self.page_mut(number);
         let class = usize::from(page.class);
@@ -304,8 +316,8 @@ impl Pages {
         }
     }
 
-    /// An empty page, linked into its class.
-    fn open_page(&mut self, chunks: &mut Chunks, class: usize, need: Need) -> Result<u32, NoRoom> {
+    /// Returns an empty page, linked into its class.
+    fn open_page(&mut self, chunks: &mut ChunkTable, class: usize, need: MemoryNeed) -> Result<u32, NoRoom> {
         let number = match self.reserve.pop() {
             Some(number) => number,
             None => {
@@ -328,7 +340,7 @@ impl Pages {
                 }
             }
         };
-        *self.page_mut(number) = Page {
+        *self.page_mut(number) = ArenaPage {
             prev: NO_PAGE,
             next: NO_PAGE,
             free: NO_BLOCK,
@@ -342,8 +354,8 @@ impl Pages {
         Ok(number)
     }
 
-    /// A page that never was one.
-    fn cut_page(&mut self, chunks: &mut Chunks) -> Result<u32, NoRoom> {
+    /// Cuts a new page from a chunk.
+    fn cut_page(&mut self, chunks: &mut ChunkTable) -> Result<u32, NoRoom> {
         let (chunk, given) = match self.cutting {
             Some(cutting) => cutting,
             None => {
@@ -351,12 +363,13 @@ impl Pages {
                 if self.tables.len() <= chunk {
                     self.tables.resize_with(chunk + 1, Vec::new);
                 }
-                // Handle 0 means "none", so the first page of chunk 0 stays unused (and costs no memory).
+                // Handle 0 means "none", so the first page of chunk 0 stays unused (and costs no
+                // memory).
                 (chunk, usize::from(chunk == 0))
             }
         };
         let empty =
-            Page { prev: NO_PAGE, next: NO_PAGE, free: NO_BLOCK, used: 0, fresh: 0, class: 0, bin: 0 };
+            ArenaPage { prev: NO_PAGE, next: NO_PAGE, free: NO_BLOCK, used: 0, fresh: 0, class: 0, bin: 0 };
         let table = &mut self.tables[chunk];
         if table.is_empty() {
             table.reserve_exact(PAGES_PER_CHUNK);
@@ -366,10 +379,10 @@ impl Pages {
         Ok((chunk * PAGES_PER_CHUNK + given) as u32)
     }
 
-    /// Takes an empty, unlinked page out of its class.
-    fn close_page(&mut self, chunks: &mut Chunks, number: u32) {
+    /// Removes an empty, unlinked page from its class.
+    fn close_page(&mut self, chunks: &mut ChunkTable, number: u32) {
         let class = usize::from(self.page(number).class);
-        self.classes[class].forget_recent(number);
+        self.classes[class].remove_recent(number);
         self.classes[class].pages -= 1;
         if self.reserve.len() < RESERVE_MAX {
             self.reserve.push(number);
@@ -378,7 +391,7 @@ impl Pages {
         }
     }
 
-    fn discard(&mut self, chunks: &mut Chunks, number: u32) {
+    fn discard(&mut self, chunks: &mut ChunkTable, number: u32) {
         let (chunk, page) = (number as usize / PAGES_PER_CHUNK, number as usize % PAGES_PER_CHUNK);
         chunks.chunk_mut(chunk).discard(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
         chunks.budget.release(PAGE_SIZE);
@@ -386,7 +399,7 @@ impl Pages {
         self.discarded.push(number);
     }
 
-    pub(super) fn trim(&mut self, chunks: &mut Chunks) -> bool {
+    pub(super) fn trim(&mut self, chunks: &mut ChunkTable) -> bool {
         let any = !self.reserve.is_empty();
         while let Some(number) = self.reserve.pop() {
             self.discard(chunks, number);
@@ -399,13 +412,13 @@ impl Pages {
         self.sparse.is_some()
     }
 
-    /// Evacuates the sparsest page of a sparse class. Returns whether there was one.
+    /// Evacuates the sparsest page of a sparse class. Returns true if there was one.
     pub(super) fn compact(
         &mut self,
-        chunks: &mut Chunks,
-        effort: Effort,
+        chunks: &mut ChunkTable,
+        effort: CompactionEffort,
         moved: &mut u64,
-        owner: Owner<'_>,
+        moved_block: MoveCallback<'_>,
     ) -> bool {
         let hinted = self.sparse.take().map(usize::from);
         let mut candidates = hinted.into_iter().chain((0..CLASSES).map(|i| (self.next_class + i) % CLASSES));
@@ -416,10 +429,10 @@ impl Pages {
         let Some(&number) = self.classes[class].bins.iter().find(|&&page| page != NO_PAGE) else {
             return false;
         };
-        // Off the lists, so that its blocks do not move to itself. There is room elsewhere: `is_sparse` asks for
-        // more free blocks than one page has.
+        // Unlink the page so that its blocks do not move to itself. The other pages have space:
+        // `is_sparse` requires more free blocks than one page has.
         self.unlink(number);
-        self.classes[class].forget_recent(number);
+        self.classes[class].remove_recent(number);
         let fresh = self.page(number).fresh;
         for block in 0..fresh {
             let from = Self::handle(number, block, class);
@@ -427,13 +440,14 @@ impl Pages {
                 continue;
             }
             let size = class_size(class);
-            let to =
-                self.alloc(chunks, size, Need::Upkeep).expect("the class has free blocks on other pages");
+            let to = self
+                .alloc(chunks, size, MemoryNeed::Upkeep)
+                .expect("the class has free blocks on other pages");
             chunks.copy(from, 0, to, 0, size);
             *moved += size as u64;
-            // `alloc` counted the block a second time.
+            // `alloc` has counted the block a second time.
             self.classes[class].used -= 1;
-            owner(chunks.bytes(to), Kind::Bucket, from, to);
+            moved_block(chunks.bytes(to), BlockKind::Bucket, from, to);
         }
         self.page_mut(number).used = 0;
         self.close_page(chunks, number);

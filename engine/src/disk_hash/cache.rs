@@ -15,7 +15,7 @@
 //! small records takes a third longer.
 
 use super::segment::{BLOCK_LEN, Segment};
-use crate::raw::Mapping;
+use crate::raw::MemoryMapping;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -33,7 +33,7 @@ const TRIES: usize = 8;
 
 struct FrameGroup {
     /// Allocated when its first frame is used.
-    memory: Option<Mapping>,
+    memory: Option<MemoryMapping>,
     /// The offset of the huge page in it.
     start: usize,
     /// The segment and the block in each frame; 0 for none.
@@ -58,7 +58,7 @@ impl FrameGroup {
         if self.memory.is_none() {
             // Twice as much address space, so that it contains a complete huge page. The remainder
             // is never touched.
-            let mut memory = Mapping::new(2 * HUGE_PAGE).ok()?;
+            let mut memory = MemoryMapping::new(2 * HUGE_PAGE).ok()?;
             memory.use_huge_pages();
             self.start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
             self.memory = Some(memory);

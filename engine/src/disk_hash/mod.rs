@@ -729,7 +729,7 @@ impl Engine for DiskHash {
             status.live_bytes += shard.live_bytes();
             status.index.bytes += shard.bytes();
         }
-        status.index.bytes += raw::free_beside(status.index.bytes);
+        status.index.bytes += raw::share_of_free_bytes(status.index.bytes);
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = IndexStatus { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();

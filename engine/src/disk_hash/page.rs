@@ -201,7 +201,7 @@ impl IndexPage {
         if self.slots.len() >= WINDOW {
             let from = index.min(self.slots.len() - WINDOW);
             if let Some(window) = self.slots[from..].first_chunk_mut() {
-                let (behind, empty) = raw::behind(window, TAG_SHIFT, slot.tag().into());
+                let (behind, empty) = raw::greater_or_zero(window, TAG_SHIFT, slot.tag().into());
                 let at = (behind & u32::MAX << (index - from)).trailing_zeros();
                 let gap = (empty & u32::MAX.checked_shl(at).unwrap_or(0)).trailing_zeros() as usize;
                 if gap < WINDOW {

@@ -4,7 +4,7 @@ use super::pages::{self, Meta};
 use super::readers::{self, Reading};
 use super::unclean::Unclean;
 use crate::disk::{Disk, File, SystemDisk, busy};
-use crate::raw::{Lmdb, Table};
+use crate::raw::{LmdbEnvironment, LmdbTable};
 use heed::MdbError;
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 use std::io;
@@ -28,9 +28,9 @@ pub(super) struct Environment {
 
 pub(super) struct OpenEnvironment {
     /// Shared by those that only read it.
-    pub(super) lmdb: Arc<Lmdb>,
-    pub(super) records: Table,
-    pub(super) state: Table,
+    pub(super) lmdb: Arc<LmdbEnvironment>,
+    pub(super) records: LmdbTable,
+    pub(super) state: LmdbTable,
 }
 
 /// Up to 64 threads read beside each other, and there are copies and transactions that write.
@@ -78,7 +78,7 @@ impl Environment {
         let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
         let (open, reading, unclean) = if is_read_only {
             let (lmdb, reading) = readers::open(path, || read_environment(path, map_bytes, &lock))?;
-            let tables = lmdb.tables_there(TABLES).map_err(|error| trouble(path, &error))?;
+            let tables = lmdb.open_tables(TABLES).map_err(|error| trouble(path, &error))?;
             (OpenEnvironment::new(lmdb, tables), Some(reading), unclean)
         } else {
             let open = open_environment(path, map_bytes, &lock)?;
@@ -98,8 +98,8 @@ impl Environment {
     }
 
     /// Returns true if nothing can be read or written before it is opened again.
-    pub(super) fn is_dead(&self) -> bool {
-        self.open.read().as_ref().is_none_or(|open| open.lmdb.is_dead())
+    pub(super) fn has_failed(&self) -> bool {
+        self.open.read().as_ref().is_none_or(|open| open.lmdb.has_failed())
     }
 
     /// Closes it, and opens it again. There must be no transaction.
@@ -130,24 +130,29 @@ impl Environment {
 const TABLES: [&str; 2] = ["records", "state"];
 
 impl OpenEnvironment {
-    fn new(lmdb: Arc<Lmdb>, (records, state): (Table, Table)) -> OpenEnvironment {
+    fn new(lmdb: Arc<LmdbEnvironment>, (records, state): (LmdbTable, LmdbTable)) -> OpenEnvironment {
         OpenEnvironment { lmdb, records, state }
     }
 }
 
 fn open_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) -> Result<OpenEnvironment> {
-    let lmdb =
-        with_room(path, map_bytes, |map_bytes| Lmdb::open(path, map_bytes, READERS_MAX, Arc::clone(lock)))?;
-    let tables = lmdb.tables(TABLES).map_err(|error| trouble(path, &error))?;
+    let lmdb = with_room(path, map_bytes, |map_bytes| {
+        LmdbEnvironment::open(path, map_bytes, READERS_MAX, Arc::clone(lock))
+    })?;
+    let tables = lmdb.open_or_create_tables(TABLES).map_err(|error| trouble(path, &error))?;
     Ok(OpenEnvironment::new(Arc::new(lmdb), tables))
 }
 
-fn read_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) -> Result<Lmdb> {
-    with_room(path, map_bytes, |map_bytes| Lmdb::open_read_only(path, map_bytes, Arc::clone(lock)))
+fn read_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) -> Result<LmdbEnvironment> {
+    with_room(path, map_bytes, |map_bytes| LmdbEnvironment::open_read_only(path, map_bytes, Arc::clone(lock)))
 }
 
 /// Opens an environment with as much address space as there is.
-fn with_room(path: &Path, mut map_bytes: usize, open: impl Fn(usize) -> heed::Result<Lmdb>) -> Result<Lmdb> {
+fn with_room(
+    path: &Path,
+    mut map_bytes: usize,
+    open: impl Fn(usize) -> heed::Result<LmdbEnvironment>,
+) -> Result<LmdbEnvironment> {
     loop {
         match open(map_bytes) {
             Ok(lmdb) => return Ok(lmdb),

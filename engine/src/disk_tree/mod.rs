@@ -97,7 +97,7 @@ const STRIPES: usize = 64;
 /// The tree on disk.
 ///
 /// ```
-/// use todana_core::{Action, Attributes, Checkpointed, Engine, Record, Visitor};
+/// use todana_core::{Action, Attributes, CheckpointedEngine, Engine, Record, Visitor};
 /// use todana_engine::{DiskTree, DiskTreeOptions};
 ///
 /// struct Set<'a>(&'a [u8]);
@@ -115,7 +115,7 @@ const STRIPES: usize = 64;
 /// drop(tree);
 ///
 /// let tree = DiskTree::open(&path, DiskTreeOptions::default())?;
-/// assert_eq!(tree.mark(), 17);
+/// assert_eq!(tree.log_position(), 17);
 /// assert!(tree.view(b"hello", &mut |record| assert_eq!(record.value, b"world"))?);
 /// # Ok::<(), todana_core::Error>(())
 /// ```
@@ -413,9 +413,9 @@ impl DiskTree {
                     let _nobody = self.layers.write();
                     self.store.grow(frozen.bytes())?;
                 }
-                Err(Trouble::Lmdb(error)) => {
+                Err(Trouble::LmdbEnvironment(error)) => {
                     let error = self.store.writing_trouble(&error);
-                    if error.kind() == ErrorKind::Full && !self.store.is_dead() {
+                    if error.kind() == ErrorKind::Full && !self.store.has_failed() {
                         self.store.cut(len_before);
                     }
                     // The next checkpoint tries both again.
@@ -429,7 +429,7 @@ impl DiskTree {
 
     /// Opens LMDB's environment again if it refuses everything, as it does after a failed write of a meta page. `flushing` is held.
     fn revive(&self) -> Result<()> {
-        if !self.store.is_dead() {
+        if !self.store.has_failed() {
             return Ok(());
         }
         let _no_copy = self.store.without_copies();
@@ -692,7 +692,7 @@ impl SweepableEngine for DiskTree {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::raw::Lmdb;
+    use crate::raw::LmdbEnvironment;
 
     struct Set<'a>(&'a [u8]);
 
@@ -719,7 +719,7 @@ mod tests {
         for mark in [2, 4] {
             let key = format!("after {mark}");
             tree.visit(key.as_bytes(), &mut Set(b"2")).unwrap();
-            Lmdb::break_meta_writes(directory.path());
+            LmdbEnvironment::break_meta_writes(directory.path());
             assert_eq!(tree.checkpoint(mark).unwrap_err().kind(), ErrorKind::Unavailable);
             assert_eq!(tree.log_position(), mark - 1);
             // By a thread that has no snapshot yet, too.

@@ -8,7 +8,7 @@ use super::state::{State, Totals};
 use super::stored::Checksums;
 use super::{DiskTreeOptions, place, record};
 use crate::disk::{Disk, SystemDisk};
-use crate::raw::{Snapshot, Table, Writing};
+use crate::raw::{LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 use crate::reserve::is_out_of_room;
 use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
@@ -40,7 +40,7 @@ pub(super) struct Store {
 
 /// A snapshot for whoever reads next, and the records' table, off its neighbours' cache lines.
 #[repr(align(128))]
-struct Kept(Mutex<Option<(Snapshot, Table)>>);
+struct Kept(Mutex<Option<(LmdbSnapshot, LmdbTable)>>);
 
 /// So many threads read beside each other.
 const SNAPSHOTS: usize = 64;
@@ -126,7 +126,7 @@ impl Store {
 
     /// Runs `read` on the newest state. Nothing may be committed meanwhile that this has to see.
     #[inline]
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Snapshot, &Table) -> Result<T>) -> Result<T> {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&LmdbSnapshot, &LmdbTable) -> Result<T>) -> Result<T> {
         let mut kept = self.kept();
         let (snapshot, records) = match &mut *kept {
             Some(kept) => kept,
@@ -136,7 +136,7 @@ impl Store {
     }
 
     #[cold]
-    fn snapshot(&self) -> Result<(Snapshot, Table)> {
+    fn snapshot(&self) -> Result<(LmdbSnapshot, LmdbTable)> {
         let open = self.environment.get()?;
         let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
         Ok((snapshot, open.records))
@@ -144,7 +144,7 @@ impl Store {
 
     /// A place for a snapshot that nobody else uses now: each thread has a favourite.
     #[inline]
-    fn kept(&self) -> MutexGuard<'_, Option<(Snapshot, Table)>> {
+    fn kept(&self) -> MutexGuard<'_, Option<(LmdbSnapshot, LmdbTable)>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static FAVOURITE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -167,8 +167,8 @@ impl Store {
     #[inline]
     pub(super) fn get<'t>(
         &self,
-        snapshot: &'t Snapshot,
-        records: &Table,
+        snapshot: &'t LmdbSnapshot,
+        records: &LmdbTable,
         key: &[u8],
     ) -> Result<Option<Record<'t>>> {
         let place = place::of_key(key);
@@ -278,8 +278,8 @@ impl Store {
 
     fn write_records(
         &self,
-        writing: &mut Writing<'_>,
-        records: &Table,
+        writing: &mut LmdbWriteTransaction<'_>,
+        records: &LmdbTable,
         front: &Front,
     ) -> std::result::Result<(), Trouble> {
         let last = records.last(writing)?.map(|(key, _)| key.to_vec());
@@ -329,8 +329,8 @@ impl Store {
     }
 
     /// Returns true if LMDB refuses everything until its environment is opened again.
-    pub(super) fn is_dead(&self) -> bool {
-        self.environment.is_dead()
+    pub(super) fn has_failed(&self) -> bool {
+        self.environment.has_failed()
     }
 
     /// Opens the environment again. There must be no reader and no copy.
@@ -437,7 +437,7 @@ impl Store {
 pub(super) enum Trouble {
     /// The file has become as large as it may; let it grow and try again.
     NoMap,
-    Lmdb(heed::Error),
+    LmdbEnvironment(heed::Error),
     Error(Error),
 }
 
@@ -445,7 +445,7 @@ impl From<heed::Error> for Trouble {
     fn from(error: heed::Error) -> Trouble {
         match error {
             heed::Error::Mdb(MdbError::MapFull) => Trouble::NoMap,
-            error => Trouble::Lmdb(error),
+            error => Trouble::LmdbEnvironment(error),
         }
     }
 }

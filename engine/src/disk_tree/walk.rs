@@ -9,7 +9,7 @@ use super::sheaf::{self, Sheaf};
 use super::store::Store;
 use super::stored::Checksums;
 use super::{Layers, place};
-use crate::raw::{Snapshot, Table};
+use crate::raw::{LmdbSnapshot, LmdbTable};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -212,8 +212,8 @@ enum Head<'t> {
 
 impl<'t> Base<'t> {
     fn new(
-        snapshot: &'t Snapshot,
-        records: &Table,
+        snapshot: &'t LmdbSnapshot,
+        records: &LmdbTable,
         store: &'t Store,
         from: Bound<&'t [u8]>,
         upwards: bool,

@@ -6,7 +6,7 @@
 //! `2^level` on have been split at this level and use `level + 1` low bits of the hash, the others
 //! `level` bits.
 
-use crate::arena::{Budget, Handle};
+use crate::arena::{BlockHandle, MemoryBudget};
 use std::sync::Arc;
 
 const CHUNK: usize = 1024;
@@ -17,12 +17,12 @@ pub(crate) struct BucketDirectory {
     len: usize,
     /// `2^(level + 1) - 1`.
     mask: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
 impl BucketDirectory {
     /// Creates a directory with one empty bucket.
-    pub(crate) fn new(budget: Arc<Budget>) -> BucketDirectory {
+    pub(crate) fn new(budget: Arc<MemoryBudget>) -> BucketDirectory {
         budget.commit_anyway(CHUNK_BYTES);
         BucketDirectory { chunks: vec![Box::new([0; CHUNK])], len: 1, mask: 1, budget }
     }
@@ -53,12 +53,12 @@ impl BucketDirectory {
     }
 
     #[inline]
-    pub(crate) fn get(&self, bucket: usize) -> Handle {
-        Handle(self.chunks[bucket / CHUNK][bucket % CHUNK])
+    pub(crate) fn get(&self, bucket: usize) -> BlockHandle {
+        BlockHandle(self.chunks[bucket / CHUNK][bucket % CHUNK])
     }
 
     #[inline]
-    pub(crate) fn set(&mut self, bucket: usize, handle: Handle) {
+    pub(crate) fn set(&mut self, bucket: usize, handle: BlockHandle) {
         self.chunks[bucket / CHUNK][bucket % CHUNK] = handle.0;
     }
 
@@ -78,7 +78,7 @@ impl BucketDirectory {
             self.chunks.push(Box::new([0; CHUNK]));
             self.budget.commit_anyway(CHUNK_BYTES);
         }
-        self.set(self.len, Handle::NONE);
+        self.set(self.len, BlockHandle::NONE);
         self.len += 1;
         if self.len > self.mask {
             self.mask = self.mask * 2 + 1;
@@ -123,7 +123,10 @@ mod tests {
     use todana_core::{MemoryLimit, WhenFull};
 
     fn directory() -> BucketDirectory {
-        BucketDirectory::new(Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict })))
+        BucketDirectory::new(Arc::new(MemoryBudget::new(MemoryLimit {
+            bytes: None,
+            when_full: WhenFull::Evict,
+        })))
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::queue::{BucketTail, GhostList, UseMark, marked, put_tail, tail_len};
 use super::record::{self, END, EntryBody, RecordReference};
 use super::shard::{HashShard, RecordLocation, low_hash};
 use super::uses::NotedUse;
-use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
+use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
 use todana_core::Expiry;
 
 /// The fraction of a bucket that the small queue may use: at first, at least and at most.
@@ -222,7 +222,7 @@ impl HashShard {
     }
 
     /// Collects the records of a bucket with their marks. Returns its ghosts if it has marks.
-    pub(super) fn collect_candidates(&mut self, handle: Handle) -> Option<GhostList> {
+    pub(super) fn collect_candidates(&mut self, handle: BlockHandle) -> Option<GhostList> {
         self.eviction.candidates.clear();
         if handle.is_none() {
             return None;
@@ -273,9 +273,9 @@ impl HashShard {
         let new_end = content.len();
         let outcome = if self.eviction.candidates.is_empty() {
             if !handle.is_none() {
-                self.arena.free(handle, old_len, Kind::Bucket);
+                self.arena.free(handle, old_len, BlockKind::Bucket);
             }
-            Ok(Handle::NONE)
+            Ok(BlockHandle::NONE)
         } else {
             match ghosts {
                 Some(ghosts) => {
@@ -283,7 +283,7 @@ impl HashShard {
                 }
                 None => content.push(END),
             }
-            let need = if newcomer.is_some() { Need::Growth } else { Need::Upkeep };
+            let need = if newcomer.is_some() { MemoryNeed::Growth } else { MemoryNeed::Upkeep };
             self.replace(handle, old_len, &content, need)
         };
         self.eviction.content = content;
@@ -300,18 +300,18 @@ impl HashShard {
     /// Replaces the contents of a block, or moves them to a new block of the right size.
     pub(super) fn replace(
         &mut self,
-        old: Handle,
+        old: BlockHandle,
         old_len: usize,
         content: &[u8],
-        need: Need,
-    ) -> Result<Handle, NoRoom> {
+        need: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
         let new = if !old.is_none() && size(old_len) == size(content.len()) {
             old
         } else {
-            let need = if content.len() > old_len { need } else { Need::Upkeep };
-            let new = self.arena.alloc(content.len(), Kind::Bucket, need)?;
+            let need = if content.len() > old_len { need } else { MemoryNeed::Upkeep };
+            let new = self.arena.alloc(content.len(), BlockKind::Bucket, need)?;
             if !old.is_none() {
-                self.arena.free(old, old_len, Kind::Bucket);
+                self.arena.free(old, old_len, BlockKind::Bucket);
             }
             new
         };
@@ -477,7 +477,7 @@ impl HashShard {
     /// Reports records to a listening observer before they are evicted, because their bytes are
     /// gone afterwards. In the rare case that the system then refuses the smaller block, a record
     /// is reported that stays.
-    fn report_evicted(&self, handle: Handle, slots: &[EvictionCandidate]) {
+    fn report_evicted(&self, handle: BlockHandle, slots: &[EvictionCandidate]) {
         let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
             return;
         };
@@ -488,7 +488,7 @@ impl HashShard {
     }
 
     /// Returns what must be accounted for when this record leaves its bucket.
-    pub(super) fn departing_record(&self, handle: Handle, slot: EvictionCandidate) -> DepartingRecord {
+    pub(super) fn departing_record(&self, handle: BlockHandle, slot: EvictionCandidate) -> DepartingRecord {
         let bytes = self.arena.bytes(handle);
         let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
         let (plain, expires) = self.size_and_expiry(handle, &entry);
@@ -509,14 +509,14 @@ impl HashShard {
         }
     }
 
-    pub(super) fn expiry_at(&self, handle: Handle, slot: EvictionCandidate) -> Expiry {
+    pub(super) fn expiry_at(&self, handle: BlockHandle, slot: EvictionCandidate) -> Expiry {
         let bytes = self.arena.bytes(handle);
         record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
     }
 
     /// Frees memory without evicting records. Returns true if it has freed any.
     pub(super) fn pack(&mut self) -> bool {
-        self.compact(Effort::Leisurely) || self.arena.trim()
+        self.compact(CompactionEffort::Leisurely) || self.arena.trim()
     }
 
     /// Evicts records until `bytes` or more are freed, then compacts sparse memory. Returns the
@@ -528,7 +528,7 @@ impl HashShard {
             freed += gone;
         }
         for _ in 0..4 {
-            if !self.compact(Effort::Thorough) {
+            if !self.compact(CompactionEffort::Thorough) {
                 break;
             }
         }
@@ -538,7 +538,7 @@ impl HashShard {
 }
 
 fn size(len: usize) -> usize {
-    Arena::block_size(len, Kind::Bucket)
+    Arena::block_size(len, BlockKind::Bucket)
 }
 
 /// Returns the number of records in a bucket.

@@ -30,7 +30,7 @@ mod uses;
 
 pub(crate) use sample::thinner;
 
-use crate::arena::{Budget, NoRoom};
+use crate::arena::{MemoryBudget, NoRoom};
 use crate::huge::{self, TRIES, memory_full_error};
 pub use classes::ClassBounds;
 pub use departures::{Departure, DepartureCause, EvictionObserver};
@@ -109,7 +109,7 @@ pub struct MemHash {
     shard_bits: u32,
     seed: u64,
     seeds: HashSeeds,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     capacity_records: Option<u64>,
     /// The next shard for maintenance or eviction.
     next_shard: AtomicUsize,
@@ -138,7 +138,7 @@ impl MemHash {
         }
         let seed = options.seed.unwrap_or_else(random_seed);
         let seeds = HashSeeds::new(seed);
-        let budget = Arc::new(Budget::new(options.limit));
+        let budget = Arc::new(MemoryBudget::new(options.limit));
         let shard = |index| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
             let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };

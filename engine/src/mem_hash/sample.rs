@@ -5,7 +5,7 @@
 //! no such bits, so all records are in the sample; one more bit is required each time a shard has
 //! too many. The sample is therefore evenly distributed and needs no random numbers. It costs a
 //! fixed few KiB per shard and nothing per record, and reading a key outside of it costs nothing
-//! (`Budget::attention`).
+//! (`MemoryBudget::attention`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

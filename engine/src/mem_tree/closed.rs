@@ -14,7 +14,7 @@
 //! is written to is opened and stays open until the clock hand of its partition reaches it.
 
 use super::leaf::Leaf;
-use crate::arena::Budget;
+use crate::arena::MemoryBudget;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use zstd::zstd_safe::{DCtx, DParameter, FrameFormat};
@@ -70,7 +70,7 @@ impl LeafCodec {
 pub(super) struct CodecPool {
     all: Mutex<PooledCodecs>,
     codec_returned: Condvar,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     make: fn() -> Option<LeafCodec>,
 }
 
@@ -82,7 +82,7 @@ struct PooledCodecs {
 }
 
 impl CodecPool {
-    pub(super) fn new(budget: Arc<Budget>) -> CodecPool {
+    pub(super) fn new(budget: Arc<MemoryBudget>) -> CodecPool {
         CodecPool { all: Mutex::default(), codec_returned: Condvar::new(), budget, make: LeafCodec::new }
     }
 
@@ -211,11 +211,11 @@ pub(super) struct LeafCopies {
     copies: Vec<(u32, Arc<[u8]>)>,
     bytes: usize,
     bytes_max: usize,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
 }
 
 impl LeafCopies {
-    pub(super) fn new(bytes_max: usize, budget: Arc<Budget>) -> LeafCopies {
+    pub(super) fn new(bytes_max: usize, budget: Arc<MemoryBudget>) -> LeafCopies {
         LeafCopies { copies: Vec::new(), bytes: 0, bytes_max, budget }
     }
 
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_is_compressed_is_read_also_where_there_is_no_memory_for_another_context() {
-        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let mut codecs = CodecPool::new(Arc::clone(&budget));
         let image = image();
         let closed = close(Leaf::new(&image), &codecs);
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn contexts_give_back_all_that_the_budget_knows_of() {
-        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let before = budget.committed();
         let codecs = CodecPool::new(Arc::clone(&budget));
         let closed = close(Leaf::new(&image()), &codecs);
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_leaf_that_two_readers_have_opened_at_once_is_forgotten_whole() {
-        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let mut copies = LeafCopies::new(1000, Arc::clone(&budget));
         copies.put(7, [1; 100].into());
         copies.put(8, [2; 100].into());

@@ -29,7 +29,7 @@ mod survey;
 mod sweep;
 mod uses;
 
-use crate::arena::{Budget, NoRoom};
+use crate::arena::{MemoryBudget, NoRoom};
 use crate::huge::{self, TRIES, memory_full_error};
 use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::classes::ClassBounds;
@@ -134,7 +134,7 @@ pub struct MemTree {
     /// Held by changes of the set of segments, before the locks of partitions, which are taken in
     /// their order.
     structure: Mutex<()>,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     /// The next partition for maintenance.
     next_partition: AtomicUsize,
     /// A segment has become short.
@@ -160,7 +160,7 @@ impl MemTree {
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
         }
-        let budget = Arc::new(Budget::new(options.limit));
+        let budget = Arc::new(MemoryBudget::new(options.limit));
         let sample = Arc::new(TreeSample::new(Arc::clone(&budget), has_classes, options.observer));
         let limits = match options.compression {
             None => LeafLimits { leaf_max: 1 << 10, record_max: 512, open_max: None },

@@ -1,26 +1,26 @@
 //! A segment: some hundred neighbouring leaves and the keys that separate them.
 
 use super::separators::SeparatorList;
-use crate::arena::Handle;
+use crate::arena::BlockHandle;
 use std::sync::Arc;
 
 /// A segment with more leaves is divided.
 pub(super) const LEAVES_MAX: usize = 256;
 
 /// Invariants: all keys are at least `low` and below `high`; there is one leaf more than there are
-/// separators. Only a single leaf may be [`Handle::NONE`].
+/// separators. Only a single leaf may be [`BlockHandle::NONE`].
 pub(super) struct LeafSegment {
     pub(super) low: Arc<[u8]>,
     /// `None` for the last segment.
     pub(super) high: Option<Arc<[u8]>>,
     pub(super) separators: SeparatorList,
-    pub(super) leaves: Vec<Handle>,
+    pub(super) leaves: Vec<BlockHandle>,
 }
 
 impl LeafSegment {
     /// Creates a segment without records.
     pub(super) fn empty(low: Arc<[u8]>, high: Option<Arc<[u8]>>) -> LeafSegment {
-        LeafSegment { low, high, separators: SeparatorList::default(), leaves: vec![Handle::NONE] }
+        LeafSegment { low, high, separators: SeparatorList::default(), leaves: vec![BlockHandle::NONE] }
     }
 
     /// Returns the lowest possible key of the next leaf; `None` after the last leaf of the tree.
@@ -37,7 +37,7 @@ impl LeafSegment {
     }
 
     /// Replaces a leaf by others. `between` holds the keys that separate them.
-    pub(super) fn replace(&mut self, leaf: usize, with: &[Handle], between: &[Vec<u8>]) {
+    pub(super) fn replace(&mut self, leaf: usize, with: &[BlockHandle], between: &[Vec<u8>]) {
         debug_assert_eq!(with.len(), between.len() + 1);
         self.leaves.splice(leaf..=leaf, with.iter().copied());
         for (index, key) in between.iter().enumerate() {
@@ -48,7 +48,7 @@ impl LeafSegment {
     /// Removes a leaf without records. Its neighbour takes over its range.
     pub(super) fn remove(&mut self, leaf: usize) {
         if self.leaves.len() == 1 {
-            self.leaves[0] = Handle::NONE;
+            self.leaves[0] = BlockHandle::NONE;
             return;
         }
         self.leaves.remove(leaf);

@@ -2,7 +2,7 @@
 //! `mem_hash`. There is one sample for the complete tree because records move between partitions. A
 //! tree without size classes has no sample and pays nothing.
 
-use crate::arena::Budget;
+use crate::arena::MemoryBudget;
 use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::sample::{SampledUse, UseSample};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -31,14 +31,14 @@ pub(super) struct TreeSample {
     /// By the highest bits of the hash. Locked within the lock of a partition.
     shards: [RwLock<UseSample>; SHARDS],
     secrets: RapidSecrets,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     is_wanted: bool,
     pub(super) observer: Option<Arc<dyn EvictionObserver>>,
 }
 
 impl TreeSample {
     pub(super) fn new(
-        budget: Arc<Budget>,
+        budget: Arc<MemoryBudget>,
         is_wanted: bool,
         observer: Option<Arc<dyn EvictionObserver>>,
     ) -> TreeSample {

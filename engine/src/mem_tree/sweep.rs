@@ -4,7 +4,7 @@
 //! them.
 
 use super::MemTree;
-use crate::arena::Effort;
+use crate::arena::CompactionEffort;
 use std::sync::Arc;
 use todana_core::{Expiry, Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine};
 
@@ -56,7 +56,7 @@ impl MemTree {
                 let evicted = partition.evict(slot, &hand, &self.uses, spare, observer);
                 // Unused memory in sparse pages would cost further records.
                 if !self.budget.fits(self.reserve()) {
-                    partition.compact(Effort::Thorough);
+                    partition.compact(CompactionEffort::Thorough);
                 }
                 evicted
             });

@@ -6,7 +6,7 @@
 //! protects. This resembles a clock with counters (Corbató's, generalised) and TinyLFU's sketch
 //! (Einziger et al., 2017), aged by the hand of the clock.
 
-use crate::arena::Budget;
+use crate::arena::MemoryBudget;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -39,7 +39,7 @@ impl UseCounters {
 
     /// Counts a use.
     #[inline]
-    pub(super) fn note(&self, key: &[u8], budget: &Budget) {
+    pub(super) fn note(&self, key: &[u8], budget: &MemoryBudget) {
         let counters = self.counters.get_or_init(|| {
             let limit = budget.limit().bytes.unwrap_or(0);
             let bytes = (limit / BYTES_PER_COUNTER / 4).clamp(1 << 10, 1 << 30) as usize;
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn uses_are_counted_to_three_and_forgotten_one_by_one() {
         let limit = MemoryLimit { bytes: Some(64 << 20), when_full: WhenFull::Evict };
-        let (budget, uses) = (Budget::new(limit), UseCounters::new());
+        let (budget, uses) = (MemoryBudget::new(limit), UseCounters::new());
         assert_eq!(uses.passed(b"key"), 0);
         (0..5).for_each(|_| uses.note(b"key", &budget));
         assert_eq!([0; 5].map(|_| uses.passed(b"key")), [3, 2, 1, 0, 0]);
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn neighbours_in_a_byte_do_not_disturb_each_other() {
         let limit = MemoryLimit { bytes: Some(1), when_full: WhenFull::Evict };
-        let (budget, uses) = (Budget::new(limit), UseCounters::new());
+        let (budget, uses) = (MemoryBudget::new(limit), UseCounters::new());
         // 2000 keys share 4096 counters. Keys with the same counter see each other's uses and no
         // others.
         let keys: Vec<String> = (0..2000).map(|n| format!("key:{n}")).collect();

@@ -1,30 +1,32 @@
-//! CRC32C by the processor's instruction for it, on three stretches at a time: each step waits for the one before it, three
-//! steps do not wait for each other. What the three come to is put together by one multiplication each.
+//! CRC32C by the processor's instruction, on three blocks in parallel. Each step depends on the
+//! previous one of its block, but the blocks are independent. The three results are combined by one
+//! multiplication each.
 //!
-//! The crate `crc32c`, which is the plain twin, does so from 768 bytes on only; every update of a record on disk computes it twice
-//! and more.
+//! The crate `crc32c`, which is the plain twin, does the same only from 768 bytes on; every update
+//! of a record on disk computes the checksum at least twice.
 
-/// CRC32C of what `seed` is the CRC of, and of these bytes behind it.
+/// Returns the CRC32C of the bytes with the CRC `seed` followed by `bytes`.
 #[inline]
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sse4.2") && std::arch::is_x86_feature_detected!("pclmulqdq") {
-        // SAFETY: the processor has the instructions, as has just been asked.
+        // SAFETY: the processor has the instructions, as was checked above.
         return unsafe { by_instruction(seed, bytes) };
     }
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// The longest stretch, in words.
-const STRETCH_MAX: usize = 128;
-/// Fewer words are not worth dividing.
-const STRETCH_MIN: usize = 6;
+/// The maximum length of a block, in words.
+const BLOCK_WORDS_MAX: usize = 128;
+/// The minimum length of a block, in words; shorter ones are not worth dividing.
+const BLOCK_WORDS_MIN: usize = 6;
 
-/// What a CRC is multiplied by to go past so many words of zeros: x^(64 n - 33) modulo the polynomial, bits reversed.
+/// The factor by which a CRC is multiplied to append n words of zeros: x^(64 n - 33) modulo the
+/// polynomial, bits reversed.
 #[cfg(target_arch = "x86_64")]
-static PAST: [u32; 2 * STRETCH_MAX + 1] = {
-    let mut table = [0; 2 * STRETCH_MAX + 1];
-    // x^31, which is for one word.
+static SKIP_FACTORS: [u32; 2 * BLOCK_WORDS_MAX + 1] = {
+    let mut table = [0; 2 * BLOCK_WORDS_MAX + 1];
+    // x^31, the factor for one word.
     let (mut power, mut words) = (1u32, 1);
     while words < table.len() {
         table[words] = power;
@@ -44,15 +46,16 @@ fn by_instruction(seed: u32, bytes: &[u8]) -> u32 {
     use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
     let mut crc = !seed;
     let mut rest = bytes;
-    // An entry of the log begins with the four bytes of the CRC, so that what it is of has four bytes more than whole words.
+    // An entry of the log begins with its CRC of four bytes, so the bytes to be checked are four
+    // more than a number of words.
     if rest.len() % 8 >= 4
         && let Some((four, behind)) = rest.split_first_chunk()
     {
         (crc, rest) = (_mm_crc32_u32(crc, u32::from_le_bytes(*four)), behind);
     }
     let (mut words, tail) = rest.as_chunks::<8>();
-    while words.len() >= 3 * STRETCH_MIN {
-        let len = (words.len() / 3).min(STRETCH_MAX);
+    while words.len() >= 3 * BLOCK_WORDS_MIN {
+        let len = (words.len() / 3).min(BLOCK_WORDS_MAX);
         let (first, behind) = words.split_at(len);
         let (second, behind) = behind.split_at(len);
         let (third, behind) = behind.split_at(len);
@@ -63,7 +66,7 @@ fn by_instruction(seed: u32, bytes: &[u8]) -> u32 {
             two = _mm_crc32_u64(two, u64::from_le_bytes(*b));
             three = _mm_crc32_u64(three, u64::from_le_bytes(*c));
         }
-        let product = multiply(one as u32, PAST[2 * len]) ^ multiply(two as u32, PAST[len]);
+        let product = multiply(one as u32, SKIP_FACTORS[2 * len]) ^ multiply(two as u32, SKIP_FACTORS[len]);
         crc = (_mm_crc32_u64(0, product) ^ three) as u32;
     }
     let mut long = u64::from(crc);
@@ -77,7 +80,7 @@ fn by_instruction(seed: u32, bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// The product of two polynomials, without carry.
+/// Returns the carry-less product of two polynomials.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]

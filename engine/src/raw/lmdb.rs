@@ -1,7 +1,8 @@
-//! An LMDB environment whose map can grow: opening and growing are what LMDB leaves to the care of its user.
+//! An LMDB environment whose map can grow. LMDB leaves the safety of opening and resizing to its
+//! user.
 //!
-//! Always true: the environment's directory is locked for this process; the map is replaced only while no transaction is
-//! alive, which is counted. Transactions can be had from here only.
+//! Invariants: the directory of the environment is locked for this process; the map is resized only
+//! while no transaction exists, which is counted. Transactions are created only here.
 
 use heed::types::Bytes;
 use heed::{
@@ -15,51 +16,51 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A database of bytes by bytes.
-pub(crate) type Table = Database<'static, Bytes, Bytes>;
+/// An LMDB database with byte strings as keys and values.
+pub(crate) type LmdbTable = Database<'static, Bytes, Bytes>;
 
 /// An open environment.
-pub(crate) struct Lmdb {
+pub(crate) struct LmdbEnvironment {
     env: Env<WithoutTls>,
-    permits: Arc<Permits>,
-    // Behind `env`, so that it goes last.
+    permits: Arc<TransactionCount>,
+    // After `env`, so that it is dropped last.
     _lock: Arc<dyn Send + Sync>,
 }
 
-/// How many transactions are alive; [`GROWING`](Permits::GROWING) while the map is replaced.
-struct Permits(AtomicUsize);
+/// The number of transactions; [`GROWING`](TransactionCount::GROWING) while the map is resized.
+struct TransactionCount(AtomicUsize);
 
-impl Permits {
+impl TransactionCount {
     const GROWING: usize = usize::MAX;
 }
 
-/// What a transaction holds for as long as it lives.
-struct Permit(Arc<Permits>);
+/// Held by a transaction during its life.
+struct TransactionPermit(Arc<TransactionCount>);
 
-impl Permit {
-    /// Fails with `WouldBlock` while the map is replaced.
-    fn new(permits: &Arc<Permits>) -> heed::Result<Permit> {
-        let more = |count| (count != Permits::GROWING).then(|| count + 1);
+impl TransactionPermit {
+    /// Fails with `WouldBlock` while the map is resized.
+    fn new(permits: &Arc<TransactionCount>) -> heed::Result<TransactionPermit> {
+        let more = |count| (count != TransactionCount::GROWING).then(|| count + 1);
         match permits.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Permit(Arc::clone(permits))),
+            Ok(_) => Ok(TransactionPermit(Arc::clone(permits))),
             Err(_) => Err(heed::Error::Io(io::ErrorKind::WouldBlock.into())),
         }
     }
 }
 
-impl Drop for Permit {
+impl Drop for TransactionPermit {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// A state of the environment to read from; it keeps its pages from being used again.
-pub(crate) struct Snapshot {
+/// A read transaction: a state of the environment whose pages are not reused while it exists.
+pub(crate) struct LmdbSnapshot {
     txn: RoTxn<'static, WithoutTls>,
-    _permit: Permit,
+    _permit: TransactionPermit,
 }
 
-impl Deref for Snapshot {
+impl Deref for LmdbSnapshot {
     type Target = RoTxn<'static, WithoutTls>;
 
     fn deref(&self) -> &Self::Target {
@@ -67,19 +68,19 @@ impl Deref for Snapshot {
     }
 }
 
-/// A transaction that writes; undone unless it is committed. There is one at a time.
-pub(crate) struct Writing<'e> {
+/// A write transaction. Only one exists at a time. It is undone unless it is committed.
+pub(crate) struct LmdbWriteTransaction<'e> {
     txn: RwTxn<'e>,
-    _permit: Permit,
+    _permit: TransactionPermit,
 }
 
-impl Writing<'_> {
+impl LmdbWriteTransaction<'_> {
     pub(crate) fn commit(self) -> heed::Result<()> {
         self.txn.commit()
     }
 }
 
-impl<'e> Deref for Writing<'e> {
+impl<'e> Deref for LmdbWriteTransaction<'e> {
     type Target = RwTxn<'e>;
 
     fn deref(&self) -> &Self::Target {
@@ -87,52 +88,54 @@ impl<'e> Deref for Writing<'e> {
     }
 }
 
-impl DerefMut for Writing<'_> {
+impl DerefMut for LmdbWriteTransaction<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.txn
     }
 }
 
-impl Lmdb {
-    /// Opens the environment in a directory, or makes one. `lock` is what keeps all others from it, other processes and
-    /// other parts of this one, and is held until it is closed. The caller has seen to it that the file is as long as
-    /// its meta page says.
+impl LmdbEnvironment {
+    /// Opens the environment in a directory, or creates it. `lock` excludes other users of the
+    /// directory, in this process and others, and is held until the environment is closed. The
+    /// caller must have checked that the file is as long as its meta page says.
     pub(crate) fn open(
         directory: &Path,
         map_bytes: usize,
         readers_max: u32,
         lock: Arc<dyn Send + Sync>,
-    ) -> heed::Result<Lmdb> {
+    ) -> heed::Result<LmdbEnvironment> {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(readers_max).max_dbs(2);
-        // SAFETY: the map is undefined only if somebody else changes the file: `lock` keeps out all who go by it, LMDB's own
-        // lock file (no flag turns it off) all other users of LMDB, and the file's mode other users of the machine. No
-        // flag is set, so LMDB's own order of writes holds.
+        // SAFETY: the map is undefined only if the file is changed by others. `lock` excludes all
+        // that respect it, LMDB's own lock file (which no flag turns off) excludes all other users
+        // of LMDB, and the mode of the file excludes other users of the machine. No flag is set, so
+        // LMDB's order of writes holds.
         let env = unsafe { options.open(directory)? };
-        Ok(Lmdb { env, permits: Arc::new(Permits(AtomicUsize::new(0))), _lock: lock })
+        Ok(LmdbEnvironment { env, permits: Arc::new(TransactionCount(AtomicUsize::new(0))), _lock: lock })
     }
 
-    /// Opens the environment in a directory to read it alone: nothing is created or changed, LMDB's lock file neither. `lock` is what
-    /// keeps writers from it, and is held until it is closed.
+    /// Opens the environment in a directory for reading. Nothing is created or changed, not even
+    /// LMDB's lock file. `lock` excludes writers and is held until the environment is closed.
     pub(crate) fn open_read_only(
         directory: &Path,
         map_bytes: usize,
         lock: Arc<dyn Send + Sync>,
-    ) -> heed::Result<Lmdb> {
+    ) -> heed::Result<LmdbEnvironment> {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_dbs(2);
-        // SAFETY: without LMDB's lock file nothing of LMDB's keeps a writer from using pages again that are being read; `lock` does,
-        // whose holders are the only ones that write. Nothing is written here: the file is opened and mapped for reading.
+        // SAFETY: without LMDB's lock file, LMDB does not keep a writer from reusing pages that are
+        // being read. `lock` does, because only its holders write. The file is opened and mapped
+        // for reading, so nothing is written here.
         let env = unsafe {
             options.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK);
             options.open(directory)?
         };
-        Ok(Lmdb { env, permits: Arc::new(Permits(AtomicUsize::new(0))), _lock: lock })
+        Ok(LmdbEnvironment { env, permits: Arc::new(TransactionCount(AtomicUsize::new(0))), _lock: lock })
     }
 
-    /// The two databases of these names, which are there. Fails with `NotFound` if one is not.
-    pub(crate) fn tables_there(&self, names: [&str; 2]) -> heed::Result<(Table, Table)> {
-        let _permit = Permit::new(&self.permits)?;
+    /// Opens the two databases of these names. Fails with `NotFound` if one is missing.
+    pub(crate) fn open_tables(&self, names: [&str; 2]) -> heed::Result<(LmdbTable, LmdbTable)> {
+        let _permit = TransactionPermit::new(&self.permits)?;
         let opened = self.env.open_databases_and_commit(self.env.read_txn()?, |opener, txn| {
             let found = names.map(|name| opener.open_database::<Bytes, Bytes>(txn, Some(name)));
             let [first, second] =
@@ -142,9 +145,10 @@ impl Lmdb {
         Ok(opened.unwrap_commit())
     }
 
-    /// The two databases of these names, made if need be: both or none. Fails with `NotFound` if only one is there.
-    pub(crate) fn tables(&self, names: [&str; 2]) -> heed::Result<(Table, Table)> {
-        let _permit = Permit::new(&self.permits)?;
+    /// Opens the two databases of these names and creates both if neither exists. Fails with
+    /// `NotFound` if only one exists.
+    pub(crate) fn open_or_create_tables(&self, names: [&str; 2]) -> heed::Result<(LmdbTable, LmdbTable)> {
+        let _permit = TransactionPermit::new(&self.permits)?;
         let made = self.env.create_databases_and_commit(self.env.write_txn()?, |opener, txn| {
             let found = names.map(|name| opener.open_database::<Bytes, Bytes>(txn, Some(name)));
             let tables = match found {
@@ -161,56 +165,62 @@ impl Lmdb {
         Ok(made.unwrap_commit())
     }
 
-    /// Returns true if LMDB refuses everything from now on: a meta page could not be written.
-    pub(crate) fn is_dead(&self) -> bool {
+    /// Returns true if LMDB refuses all operations because a meta page could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
         matches!(self.snapshot(), Err(heed::Error::Mdb(MdbError::Panic)))
     }
 
-    /// The newest state.
-    pub(crate) fn snapshot(&self) -> heed::Result<Snapshot> {
-        let permit = Permit::new(&self.permits)?;
-        Ok(Snapshot { txn: self.env.clone().static_read_txn()?, _permit: permit })
+    /// Returns a snapshot of the newest state.
+    pub(crate) fn snapshot(&self) -> heed::Result<LmdbSnapshot> {
+        let permit = TransactionPermit::new(&self.permits)?;
+        Ok(LmdbSnapshot { txn: self.env.clone().static_read_txn()?, _permit: permit })
     }
 
-    pub(crate) fn write(&self) -> heed::Result<Writing<'_>> {
-        let permit = Permit::new(&self.permits)?;
-        Ok(Writing { txn: self.env.write_txn()?, _permit: permit })
+    pub(crate) fn write(&self) -> heed::Result<LmdbWriteTransaction<'_>> {
+        let permit = TransactionPermit::new(&self.permits)?;
+        Ok(LmdbWriteTransaction { txn: self.env.write_txn()?, _permit: permit })
     }
 
-    /// How large the file can become.
+    /// Returns the size to which the file may grow.
     pub(crate) fn map_bytes(&self) -> usize {
         self.env.info().map_size
     }
 
-    /// Bytes of the file that are in use, or have been.
+    /// Returns the bytes of the file that are or were in use.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.env.real_disk_size().unwrap_or(0)
     }
 
-    /// Lets the file become larger. Fails with `WouldBlock` while there is any transaction.
+    /// Resizes the map, so that the file may grow. Fails with `WouldBlock` if there is any
+    /// transaction.
     pub(crate) fn grow(&self, map_bytes: usize) -> heed::Result<()> {
-        let idle = self.permits.0.compare_exchange(0, Permits::GROWING, Ordering::Acquire, Ordering::Relaxed);
+        let idle = self.permits.0.compare_exchange(
+            0,
+            TransactionCount::GROWING,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
         if idle.is_err() {
             return Err(heed::Error::Io(io::ErrorKind::WouldBlock.into()));
         }
-        // SAFETY: no transaction is alive, as each holds a permit and there is none, and none begins, as none is given out
-        // until the count is 0 again. `env` is not handed out.
+        // SAFETY: no transaction exists, because each holds a permit and the count was 0. None
+        // begins, because no permit is given until the count is 0 again. `env` is not handed out.
         let outcome = unsafe { self.env.resize(map_bytes) };
         self.permits.0.store(0, Ordering::Release);
         outcome
     }
 
-    /// Writes the newest state to an empty file, without what is not in use.
+    /// Writes the newest state to an empty file, without unused pages.
     pub(crate) fn copy(&self, file: &mut File) -> heed::Result<()> {
-        let _permit = Permit::new(&self.permits)?;
+        let _permit = TransactionPermit::new(&self.permits)?;
         self.env.copy_to_file(file, CompactionOption::Enabled)
     }
 }
 
 #[cfg(test)]
-impl Lmdb {
-    /// Has writes of the meta pages of the environment in a directory fail, until it is opened again: the descriptor for them is
-    /// replaced by one that cannot be written to.
+impl LmdbEnvironment {
+    /// Makes writes of the meta pages in a directory fail until the environment is opened again:
+    /// replaces their file descriptor by a read-only one.
     pub(crate) fn break_meta_writes(directory: &Path) {
         use std::os::fd::AsRawFd;
         let path = directory.canonicalize().unwrap().join("data.mdb");
@@ -223,7 +233,8 @@ impl Lmdb {
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
             let flags = flags.map_or(0, |flags| i32::from_str_radix(flags.trim(), 8).unwrap());
             if is_it && flags & libc::O_DSYNC != 0 {
-                // SAFETY: the number is LMDB's, which closes whatever it then stands for; both descriptors are open.
+                // SAFETY: the number is LMDB's descriptor, and LMDB closes whatever it stands for;
+                // both descriptors are open.
                 let outcome = unsafe { libc::dup2(unwritable.as_raw_fd(), name.parse().unwrap()) };
                 broken += i32::from(outcome >= 0);
             }
@@ -239,8 +250,8 @@ mod tests {
     #[test]
     fn the_map_grows_only_while_there_is_no_transaction() {
         let directory = tempfile::tempdir().unwrap();
-        let lmdb = Lmdb::open(directory.path(), 1 << 20, 8, Arc::new(())).unwrap();
-        let (table, _) = lmdb.tables(["one", "two"]).unwrap();
+        let lmdb = LmdbEnvironment::open(directory.path(), 1 << 20, 8, Arc::new(())).unwrap();
+        let (table, _) = lmdb.open_or_create_tables(["one", "two"]).unwrap();
         let snapshot = lmdb.snapshot().unwrap();
         assert!(lmdb.grow(2 << 20).is_err());
         drop(snapshot);

@@ -1,9 +1,11 @@
-//! A file's bytes where the system keeps them, as a byte slice: a read costs no system call and no copy.
+//! A file mapped as a byte slice: a read costs no system call and no copy.
 //!
-//! Only for files that grow and never change: whoever maps one asks for no byte behind the file's end, and nobody writes to, or
-//! cuts off, what is before it. What the disk does not give back ends the process (SIGBUS), where a read would fail.
+//! Only for files that grow and whose existing bytes never change: callers must not access bytes
+//! beyond the end of the file, and the bytes before it must not be overwritten or cut off. A disk
+//! error ends the process (SIGBUS), where a read call would fail.
 //!
-//! Always true: `ptr` points at `len` bytes of address space that show the file from its beginning, until `drop`.
+//! Invariant: `ptr` points at `len` bytes of address space that show the file from its beginning,
+//! until `drop`.
 
 use super::SYSTEM_PAGE;
 use std::fs::File;
@@ -20,17 +22,17 @@ pub struct MappedFile {
 
 // SAFETY: the mapping belongs to this value alone, and nothing in it is tied to a thread.
 unsafe impl Send for MappedFile {}
-// SAFETY: its bytes can only be read, by anybody.
+// SAFETY: its bytes can only be read.
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// Maps the first `len` bytes of a file, which may still be shorter. Meant for reads at random: the system reads no more than
-    /// is asked for.
+    /// Maps the first `len` bytes of a file, which may still be shorter. Advises the system that
+    /// reads are random, so that it reads no more than requested.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<MappedFile> {
         if len == 0 || len > isize::MAX as usize {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let ptr = unsafe {
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -39,38 +41,42 @@ impl MappedFile {
         }
         let ptr =
             NonNull::new(ptr.cast::<u8>()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: the range is our own mapping, as mmap returned it; the advice changes no byte of it.
+        // SAFETY: the range is our own mapping, as returned by mmap; the advice changes no byte of
+        // it.
         unsafe {
             libc::madvise(ptr.as_ptr().cast(), len, libc::MADV_RANDOM);
         }
         Ok(MappedFile { ptr, len })
     }
 
-    /// How much of the file can be shown.
+    /// Returns the length of the mapping.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.len
     }
 
-    /// Bytes of the file; `None` beyond what is mapped. `range.end` must not be behind the file's end: no caller of the engine's
-    /// asks for what it has not written, or found there.
+    /// Returns bytes of the file; `None` beyond the mapping. `range.end` must not exceed the length
+    /// of the file: the engine requests only bytes that it has written or found there.
     #[inline]
     pub(crate) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         if range.start > range.end || range.end > self.len {
             return None;
         }
-        // SAFETY: the range lies in the mapping, whose pages are readable as far as the file reaches; these bytes of the file are
-        // never changed (the engine appends, under a lock on the directory that keeps other processes of ours out).
+        // SAFETY: the range lies in the mapping, whose pages are readable up to the end of the
+        // file. These bytes of the file never change, because the engine only appends, and a lock
+        // on the directory excludes other processes of ours.
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), range.len()) })
     }
 
-    /// Reads a stretch of the file into memory, all of it at once. False if the disk did not give it, or the system cannot say.
+    /// Reads a range of the file into memory. Returns false if the disk failed or the system cannot
+    /// tell.
     pub(crate) fn populate(&self, range: Range<usize>) -> bool {
         let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
         if range.start >= range.end || range.end > self.len {
             return range.is_empty();
         }
-        // SAFETY: the range lies in our own mapping (compared above), and begins at a page of it; both only read the file.
+        // SAFETY: the range lies in our own mapping (compared above) and begins at a page; both
+        // calls only read the file.
         unsafe {
             let at = self.ptr.as_ptr().add(start).cast();
             let len = range.end - start;
@@ -82,7 +88,8 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are what mmap returned, unmapped exactly once, and no slice outlives `self`.
+        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once, and no slice outlives
+        // `self`.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }

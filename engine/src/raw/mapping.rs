@@ -1,34 +1,37 @@
 //! Private anonymous memory from the system, as a byte slice.
 //!
-//! The pages cost nothing until they are written; `discard` gives the memory of a range back while the
-//! addresses stay. Always true: `ptr` points at `len` readable and writable bytes until `drop`, and nobody else
-//! has them, so the borrow rules of the slices are the borrow rules of the `Mapping`.
+//! Pages cost nothing until they are written. `discard` returns the memory of a range and keeps the
+//! addresses. Invariant: `ptr` points at `len` readable and writable bytes until `drop`, and
+//! nothing else refers to them, so the borrow rules of the slices are those of the `MemoryMapping`.
 
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The unit in which the system gives and takes memory, as far as our accounting goes.
+/// The unit in which memory is counted.
 pub(crate) const SYSTEM_PAGE: usize = 4096;
 
-/// A range of memory of our own.
-pub(crate) struct Mapping {
+/// A range of private memory.
+pub(crate) struct MemoryMapping {
     ptr: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the memory belongs to this value alone, like that of a `Box<[u8]>`; nothing in it is tied to a thread.
-unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` the bytes can only be read.
-unsafe impl Sync for Mapping {}
+// SAFETY: the memory belongs to this value alone, like that of a `Box<[u8]>`; nothing in it is tied
+// to a thread.
+unsafe impl Send for MemoryMapping {}
+// SAFETY: the bytes can only be read through `&MemoryMapping`.
+unsafe impl Sync for MemoryMapping {}
 
-impl Mapping {
-    /// Maps `len` zero bytes. Fails when the system has no address space, no mapping left, or commits no more.
-    pub(crate) fn new(len: usize) -> io::Result<Mapping> {
+impl MemoryMapping {
+    /// Maps `len` zero bytes. Fails if the system has no address space or no mapping left, or
+    /// commits no more memory.
+    pub(crate) fn new(len: usize) -> io::Result<MemoryMapping> {
         if len == 0 || len > isize::MAX as usize {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: an anonymous private mapping at an address chosen by the kernel touches no
+        // existing memory.
         let ptr = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -44,43 +47,43 @@ impl Mapping {
         }
         let ptr =
             NonNull::new(ptr.cast::<u8>()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Mapping { ptr, len })
+        Ok(MemoryMapping { ptr, len })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `ptr` points at `len` initialised (zeroed by the kernel) bytes, `len <= isize::MAX`, and `&self`
-        // keeps writers out.
+        // SAFETY: `ptr` points at `len` initialised bytes (zeroed by the kernel),
+        // `len <= isize::MAX`, and `&self` excludes writers.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
-    /// The bytes, to write.
+    /// Returns the bytes for writing.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; `&mut self` keeps everybody else out.
+        // SAFETY: as in `bytes`; `&mut self` excludes all other references.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
-    /// Where a range begins, for whoever hands out parts of the mapping.
+    /// Returns a pointer to the beginning of a range, for types that divide a mapping.
     pub(super) fn at(&self, range: Range<usize>) -> NonNull<u8> {
         assert!(range.start <= range.end && range.end <= self.len, "a range within the mapping");
         // SAFETY: the offset lies within the mapping (asserted above).
         unsafe { self.ptr.add(range.start) }
     }
 
-    /// Asks that memory comes in system pages only, also where the system prefers huge ones: touching a byte then costs
-    /// 4 KiB and not 2 MiB.
+    /// Requests small pages, even if the system prefers huge ones: touching a byte then costs 4 KiB
+    /// instead of 2 MiB.
     pub(crate) fn use_small_pages(&mut self) {
-        // SAFETY: the range is our own mapping, as mmap returned it; the advice changes no byte of it. Where it is not
-        // taken (a kernel without huge pages) nothing is lost.
+        // SAFETY: the range is our own mapping, as returned by mmap; the advice changes no byte of
+        // it. A kernel without huge pages may ignore it.
         unsafe {
             libc::madvise(self.ptr.as_ptr().cast(), self.len, libc::MADV_NOHUGEPAGE);
         }
     }
 
-    /// Asks for huge pages where the system has them, which spares the processor most translations of addresses when memory
-    /// is touched at random. Touching a byte then may cost 2 MiB.
+    /// Requests huge pages, which avoid most TLB misses of random accesses. Touching a byte may
+    /// then cost 2 MiB.
     pub(crate) fn use_huge_pages(&mut self) {
         // SAFETY: as in `use_small_pages`.
         unsafe {
@@ -88,25 +91,27 @@ impl Mapping {
         }
     }
 
-    /// Gives the memory of a range back; it reads as zeros afterwards. `range` is in whole system pages.
+    /// Returns the memory of a range to the system. The range then reads as zeros. `range` must
+    /// consist of complete system pages.
     pub(crate) fn discard(&mut self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.len, "discard within the mapping");
         assert!(range.start.is_multiple_of(SYSTEM_PAGE) && range.end.is_multiple_of(SYSTEM_PAGE));
         if range.is_empty() {
             return;
         }
-        // SAFETY: the range lies within our own private mapping (asserted above); MADV_DONTNEED turns it into
-        // zeros, which are valid bytes, and `&mut self` shows that no slice of it is alive.
+        // SAFETY: the range lies within our own private mapping (asserted above); MADV_DONTNEED
+        // turns it into zeros, which are valid bytes, and `&mut self` shows that no slice of it
+        // exists.
         let outcome = unsafe {
             libc::madvise(self.ptr.as_ptr().add(range.start).cast(), range.len(), libc::MADV_DONTNEED)
         };
         if outcome != 0 {
-            // Locked memory cannot be given back; callers still rely on zeros.
+            // Locked memory cannot be returned; callers still rely on zeros.
             self.bytes_mut()[range].fill(0);
         }
     }
 
-    /// Tells the processor that these many cache lines from `offset` on will be read soon. No effect out of bounds.
+    /// Prefetches this number of cache lines from `offset` on. Has no effect out of bounds.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize, lines: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -114,7 +119,8 @@ impl Mapping {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let at = self.ptr.as_ptr().wrapping_add(offset).cast::<i8>();
             for line in 0..lines {
-                // SAFETY: a prefetch reads nothing architecturally and cannot fault, whatever the address.
+                // SAFETY: a prefetch reads nothing architecturally and cannot fault, whatever the
+                // address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line)) }
             }
         }
@@ -123,16 +129,17 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MemoryMapping {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are what mmap returned, unmapped exactly once, and no slice outlives `self`.
+        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once, and no slice outlives
+        // `self`.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }
     }
 }
 
-impl AsRef<[u8]> for Mapping {
+impl AsRef<[u8]> for MemoryMapping {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
     }
@@ -144,7 +151,7 @@ mod tests {
 
     #[test]
     fn new_memory_is_zero_and_keeps_what_is_written() {
-        let mut mapping = Mapping::new(3 * SYSTEM_PAGE).unwrap();
+        let mut mapping = MemoryMapping::new(3 * SYSTEM_PAGE).unwrap();
         assert!(mapping.bytes().iter().all(|&b| b == 0));
         mapping.bytes_mut()[SYSTEM_PAGE - 1..SYSTEM_PAGE + 1].copy_from_slice(b"ab");
         assert_eq!(&mapping.bytes()[SYSTEM_PAGE - 2..SYSTEM_PAGE + 2], b"\0ab\0");
@@ -152,7 +159,7 @@ mod tests {
 
     #[test]
     fn discard_zeroes_its_range_and_nothing_else() {
-        let mut mapping = Mapping::new(3 * SYSTEM_PAGE).unwrap();
+        let mut mapping = MemoryMapping::new(3 * SYSTEM_PAGE).unwrap();
         mapping.bytes_mut().fill(7);
         mapping.discard(SYSTEM_PAGE..2 * SYSTEM_PAGE);
         let bytes = mapping.bytes();
@@ -164,18 +171,18 @@ mod tests {
     #[test]
     #[should_panic(expected = "discard within the mapping")]
     fn discard_beyond_the_end_panics() {
-        Mapping::new(SYSTEM_PAGE).unwrap().discard(0..2 * SYSTEM_PAGE);
+        MemoryMapping::new(SYSTEM_PAGE).unwrap().discard(0..2 * SYSTEM_PAGE);
     }
 
     #[test]
     fn an_empty_or_absurd_mapping_is_an_error() {
-        assert!(Mapping::new(0).is_err());
-        assert!(Mapping::new(usize::MAX).is_err());
+        assert!(MemoryMapping::new(0).is_err());
+        assert!(MemoryMapping::new(usize::MAX).is_err());
     }
 
     #[test]
     fn prefetch_anywhere_is_harmless() {
-        let mapping = Mapping::new(SYSTEM_PAGE).unwrap();
+        let mapping = MemoryMapping::new(SYSTEM_PAGE).unwrap();
         mapping.prefetch(0, 16);
         mapping.prefetch(SYSTEM_PAGE - 1, 16);
         mapping.prefetch(usize::MAX, 16);

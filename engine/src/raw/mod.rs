@@ -1,6 +1,6 @@
-//! The only module of the workspace with `unsafe`: memory from the system, given back to it, files as memory, and hints to
-//! the processor.
-//! Each file has its entry in SAFETY.md.
+//! The only module of the engine with `unsafe`: memory mappings, mapped files, the allocator's
+//! settings, LMDB, and processor instructions, wrapped in safe types. Each file has its entry in
+//! SAFETY.md.
 #![allow(unsafe_code)]
 
 mod allocator;
@@ -15,10 +15,10 @@ mod words;
 
 pub use allocator::{bound_allocator, trim_allocator};
 pub(crate) use checksum::crc32c;
-pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
+pub(crate) use lmdb::{LmdbEnvironment, LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
 pub use mapped_file::MappedFile;
-pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
+pub(crate) use mapping::{MemoryMapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub(crate) use shared_memory::FileMemory;
-pub(crate) use word_table::{WordTable, free_beside};
-pub(crate) use words::{WINDOW, behind, equal, insert};
+pub(crate) use word_table::{WordTable, share_of_free_bytes};
+pub(crate) use words::{WINDOW, equal, greater_or_zero, insert};

@@ -1,12 +1,13 @@
-//! A hint to the processor.
+//! A prefetch hint to the processor.
 
-/// Tells the processor that this will be read soon.
+/// Prefetches the cache line of a value.
 #[inline]
 pub(crate) fn prefetch<T>(what: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing architecturally and cannot fault; besides, the address is that of a reference.
+        // SAFETY: a prefetch reads nothing architecturally and cannot fault; besides, the address
+        // is that of a reference.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]

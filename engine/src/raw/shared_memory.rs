@@ -1,9 +1,11 @@
-//! A file's bytes where the system keeps them, to be written to: a write costs no system call, and outlives the process.
+//! A file mapped for writing: a write costs no system call and survives the process.
 //!
-//! The blocks of the file are reserved first, and only file systems are taken that write into the blocks that a file has: elsewhere a
-//! full disk would end the process (SIGBUS) where a write would fail.
+//! The blocks of the file are reserved first, and only file systems that write into existing blocks
+//! are accepted. Elsewhere a full disk would end the process (SIGBUS), where a write call would
+//! fail.
 //!
-//! Always true: `ptr` points at `len` bytes of address space that show the file from its beginning, until `drop`.
+//! Invariant: `ptr` points at `len` bytes of address space that show the file from its beginning,
+//! until `drop`.
 
 use crate::disk::SharedMemory;
 use std::fs::File;
@@ -11,7 +13,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// Address space that shows a file from its beginning, and changes it.
+/// Writable address space that shows a file from its beginning.
 pub(crate) struct FileMemory {
     ptr: NonNull<u8>,
     len: usize,
@@ -19,24 +21,25 @@ pub(crate) struct FileMemory {
 
 // SAFETY: the mapping belongs to this value alone, and nothing in it is tied to a thread.
 unsafe impl Send for FileMemory {}
-// SAFETY: it is written to by whoever has it to itself (`&mut`), and never read.
+// SAFETY: it is only written, through `&mut`, and never read.
 unsafe impl Sync for FileMemory {}
 
 impl FileMemory {
-    /// Gives a file of no bytes this length, with all blocks that it needs, and maps it. Fails where a write could meet a full disk.
+    /// Extends an empty file to this length, reserves its blocks and maps it. Fails if a write
+    /// could meet a full disk.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<FileMemory> {
         if len == 0 || len > isize::MAX as usize || !overwrites_in_place(file)? {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        // SAFETY: a call of the system on a descriptor that `file` holds open; no memory is passed.
+        // SAFETY: a system call on a descriptor that `file` holds open; no memory is passed.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0 {
             let error = io::Error::last_os_error();
-            // A part of it may be reserved, and is wanted elsewhere.
+            // Part of the space may be reserved, and is needed elsewhere.
             let _ = file.set_len(0);
             return Err(error);
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let ptr = unsafe {
             libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -53,32 +56,35 @@ impl SharedMemory for FileMemory {
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         let start = usize::try_from(offset).expect("an offset in memory");
         assert!(start <= self.len && bytes.len() <= self.len - start, "a write within the mapping");
-        // SAFETY: the range lies in our own mapping (asserted above), whose blocks were reserved when it was made; `bytes` lies elsewhere,
-        // as no slice of the mapping is ever given out.
+        // SAFETY: the range lies in our own mapping (asserted above), whose blocks were reserved
+        // when it was created; `bytes` lies elsewhere, because no slice of the mapping is ever
+        // handed out.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.ptr.as_ptr().add(start), bytes.len()) }
     }
 }
 
 impl Drop for FileMemory {
     fn drop(&mut self) {
-        // SAFETY: `ptr` and `len` are what mmap returned, unmapped exactly once.
+        // SAFETY: `ptr` and `len` are those of mmap; unmapped exactly once.
         unsafe {
             libc::munmap(self.ptr.as_ptr().cast(), self.len);
         }
     }
 }
 
-/// Returns true if the file system writes what changes into the blocks that the file has: ext2 to ext4, and files in memory. Those that
-/// write elsewhere (btrfs, ZFS, bcachefs, F2FS) need room for it, and so does XFS where a copy shares the blocks (`cp --reflink`).
+/// Returns true if the file system overwrites existing blocks: ext2 to ext4, and files in memory.
+/// Others write to new blocks and need space for them (btrfs, ZFS, bcachefs, F2FS), and so does XFS
+/// if a copy shares the blocks (`cp --reflink`).
 fn overwrites_in_place(file: &File) -> io::Result<bool> {
     const KINDS: [i64; 2] = [0xef53, 0x0102_1994];
     // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `file` holds the descriptor open, and `about` is a structure of the kind that the call fills.
+    // SAFETY: `file` holds the descriptor open, and `about` is a structure of the type that the
+    // call fills.
     if unsafe { libc::fstatfs(file.as_raw_fd(), &mut about) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    #[allow(clippy::unnecessary_cast)] // Of another width elsewhere.
+    #[allow(clippy::unnecessary_cast)] // Has another width on some platforms.
     Ok(KINDS.contains(&(about.f_type as i64)))
 }
 

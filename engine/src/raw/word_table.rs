@@ -1,13 +1,15 @@
-//! Tables of words in memory of huge pages.
+//! Tables of words in huge pages.
 //!
-//! An index is read at random. With pages of 4 KiB the processor first has to look for the address of nearly every word that it reads; with
-//! huge pages it knows the addresses of all of a large index. The system gives huge pages only to large ranges, and an index is thousands of tables of
-//! some kilobytes; so the tables of all databases of the process share chunks of 32 MiB, each table in the shortest hole that is long enough.
-//! Short tables are in the ordinary heap: a small index shall not take 2 MiB.
+//! An index is read at random. With pages of 4 KiB nearly every read misses the TLB; with huge
+//! pages the TLB covers a large index. The system gives huge pages only to large ranges, and an
+//! index consists of thousands of tables of a few kilobytes. Therefore the tables of all databases
+//! of the process share chunks of 32 MiB; each table is allocated from the shortest hole that is
+//! long enough. Short tables are in the ordinary heap, so that a small index does not take 2 MiB.
 //!
-//! Always true: a table's words are in no other table and in no hole, and its chunk is never unmapped.
+//! Invariant: the words of a table are in no other table and in no hole, and its chunk is never
+//! unmapped.
 
-use super::Mapping;
+use super::MemoryMapping;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut, Range};
@@ -17,115 +19,120 @@ const HUGE_PAGE: usize = 2 << 20;
 const CHUNK_LEN: usize = 32 << 20;
 /// Tables begin at a cache line.
 const LINE: usize = 64;
-/// Shorter tables, in bytes, are in the heap: 4096 of these, as a database has, are 4 MiB.
+/// Shorter tables, in bytes, are in the heap: 4096 of these, as a database has, take 4 MiB.
 const SHARED_MIN: usize = 1 << 10;
-/// Longer ones as well.
+/// Longer tables are in the heap too.
 const SHARED_MAX: usize = CHUNK_LEN / 8;
-/// The number of no chunk: the table is in the heap.
+/// The chunk number of a table in the heap.
 const HEAP: u32 = u32::MAX;
-/// So many huge pages that no table needs are given back, and no fewer, as the next table would take them again.
+/// Unused huge pages are returned when there are this many. Fewer are kept, because the next table
+/// would need them again.
 const SPARE_MAX: usize = 2;
 
-/// A chunk: from its first whole huge page on.
-struct Chunk {
-    memory: Mapping,
+/// A chunk, which begins at the first huge page of its mapping.
+struct WordChunk {
+    memory: MemoryMapping,
     start: usize,
-    /// What no table has: begin and length in bytes, with others between any two.
+    /// The free ranges, by begin, with their lengths. No two of them touch.
     holes: BTreeMap<usize, usize>,
-    /// The same, length and begin.
+    /// The same ranges by length and begin.
     by_len: BTreeSet<(usize, usize)>,
-    /// The huge pages that the system has given.
-    is_there: [bool; CHUNK_LEN / HUGE_PAGE],
+    /// The huge pages that hold memory.
+    is_resident: [bool; CHUNK_LEN / HUGE_PAGE],
 }
 
-impl Chunk {
-    fn new() -> Option<Chunk> {
-        // Longer, so that it can begin at a huge page; of the rest no byte is touched.
-        let mut memory = Mapping::new(CHUNK_LEN + HUGE_PAGE).ok()?;
+impl WordChunk {
+    fn new() -> Option<WordChunk> {
+        // Longer than needed, so that the chunk can begin at a huge page. The remainder is never
+        // touched.
+        let mut memory = MemoryMapping::new(CHUNK_LEN + HUGE_PAGE).ok()?;
         memory.use_huge_pages();
         let start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
-        Some(Chunk {
+        Some(WordChunk {
             memory,
             start,
             holes: BTreeMap::from([(0, CHUNK_LEN)]),
             by_len: BTreeSet::from([(CHUNK_LEN, 0)]),
-            is_there: [false; CHUNK_LEN / HUGE_PAGE],
+            is_resident: [false; CHUNK_LEN / HUGE_PAGE],
         })
     }
 
-    fn open(&mut self, at: usize, len: usize) {
+    fn add_hole(&mut self, at: usize, len: usize) {
         self.holes.insert(at, len);
         self.by_len.insert((len, at));
     }
 
-    fn close(&mut self, at: usize) -> Option<usize> {
+    fn remove_hole(&mut self, at: usize) -> Option<usize> {
         let len = self.holes.remove(&at)?;
         self.by_len.remove(&(len, at));
         Some(len)
     }
 
-    /// Takes so many bytes from the shortest hole that has them; returns where they begin.
+    /// Takes `len` bytes from the shortest hole that is long enough. Returns their offset.
     fn take(&mut self, len: usize) -> Option<usize> {
         let (hole, at) = *self.by_len.range((len, 0)..).next()?;
-        self.close(at);
+        self.remove_hole(at);
         if hole > len {
-            self.open(at + len, hole - len);
+            self.add_hole(at + len, hole - len);
         }
-        self.is_there[at / HUGE_PAGE..(at + len).div_ceil(HUGE_PAGE)].fill(true);
+        self.is_resident[at / HUGE_PAGE..(at + len).div_ceil(HUGE_PAGE)].fill(true);
         Some(at)
     }
 
-    /// Gives them back; returns the huge pages that are spare by that.
-    fn give(&mut self, at: usize, len: usize) -> Range<usize> {
+    /// Frees a range. Returns the huge pages that became unused and should be returned to the
+    /// system.
+    fn release(&mut self, at: usize, len: usize) -> Range<usize> {
         let (mut begin, mut end) = (at, at + len);
         if let Some((&before, &hole)) = self.holes.range(..at).next_back()
             && before + hole == at
         {
-            self.close(before);
+            self.remove_hole(before);
             begin = before;
         }
-        if let Some(hole) = self.close(end) {
+        if let Some(hole) = self.remove_hole(end) {
             end += hole;
         }
-        self.open(begin, end - begin);
+        self.add_hole(begin, end - begin);
         let (first, last) = (begin.div_ceil(HUGE_PAGE), end / HUGE_PAGE);
         let spare = first..last.max(first);
-        if self.is_there[spare.clone()].iter().filter(|is_there| **is_there).count() < SPARE_MAX {
+        if self.is_resident[spare.clone()].iter().filter(|is_resident| **is_resident).count() < SPARE_MAX {
             return 0..0;
         }
         spare
     }
 }
 
-struct Memory {
-    chunks: Vec<Chunk>,
-    /// Bytes of all tables in them.
+struct SharedChunks {
+    chunks: Vec<WordChunk>,
+    /// The bytes of all tables in the chunks.
     used: usize,
 }
 
-static MEMORY: Mutex<Memory> = Mutex::new(Memory { chunks: Vec::new(), used: 0 });
+static MEMORY: Mutex<SharedChunks> = Mutex::new(SharedChunks { chunks: Vec::new(), used: 0 });
 
-/// Bytes of the tables that share chunks, and of the memory that these take.
+/// Returns the bytes of all tables in chunks, and the memory of the chunks.
 fn shared_bytes() -> (u64, u64) {
     let memory = MEMORY.lock();
-    let pages = memory.chunks.iter().flat_map(|chunk| chunk.is_there).filter(|is_there| *is_there).count();
+    let pages =
+        memory.chunks.iter().flat_map(|chunk| chunk.is_resident).filter(|is_resident| *is_resident).count();
     (memory.used as u64, (pages * HUGE_PAGE) as u64)
 }
 
-/// Of what is free between all tables, in bytes, the share of whoever has so many bytes of these.
-pub(crate) fn free_beside(bytes: u64) -> u64 {
+/// Returns the share of the free space in chunks that belongs to an index with `bytes` bytes of
+/// tables.
+pub(crate) fn share_of_free_bytes(bytes: u64) -> u64 {
     let (used, taken) = shared_bytes();
     share(bytes, used, taken)
 }
 
 fn share(bytes: u64, used: u64, taken: u64) -> u64 {
-    // Two numbers of gigabytes: their product needs more than 64 bits.
+    // The product of two numbers of gigabytes needs more than 64 bits.
     let share =
         u128::from(bytes.min(used)) * u128::from(taken.saturating_sub(used)) / u128::from(used.max(1));
     share as u64
 }
 
-/// Words, zero at first.
+/// A table of words, initially zero.
 pub(crate) struct WordTable {
     ptr: NonNull<u64>,
     len: usize,
@@ -133,13 +140,14 @@ pub(crate) struct WordTable {
     chunk: u32,
 }
 
-// SAFETY: the words belong to this value alone, like those of a `Box<[u64]>`; nothing in it is tied to a thread.
+// SAFETY: the words belong to this value alone, like those of a `Box<[u64]>`; nothing in it is tied
+// to a thread.
 unsafe impl Send for WordTable {}
-// SAFETY: through `&WordTable` the words can only be read.
+// SAFETY: the words can only be read through `&WordTable`.
 unsafe impl Sync for WordTable {}
 
 impl WordTable {
-    /// A table of at least so many words.
+    /// Creates a table of at least `len` words.
     pub(crate) fn zeroed(len: usize) -> WordTable {
         let bytes = (len * 8).next_multiple_of(LINE);
         let shared = if (SHARED_MIN..=SHARED_MAX).contains(&bytes) { WordTable::shared(bytes) } else { None };
@@ -152,14 +160,14 @@ impl WordTable {
         WordTable { ptr, len, chunk: HEAP }
     }
 
-    /// `None` if the system has no memory for another chunk.
+    /// Creates a table in a chunk; `None` if the system has no memory for another chunk.
     fn shared(bytes: usize) -> Option<WordTable> {
         let mut memory = MEMORY.lock();
         let taken = memory.chunks.iter_mut().enumerate().find_map(|(n, chunk)| Some((n, chunk.take(bytes)?)));
         let (chunk, at) = match taken {
             Some(taken) => taken,
             None => {
-                let mut chunk = Chunk::new()?;
+                let mut chunk = WordChunk::new()?;
                 let at = chunk.take(bytes)?;
                 memory.chunks.push(chunk);
                 (memory.chunks.len() - 1, at)
@@ -170,14 +178,14 @@ impl WordTable {
         let ptr = from.memory.at(from.start + at..from.start + at + bytes).cast::<u64>();
         drop(memory);
         let mut table = WordTable { ptr, len: bytes / 8, chunk: chunk as u32 };
-        // There may be those of another one.
+        // The range may contain the words of an earlier table.
         table.fill(0);
         Some(table)
     }
 }
 
 impl Default for WordTable {
-    /// No words.
+    /// Returns a table without words.
     fn default() -> WordTable {
         WordTable::own(Box::default())
     }
@@ -188,8 +196,9 @@ impl Deref for WordTable {
 
     #[inline]
     fn deref(&self) -> &[u64] {
-        // SAFETY: `ptr` points at `len` words, aligned and initialised (by the heap, or zeroed by the system or another table's
-        // words), that belong to this value alone until it is dropped; `&self` keeps writers out.
+        // SAFETY: `ptr` points at `len` words, aligned and initialised (by the heap, zeroed by the
+        // system, or written by an earlier table), that belong to this value alone until it is
+        // dropped; `&self` excludes writers.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -197,7 +206,7 @@ impl Deref for WordTable {
 impl DerefMut for WordTable {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as in `deref`; `&mut self` keeps everybody else out.
+        // SAFETY: as in `deref`; `&mut self` excludes all other references.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -206,7 +215,8 @@ impl Drop for WordTable {
     fn drop(&mut self) {
         if self.chunk == HEAP {
             let words = std::ptr::slice_from_raw_parts_mut(self.ptr.as_ptr(), self.len);
-            // SAFETY: pointer and length are those of the box that `own` leaked, given back once.
+            // SAFETY: pointer and length are those of the box that `own` leaked; freed exactly
+            // once.
             drop(unsafe { Box::from_raw(words) });
             return;
         }
@@ -214,18 +224,19 @@ impl Drop for WordTable {
         memory.used -= self.len * 8;
         let chunk = &mut memory.chunks[self.chunk as usize];
         let start = chunk.memory.at(chunk.start..chunk.start + CHUNK_LEN);
-        let spare = chunk.give(self.ptr.addr().get() - start.addr().get(), self.len * 8);
+        let spare = chunk.release(self.ptr.addr().get() - start.addr().get(), self.len * 8);
         if spare.is_empty() {
             return;
         }
-        // SAFETY: these pages lie in a hole of the chunk, so that there is no slice of any byte in them; they then read as zeros, which
-        // are valid words. The lock keeps them from becoming a table's meanwhile.
+        // SAFETY: these pages lie in a hole of the chunk, so there is no slice of any byte in them;
+        // they then read as zeros, which are valid words. The lock keeps them from becoming part of
+        // a table meanwhile.
         let outcome = unsafe {
             let at = start.as_ptr().add(spare.start * HUGE_PAGE).cast();
             libc::madvise(at, spare.len() * HUGE_PAGE, libc::MADV_DONTNEED)
         };
-        // Locked memory cannot be given back.
-        chunk.is_there[spare].fill(outcome != 0);
+        // Locked memory cannot be returned.
+        chunk.is_resident[spare].fill(outcome != 0);
     }
 }
 
@@ -259,14 +270,14 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_one_hole_again_and_its_huge_pages_go() {
-        let mut chunk = Chunk::new().unwrap();
+        let mut chunk = WordChunk::new().unwrap();
         let places: Vec<usize> = (0..CHUNK_LEN / 65_536).map(|_| chunk.take(65_536).unwrap()).collect();
         assert!(places.iter().enumerate().all(|(n, at)| *at == n * 65_536) && chunk.take(64).is_none());
         let mut pages = 0;
         for at in places.iter().step_by(2).chain(places.iter().skip(1).step_by(2)) {
-            let spare = chunk.give(*at, 65_536);
-            pages += chunk.is_there[spare.clone()].iter().filter(|is_there| **is_there).count();
-            chunk.is_there[spare].fill(false);
+            let spare = chunk.release(*at, 65_536);
+            pages += chunk.is_resident[spare.clone()].iter().filter(|is_resident| **is_resident).count();
+            chunk.is_resident[spare].fill(false);
         }
         assert_eq!(chunk.holes.into_iter().collect::<Vec<_>>(), [(0, CHUNK_LEN)]);
         assert!(pages > CHUNK_LEN / HUGE_PAGE - SPARE_MAX);

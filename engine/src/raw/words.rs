@@ -1,37 +1,41 @@
-//! Sixteen words of a table looked at together, by the processor's instructions for several at once.
+//! Operations on sixteen words at once, by the processor's vector instructions.
 //!
-//! No branch depends on what the words are. Where one does, a processor that waits for their memory guesses, and when it has guessed
-//! wrongly, as often it must, throws away what it has done since; without, it goes on, and waits for the next table and for this one at once.
+//! No branch depends on the values of the words. With such a branch, a processor that waits for
+//! memory would guess, often wrongly, and then discard its later work. Without it, the processor
+//! continues and waits for this table and the next one at the same time.
 //!
-//! Each function has a plain twin, which processors without AVX2 run.
+//! Each function has a plain twin for processors without AVX2.
 
-/// So many words are looked at together.
+/// The number of words that are processed together.
 pub(crate) const WINDOW: usize = 16;
 
-/// Bit n is set where bits of word n, shifted down by `shift` and under `mask`, are `wanted`.
+/// Returns a bit for each word: bit n is set if word n, shifted right by `shift` and masked by
+/// `mask`, equals `wanted`.
 #[inline]
 pub(crate) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the instructions, as has just been asked.
+        // SAFETY: the processor has the instructions, as was checked above.
         return unsafe { by_instruction::equal(words, shift, mask, wanted) };
     }
     plain::equal(words, shift, mask, wanted)
 }
 
-/// Where a word belongs among those that ascend by their bits from `shift` on: bit n is set in the first where word n is 0 or greater
-/// in these than `bits`, in the second where it is 0. `shift` is not 0.
+/// Finds the position of a word among words that ascend by their bits from `shift` on. Bit n of the
+/// first result is set if word n is 0 or its bits are greater than `bits`; bit n of the second if
+/// word n is 0. `shift` must not be 0.
 #[inline]
-pub(crate) fn behind(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
+pub(crate) fn greater_or_zero(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: as in `equal`.
-        return unsafe { by_instruction::behind(words, shift, bits) };
+        return unsafe { by_instruction::greater_or_zero(words, shift, bits) };
     }
-    plain::behind(words, shift, bits)
+    plain::greater_or_zero(words, shift, bits)
 }
 
-/// Moves the words from `at` on up to before `gap` to the next place, which overwrites that of `gap`, and puts one at `at`.
+/// Moves the words from `at` up to before `gap` by one place, which overwrites the word at `gap`,
+/// and writes `word` at `at`.
 #[inline]
 pub(crate) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
     #[cfg(target_arch = "x86_64")]
@@ -50,10 +54,10 @@ mod plain {
         bits.rev().fold(0, |bits, bit| bits << 1 | bit)
     }
 
-    pub(super) fn behind(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
+    pub(super) fn greater_or_zero(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
         let both =
             words.iter().map(|&word| (u32::from(word == 0 || word >> shift > bits), u32::from(word == 0)));
-        both.rev().fold((0, 0), |(behind, zero), (one, other)| (behind << 1 | one, zero << 1 | other))
+        both.rev().fold((0, 0), |(greater, zero), (one, other)| (greater << 1 | one, zero << 1 | other))
     }
 
     pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
@@ -102,12 +106,12 @@ mod by_instruction {
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn behind(words: &[u64; WINDOW], shift: u32, wanted: u64) -> (u32, u32) {
+    pub(super) fn greater_or_zero(words: &[u64; WINDOW], shift: u32, wanted: u64) -> (u32, u32) {
         let (shift, wanted) = (_mm_cvtsi64_si128(i64::from(shift)), _mm256_set1_epi64x(wanted as i64));
         let (mut greater, mut zero) = (0, 0);
         for n in 0..WINDOW / 4 {
             let four = four(&words[4 * n..]);
-            // Shifted by one at least, none is negative.
+            // After a shift by at least one, no word is negative.
             greater |= bits(_mm256_cmpgt_epi64(_mm256_srl_epi64(four, shift), wanted)) << (4 * n);
             zero |= bits(_mm256_cmpeq_epi64(four, _mm256_setzero_si256())) << (4 * n);
         }
@@ -118,11 +122,11 @@ mod by_instruction {
     pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
         let (at, gap) = (_mm256_set1_epi64x(at as i64), _mm256_set1_epi64x(gap as i64));
         let word = _mm256_set1_epi64x(word as i64);
-        // From the last four on, as each takes the one before it.
+        // Start with the last four words, because each takes the word before it.
         for n in (0..WINDOW / 4).rev() {
             let lane = _mm256_add_epi64(_mm256_set1_epi64x(4 * n as i64), _mm256_set_epi64x(3, 2, 1, 0));
             let now = four(&words[4 * n..]);
-            // Nothing moves to the first lane of all.
+            // No word moves to the first lane.
             let before = if n == 0 {
                 _mm256_permute4x64_epi64::<0b10_01_00_00>(now)
             } else {
@@ -131,7 +135,7 @@ mod by_instruction {
             let moves = _mm256_andnot_si256(_mm256_cmpgt_epi64(lane, gap), _mm256_cmpgt_epi64(lane, at));
             let moved = _mm256_blendv_epi8(now, before, moves);
             let new = _mm256_blendv_epi8(moved, word, _mm256_cmpeq_epi64(lane, at));
-            // SAFETY: both are 32 bytes without padding, of which any value is valid.
+            // SAFETY: both types have 32 bytes without padding, and any value is valid.
             let new: [u64; 4] = unsafe { std::mem::transmute(new) };
             words[4 * n..4 * n + 4].copy_from_slice(&new);
         }
@@ -157,8 +161,8 @@ mod tests {
                 assert_eq!(found, plain::equal(&words, shift, mask, wanted));
                 assert_eq!(found >> 3 & 1 == 1, words[3] >> shift & mask == wanted);
             }
-            let found = behind(&words, shift, wanted);
-            assert_eq!(found, plain::behind(&words, shift, wanted));
+            let found = greater_or_zero(&words, shift, wanted);
+            assert_eq!(found, plain::greater_or_zero(&words, shift, wanted));
             assert_eq!(found.1 >> 9 & 1 == 1, words[9] == 0);
             assert_eq!(found.0 >> 9 & 1 == 1, words[9] == 0 || words[9] >> shift > wanted);
             let gap = random.usize(..WINDOW);

@@ -2,7 +2,7 @@
 
 use super::write::WritePlan;
 use super::{HashShard, RecordLocation, low_hash};
-use crate::arena::{Handle, Need};
+use crate::arena::{BlockHandle, MemoryNeed};
 use crate::mem_hash::departures::DepartureCause;
 use crate::mem_hash::eviction::DepartingRecord;
 use crate::mem_hash::key::Key;
@@ -53,16 +53,16 @@ impl HashShard {
     pub(super) fn predict_effect(
         &self,
         key: &Key<'_>,
-        handle: Handle,
+        handle: BlockHandle,
         location: &RecordLocation,
         plan: &WritePlan,
     ) -> (VisitEffect, Option<usize>) {
         let is_there = !matches!(location, RecordLocation::Absent { .. });
         let effect = match plan {
             WritePlan::Nothing if !is_there => VisitEffect::Nothing,
-            WritePlan::Nothing | WritePlan::RetagHuge(..) | WritePlan::Put { need: Need::Upkeep, .. } => {
-                VisitEffect::Used
-            }
+            WritePlan::Nothing
+            | WritePlan::RetagHuge(..)
+            | WritePlan::Put { need: MemoryNeed::Upkeep, .. } => VisitEffect::Used,
             WritePlan::Put { plain, .. } => VisitEffect::Stored { plain: *plain },
             WritePlan::PutHuge(record) => VisitEffect::Stored { plain: record.plain_size() },
             WritePlan::Remove => VisitEffect::Removed,

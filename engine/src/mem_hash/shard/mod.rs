@@ -18,7 +18,7 @@ use super::key::{HashSeeds, Key};
 use super::record::{self, BucketEntry, EntryBody, KeyMatch, RecordReference, STUB_LEN, inline_record};
 use super::sample::UseSample;
 use super::uses::UseNotes;
-use crate::arena::{Arena, Budget, Handle, NoRoom};
+use crate::arena::{Arena, BlockHandle, MemoryBudget, NoRoom};
 use crate::huge::HugeTable;
 use std::sync::Arc;
 use todana_core::{Error, Expiry, Record};
@@ -54,7 +54,7 @@ pub(super) struct HashShard {
     pub(super) huge: HugeTable,
     pub(super) classes: ClassCounters,
     pub(super) seeds: HashSeeds,
-    pub(super) budget: Arc<Budget>,
+    pub(super) budget: Arc<MemoryBudget>,
     /// The minimum number of buckets while more records are expected. At least 1.
     pub(super) buckets_min: usize,
     pub(super) records: u64,
@@ -87,7 +87,7 @@ pub(super) struct HashShard {
 impl HashShard {
     pub(super) fn new(
         seeds: HashSeeds,
-        budget: Arc<Budget>,
+        budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
         records_max: u64,
         observer: Option<Arc<dyn EvictionObserver>>,
@@ -156,7 +156,7 @@ impl HashShard {
     // Reading.
 
     #[inline]
-    pub(super) fn find(&self, handle: Handle, key: &Key<'_>) -> RecordLocation {
+    pub(super) fn find(&self, handle: BlockHandle, key: &Key<'_>) -> RecordLocation {
         if handle.is_none() {
             return RecordLocation::Absent { end: 0 };
         }
@@ -181,7 +181,7 @@ impl HashShard {
     fn is_key_of(&self, reference: RecordReference, key: &Key<'_>) -> bool {
         match reference {
             RecordReference::Block(handle) => {
-                let bytes = self.arena.bytes(Handle(handle));
+                let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = inline_record(bytes, 0);
                 parts.key_form == key.form
                     && parts.key.len() == key.stored_len
@@ -194,7 +194,7 @@ impl HashShard {
     #[inline]
     fn record<'a>(
         &'a self,
-        handle: Handle,
+        handle: BlockHandle,
         location: &RecordLocation,
         digits: &'a mut [u8; 20],
     ) -> Option<Record<'a>> {
@@ -214,7 +214,7 @@ impl HashShard {
     #[inline]
     fn record_of_len<'a>(
         &'a self,
-        handle: Handle,
+        handle: BlockHandle,
         location: &RecordLocation,
         digits: &'a mut [u8; 20],
     ) -> Option<Record<'a>> {
@@ -227,7 +227,7 @@ impl HashShard {
     fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
         match reference {
             RecordReference::Block(handle) => {
-                let bytes = self.arena.bytes(Handle(handle));
+                let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = inline_record(bytes, 0);
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
@@ -280,7 +280,7 @@ impl HashShard {
 
     /// Lists the records of the bucket of this hash, each by its hash and its offset. Returns the
     /// block of the bucket and the number of low bits of the hash that all of them share.
-    pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (Handle, u32) {
+    pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (BlockHandle, u32) {
         let bucket = self.directory.bucket_of(hash);
         let handle = self.directory.get(bucket);
         if !handle.is_none() {
@@ -295,7 +295,7 @@ impl HashShard {
                         self.huge.get(*index).hash
                     }
                     EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                        let bytes = self.arena.bytes(Handle(*block));
+                        let bytes = self.arena.bytes(BlockHandle(*block));
                         let parts = inline_record(bytes, 0);
                         self.seeds.of_stored(parts.key_form, &bytes[parts.key])
                     }
@@ -310,7 +310,7 @@ impl HashShard {
     /// Calls `see` with the record at an offset from `list_bucket`, under the same lock.
     pub(super) fn view_at<T>(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         at: usize,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
     ) -> T {
@@ -320,7 +320,7 @@ impl HashShard {
         let (bytes, parts) = match entry.body {
             EntryBody::Inline(parts) => (bucket, parts),
             EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                let bytes = self.arena.bytes(Handle(block));
+                let bytes = self.arena.bytes(BlockHandle(block));
                 (bytes, inline_record(bytes, 0))
             }
             EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
@@ -334,7 +334,7 @@ impl HashShard {
 
     /// Returns the plain size of the record at this location: key + value + 4 if there are flags.
     #[inline]
-    fn plain_size(&self, handle: Handle, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
+    fn plain_size(&self, handle: BlockHandle, location: &RecordLocation, key: &Key<'_>) -> Option<usize> {
         match location {
             RecordLocation::Absent { .. } => None,
             RecordLocation::Inline { at } => {
@@ -349,7 +349,7 @@ impl HashShard {
     fn referenced_plain_size(&self, reference: RecordReference) -> usize {
         match reference {
             RecordReference::Block(handle) => {
-                let bytes = self.arena.bytes(Handle(handle));
+                let bytes = self.arena.bytes(BlockHandle(handle));
                 inline_record(bytes, 0).plain_size(bytes)
             }
             RecordReference::Huge(index) => self.huge.get(index).plain_size(),
@@ -357,7 +357,7 @@ impl HashShard {
     }
 
     /// Returns the plain size of a record, and true if it has an expiry.
-    pub(super) fn size_and_expiry(&self, handle: Handle, entry: &BucketEntry) -> (usize, bool) {
+    pub(super) fn size_and_expiry(&self, handle: BlockHandle, entry: &BucketEntry) -> (usize, bool) {
         match &entry.body {
             EntryBody::Inline(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
             EntryBody::Stub { reference, .. } => {

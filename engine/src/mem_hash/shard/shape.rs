@@ -2,7 +2,7 @@
 //! compacted and returned.
 
 use super::{HashShard, low_hash};
-use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
+use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryNeed, NoRoom};
 use crate::mem_hash::eviction::records_in;
 use crate::mem_hash::queue::{BucketTail, UseMark, put_tail};
 use crate::mem_hash::record::{self, EntryBody, RecordReference, STUB_LEN};
@@ -83,26 +83,26 @@ impl HashShard {
         &mut self,
         from: usize,
         to: usize,
-        handle: Handle,
+        handle: BlockHandle,
         old_len: usize,
         low: &[u8],
         high: &[u8],
     ) -> Result<(), NoRoom> {
         let (low_handle, high_handle) = if high.is_empty() {
-            (handle, Handle::NONE)
+            (handle, BlockHandle::NONE)
         } else if low.is_empty() {
-            (Handle::NONE, handle)
+            (BlockHandle::NONE, handle)
         } else {
-            let high_handle = self.arena.alloc(high.len(), Kind::Bucket, Need::Growth)?;
-            let same_size =
-                Arena::block_size(low.len(), Kind::Bucket) == Arena::block_size(old_len, Kind::Bucket);
+            let high_handle = self.arena.alloc(high.len(), BlockKind::Bucket, MemoryNeed::Growth)?;
+            let same_size = Arena::block_size(low.len(), BlockKind::Bucket)
+                == Arena::block_size(old_len, BlockKind::Bucket);
             let low_handle = if same_size {
                 handle
             } else {
-                match self.arena.alloc(low.len(), Kind::Bucket, Need::Growth) {
+                match self.arena.alloc(low.len(), BlockKind::Bucket, MemoryNeed::Growth) {
                     Ok(block) => block,
                     Err(no_room) => {
-                        self.arena.free(high_handle, high.len(), Kind::Bucket);
+                        self.arena.free(high_handle, high.len(), BlockKind::Bucket);
                         return Err(no_room);
                     }
                 }
@@ -110,7 +110,7 @@ impl HashShard {
             self.arena.write(high_handle, 0, high);
             self.arena.write(low_handle, 0, low);
             if !same_size {
-                self.arena.free(handle, old_len, Kind::Bucket);
+                self.arena.free(handle, old_len, BlockKind::Bucket);
             }
             (low_handle, high_handle)
         };
@@ -139,7 +139,14 @@ impl HashShard {
             content.clear();
             let outcome = if matches!((tail, staying_tail), (BucketTail::Plain, BucketTail::Plain)) {
                 content.extend_from_slice(&bytes[..end]);
-                self.arena.splice(staying, staying_len, at..at, &content, Kind::Bucket, Need::Upkeep)
+                self.arena.splice(
+                    staying,
+                    staying_len,
+                    at..at,
+                    &content,
+                    BlockKind::Bucket,
+                    MemoryNeed::Upkeep,
+                )
             } else {
                 content.extend_from_slice(&staying_bytes[..at]);
                 content.extend_from_slice(&bytes[..end]);
@@ -149,19 +156,19 @@ impl HashShard {
                 let mut marks = marks_of(staying_bytes, staying_tail);
                 marks.extend(marks_of(bytes, tail));
                 put_tail(&mut content, staying_tail.ghosts(), marks.into_iter());
-                self.replace(staying, staying_len, &content, Need::Upkeep)
+                self.replace(staying, staying_len, &content, MemoryNeed::Upkeep)
             };
             self.scratch_two = content;
             self.directory.set(into, outcome?);
-            self.arena.free(moving, len, Kind::Bucket);
+            self.arena.free(moving, len, BlockKind::Bucket);
         }
-        self.directory.set(last, Handle::NONE);
+        self.directory.set(last, BlockHandle::NONE);
         self.directory.shrink();
         Ok(())
     }
 
     /// Does one step of compaction. Returns true if it has freed anything.
-    pub(in crate::mem_hash) fn compact(&mut self, effort: Effort) -> bool {
+    pub(in crate::mem_hash) fn compact(&mut self, effort: CompactionEffort) -> bool {
         let HashShard { arena, directory, seeds, .. } = self;
         // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
         // them until then.
@@ -172,12 +179,12 @@ impl HashShard {
             let hash = low_hash(seeds, bytes, &entry);
             blocks_moved += 1;
             match kind {
-                Kind::Bucket => {
+                BlockKind::Bucket => {
                     let bucket = directory.bucket_of(hash);
                     debug_assert_eq!(directory.get(bucket), from);
                     directory.set(bucket, to);
                 }
-                Kind::Record => moved_records.push((hash, from, to)),
+                BlockKind::Record => moved_records.push((hash, from, to)),
             }
         });
         for (hash, from, to) in moved_records {
@@ -220,8 +227,11 @@ impl HashShard {
         }
         // Memory that is being written to keeps some slack; idle memory is compacted completely.
         let writes = self.arena.moved();
-        let effort =
-            if writes == self.moved_when_last_maintained { Effort::Leisurely } else { Effort::Thorough };
+        let effort = if writes == self.moved_when_last_maintained {
+            CompactionEffort::Leisurely
+        } else {
+            CompactionEffort::Thorough
+        };
         let done = self.compact(effort) || self.arena.trim() || merged;
         self.moved_when_last_maintained = self.arena.moved();
         done

@@ -11,7 +11,7 @@
 
 use super::super::MemHash;
 use super::{HashShard, inline_record};
-use crate::arena::Handle;
+use crate::arena::BlockHandle;
 use crate::mem_hash::departures::DepartureCause;
 use crate::mem_hash::eviction::DepartingRecord;
 use crate::mem_hash::record::{self, BucketEntry, EntryBody, RecordReference};
@@ -74,7 +74,7 @@ impl HashShard {
         match &entry.body {
             EntryBody::Inline(parts) => parts.expiry(bytes),
             EntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                let bytes = self.arena.bytes(Handle(*block));
+                let bytes = self.arena.bytes(BlockHandle(*block));
                 inline_record(bytes, 0).expiry(bytes)
             }
             EntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
@@ -92,7 +92,8 @@ impl HashShard {
         departing: &mut Vec<DepartingRecord>,
     ) -> u64 {
         // The bucket was read under an earlier lock and may not exist any more.
-        let handle = if bucket < self.directory.len() { self.directory.get(bucket) } else { Handle::NONE };
+        let handle =
+            if bucket < self.directory.len() { self.directory.get(bucket) } else { BlockHandle::NONE };
         if handle.is_none() {
             return 0;
         }

@@ -2,7 +2,7 @@
 
 use super::accounts::VisitEffect;
 use super::{HashShard, RecordLocation, VisitFailure};
-use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
+use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::key::Key;
 use crate::mem_hash::queue::BucketTail;
@@ -21,7 +21,7 @@ pub(super) enum WritePlan {
     /// The record is in the scratch buffer.
     Put {
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
     },
     /// A new huge record. Boxed because it is large and rare.
     PutHuge(Box<HugeRecord>),
@@ -81,8 +81,10 @@ impl HashShard {
                         (&location, &plan),
                         (RecordLocation::Absent { .. }, _) | (_, WritePlan::Remove)
                     );
-                    stores =
-                        matches!(plan, WritePlan::Put { need: Need::Growth, .. } | WritePlan::PutHuge(_));
+                    stores = matches!(
+                        plan,
+                        WritePlan::Put { need: MemoryNeed::Growth, .. } | WritePlan::PutHuge(_)
+                    );
                     let is_newcomer =
                         !is_use && matches!(plan, WritePlan::Put { .. } | WritePlan::PutHuge(_));
                     if is_newcomer && !room_was_made && self.evict_for_newcomer() {
@@ -112,7 +114,7 @@ impl HashShard {
     fn plan(
         &self,
         key: &Key<'_>,
-        handle: Handle,
+        handle: BlockHandle,
         location: &RecordLocation,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
@@ -127,13 +129,13 @@ impl HashShard {
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
-            Action::Put(record) => (record, Need::Growth),
+            Action::Put(record) => (record, MemoryNeed::Growth),
             // Read the stored value, because the visitor may have seen a placeholder.
             Action::Retag(attributes) => match self.record(handle, location, &mut digits_again) {
                 None => return Ok(WritePlan::Nothing),
                 // An existing record grows by a few bytes at most, and no limit may turn a read
                 // into a failure.
-                Some(old) => (Record { attributes, ..old }, Need::Upkeep),
+                Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
             },
         };
         if key.text.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
@@ -214,7 +216,8 @@ impl HashShard {
                 let index = self.huge.insert(*record);
                 scratch.clear();
                 record::put_stub(scratch, key.fingerprint(), RecordReference::Huge(index));
-                if let Err(no_room) = self.put_in_bucket(bucket, location, key, scratch, plain, Need::Growth)
+                if let Err(no_room) =
+                    self.put_in_bucket(bucket, location, key, scratch, plain, MemoryNeed::Growth)
                 {
                     self.huge.remove(index);
                     return Err(no_room.into());
@@ -233,7 +236,7 @@ impl HashShard {
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
         let old_plain = self.plain_size(handle, location, key);
@@ -266,22 +269,24 @@ impl HashShard {
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
-        need: Need,
-    ) -> Result<Handle, NoRoom> {
+        need: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
         if let RecordLocation::Indirect { reference: RecordReference::Block(old), .. } = *location {
-            let old_bytes = self.arena.bytes(Handle(old));
+            let old_bytes = self.arena.bytes(BlockHandle(old));
             let old_parts = inline_record(old_bytes, 0);
             let (old_len, old_plain) = (old_parts.value.end, old_parts.plain_size(old_bytes));
-            if Arena::block_size(old_len, Kind::Record) == Arena::block_size(bytes.len(), Kind::Record) {
-                self.arena.write(Handle(old), 0, bytes);
+            if Arena::block_size(old_len, BlockKind::Record)
+                == Arena::block_size(bytes.len(), BlockKind::Record)
+            {
+                self.arena.write(BlockHandle(old), 0, bytes);
                 self.block_bytes = self.block_bytes - old_len + bytes.len();
                 self.classes.remove(old_plain);
                 self.classes.add(plain);
-                return Ok(Handle(old));
+                return Ok(BlockHandle(old));
             }
         }
         let len = bytes.len();
-        let block = self.arena.alloc(len, Kind::Record, need)?;
+        let block = self.arena.alloc(len, BlockKind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += len;
         bytes.clear();
@@ -296,9 +301,9 @@ impl HashShard {
     pub(in crate::mem_hash) fn free_referenced(&mut self, reference: RecordReference) {
         match reference {
             RecordReference::Block(handle) => {
-                let len = inline_record(self.arena.bytes(Handle(handle)), 0).value.end;
+                let len = inline_record(self.arena.bytes(BlockHandle(handle)), 0).value.end;
                 self.block_bytes -= len;
-                self.arena.free(Handle(handle), len, Kind::Record);
+                self.arena.free(BlockHandle(handle), len, BlockKind::Record);
             }
             RecordReference::Huge(index) => self.huge.remove(index),
         }
@@ -306,7 +311,7 @@ impl HashShard {
 
     /// Returns true if a bucket whose records end at `end` has marks.
     #[inline]
-    fn has_marks(&self, handle: Handle, end: usize) -> bool {
+    fn has_marks(&self, handle: BlockHandle, end: usize) -> bool {
         !handle.is_none() && self.arena.bytes(handle)[end] != record::END
     }
 
@@ -318,13 +323,13 @@ impl HashShard {
         at: usize,
         remove: usize,
         insert: &mut Vec<u8>,
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
         let inserted = insert.len();
         let new = if handle.is_none() {
             insert.push(record::END);
-            let new = self.arena.splice(handle, 0, 0..0, insert, Kind::Bucket, need);
+            let new = self.arena.splice(handle, 0, 0..0, insert, BlockKind::Bucket, need);
             insert.pop();
             new?
         } else if remove == inserted {
@@ -336,7 +341,7 @@ impl HashShard {
             let end = record::end(bytes, at + remove);
             let len = end + BucketTail::len_at(bytes, end);
             let range = if end - remove + inserted == 0 { 0..len } else { at..at + remove };
-            self.arena.splice(handle, len, range, insert, Kind::Bucket, need)?
+            self.arena.splice(handle, len, range, insert, BlockKind::Bucket, need)?
         };
         if new != handle {
             self.directory.set(bucket, new);
@@ -357,7 +362,7 @@ impl HashShard {
         if self.has_marks(handle, end) {
             self.remove_marked(bucket, at)?;
         } else {
-            self.splice(bucket, at, len, &mut Vec::new(), Need::Upkeep)?;
+            self.splice(bucket, at, len, &mut Vec::new(), MemoryNeed::Upkeep)?;
         }
         if let RecordLocation::Indirect { reference, .. } = location {
             self.free_referenced(*reference);

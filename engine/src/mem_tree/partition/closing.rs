@@ -3,7 +3,7 @@
 use super::super::closed::{self, LeafCopies};
 use super::super::leaf::{Leaf, LeafEntryBody};
 use super::{LeafLocation, Partition};
-use crate::arena::{Handle, Kind, Need, NoRoom};
+use crate::arena::{BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use parking_lot::Mutex;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ impl ClosedLeaves {
 
 impl Partition {
     #[inline]
-    pub(super) fn is_closed(&self, handle: Handle) -> bool {
+    pub(super) fn is_closed(&self, handle: BlockHandle) -> bool {
         self.closing.is_some() && closed::is_closed(self.arena.bytes(handle))
     }
 
     /// Calls `view` with a leaf, open or closed.
     #[inline]
-    pub(super) fn with_leaf<T>(&self, handle: Handle, view: impl FnOnce(Leaf<'_>) -> T) -> T {
+    pub(super) fn with_leaf<T>(&self, handle: BlockHandle, view: impl FnOnce(Leaf<'_>) -> T) -> T {
         match &self.closing {
             Some(closing) if closed::is_closed(self.arena.bytes(handle)) => {
                 view(Leaf::new(&self.copy_of(handle, closing)))
@@ -50,7 +50,7 @@ impl Partition {
     }
 
     /// Returns an open copy of a closed leaf.
-    fn copy_of(&self, handle: Handle, closing: &ClosedLeaves) -> Arc<[u8]> {
+    fn copy_of(&self, handle: BlockHandle, closing: &ClosedLeaves) -> Arc<[u8]> {
         if let Some(copy) = closing.copies.lock().get(handle.0) {
             return copy;
         }
@@ -60,12 +60,12 @@ impl Partition {
     }
 
     /// Returns the length of a leaf's block.
-    pub(super) fn block_len(&self, handle: Handle) -> usize {
+    pub(super) fn block_len(&self, handle: BlockHandle) -> usize {
         if self.is_closed(handle) { closed::len(self.arena.bytes(handle)) } else { self.leaf(handle).len() }
     }
 
     /// Notes that a closed leaf leaves this partition or is replaced.
-    pub(super) fn uncount_closed(&mut self, handle: Handle) {
+    pub(super) fn uncount_closed(&mut self, handle: BlockHandle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
             let closing = self.closing.as_mut().expect("it has closed leaves");
@@ -75,7 +75,7 @@ impl Partition {
     }
 
     /// Notes that a closed leaf has been added to this partition.
-    pub(super) fn count_closed(&mut self, handle: Handle) {
+    pub(super) fn count_closed(&mut self, handle: BlockHandle) {
         if self.is_closed(handle) {
             let len = closed::len(self.arena.bytes(handle));
             self.closing.as_mut().expect("it has closed leaves").closed_bytes += len;
@@ -83,7 +83,7 @@ impl Partition {
     }
 
     /// Removes the copy of a closed leaf whose block has moved.
-    pub(super) fn forget_moved_copy(&mut self, from: Handle) {
+    pub(super) fn forget_moved_copy(&mut self, from: BlockHandle) {
         if let Some(closing) = &mut self.closing {
             closing.copies.get_mut().remove(from.0);
         }
@@ -99,17 +99,17 @@ impl Partition {
         let copy = self.closing.as_ref().and_then(|closing| closing.copies.lock().get(at.handle.0));
         let bytes = copy.unwrap_or_else(|| closed::open(self.arena.bytes(at.handle), &self.codecs).into());
         let image = Leaf::new(&bytes).image();
-        let handle = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep)?;
+        let handle = self.arena.alloc(image.len(), BlockKind::Bucket, MemoryNeed::Upkeep)?;
         self.arena.write(handle, 0, image);
         self.replace_block(at, handle, image.len());
         Ok(LeafLocation { handle, ..at })
     }
 
     /// Replaces the block of a leaf by one of `len` bytes and frees the old block.
-    fn replace_block(&mut self, at: LeafLocation, handle: Handle, len: usize) {
+    fn replace_block(&mut self, at: LeafLocation, handle: BlockHandle, len: usize) {
         let old_len = self.block_len(at.handle);
         self.uncount_closed(at.handle);
-        self.arena.free(at.handle, old_len, Kind::Bucket);
+        self.arena.free(at.handle, old_len, BlockKind::Bucket);
         self.leaf_bytes = self.leaf_bytes + len - old_len;
         self.segment_mut(at.slot).leaves[at.leaf] = handle;
     }
@@ -142,13 +142,13 @@ impl Partition {
         let before = self.leaf_bytes;
         let Some(closing) = &mut self.closing else { return false };
         let had_copies = closing.copies.get_mut().clear();
-        self.close_leaves(Handle::NONE, 0);
+        self.close_leaves(BlockHandle::NONE, 0);
         had_copies || self.leaf_bytes < before
     }
 
     /// Closes one leaf after another until at most `target` bytes are open. Returns true if it has
     /// visited all leaves without reaching the target.
-    fn close_leaves(&mut self, spared: Handle, target: usize) -> bool {
+    fn close_leaves(&mut self, spared: BlockHandle, target: usize) -> bool {
         let all: usize = self.segments.iter().flatten().map(|segment| segment.leaves.len() + 2).sum();
         let looks_max = if target == 0 { all } else { all.min(LOOKS_MAX) };
         let mut hand = match &mut self.closing {
@@ -202,7 +202,7 @@ impl Partition {
         }
         let image = closed::close(leaf, &self.codecs);
         // Without memory for its block, the leaf stays open.
-        let Ok(handle) = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep) else { return };
+        let Ok(handle) = self.arena.alloc(image.len(), BlockKind::Bucket, MemoryNeed::Upkeep) else { return };
         self.arena.write(handle, 0, &image);
         self.replace_block(at, handle, image.len());
         self.count_closed(handle);

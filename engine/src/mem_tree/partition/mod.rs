@@ -18,7 +18,7 @@ use super::closed::{self, CodecPool, LeafCopies};
 use super::leaf::{self, Leaf, LeafBuilder, LeafEntry, LeafEntryBody, LeafPosition};
 use super::segment::LeafSegment;
 use super::survey::TreeSample;
-use crate::arena::{Arena, Budget, Effort, Handle, Kind};
+use crate::arena::{Arena, BlockHandle, BlockKind, CompactionEffort, MemoryBudget};
 use crate::huge::HugeTable;
 use crate::mem_hash::classes::{ClassBounds, ClassCounters};
 use crate::mem_hash::departures::DepartureCounters;
@@ -52,7 +52,7 @@ pub(super) struct Partition {
     pub(super) arena: Arena,
     pub(super) huge: HugeTable,
     pub(super) classes: ClassCounters,
-    pub(super) budget: Arc<Budget>,
+    pub(super) budget: Arc<MemoryBudget>,
     /// The epoch of the last change of the key ranges of this partition. A caller with an older
     /// table must repeat its lookup.
     pub(super) changed_epoch: u64,
@@ -83,12 +83,12 @@ const LEAF_LINES: usize = 16;
 pub(super) struct LeafLocation {
     pub(super) slot: u32,
     pub(super) leaf: usize,
-    pub(super) handle: Handle,
+    pub(super) handle: BlockHandle,
 }
 
 impl Partition {
     pub(super) fn new(
-        budget: Arc<Budget>,
+        budget: Arc<MemoryBudget>,
         bounds: Arc<ClassBounds>,
         limits: LeafLimits,
         codecs: Arc<CodecPool>,
@@ -190,13 +190,13 @@ impl Partition {
 
     /// Returns an open leaf.
     #[inline]
-    pub(super) fn leaf(&self, handle: Handle) -> Leaf<'_> {
+    pub(super) fn leaf(&self, handle: BlockHandle) -> Leaf<'_> {
         debug_assert!(!self.is_closed(handle));
         Leaf::new(self.arena.bytes(handle))
     }
 
     #[inline]
-    pub(super) fn find(&self, handle: Handle, key: &[u8]) -> LeafPosition {
+    pub(super) fn find(&self, handle: BlockHandle, key: &[u8]) -> LeafPosition {
         if handle.is_none() {
             return LeafPosition::ABSENT;
         }
@@ -223,7 +223,7 @@ impl Partition {
 
     /// Prefetches a leaf that is about to be searched.
     #[inline]
-    fn prefetch_leaf(&self, handle: Handle) {
+    fn prefetch_leaf(&self, handle: BlockHandle) {
         self.arena.prefetch_lines(handle, LEAF_LINES);
     }
 
@@ -254,7 +254,7 @@ impl Partition {
     fn referenced_record<'a>(&'a self, reference: RecordReference, digits: &'a mut [u8; 20]) -> Record<'a> {
         match reference {
             RecordReference::Block(handle) => {
-                let bytes = self.arena.bytes(Handle(handle));
+                let bytes = self.arena.bytes(BlockHandle(handle));
                 let parts = inline_record(bytes);
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
@@ -266,7 +266,7 @@ impl Partition {
     fn referenced_key(&self, reference: RecordReference) -> &[u8] {
         match reference {
             RecordReference::Block(handle) => {
-                let bytes = self.arena.bytes(Handle(handle));
+                let bytes = self.arena.bytes(BlockHandle(handle));
                 &bytes[inline_record(bytes).key]
             }
             RecordReference::Huge(index) => &self.huge.get(index).key,
@@ -295,7 +295,7 @@ impl Partition {
                 leaf.prefix().len() + entry.key.len() + parts.value_text_len(bytes) + parts.flags_size()
             }
             LeafEntryBody::Stub { reference: RecordReference::Block(handle), .. } => {
-                let bytes = self.arena.bytes(Handle(*handle));
+                let bytes = self.arena.bytes(BlockHandle(*handle));
                 let parts = inline_record(bytes);
                 parts.key.len() + parts.value_text_len(bytes) + parts.flags_size()
             }
@@ -308,7 +308,7 @@ impl Partition {
     // Maintenance.
 
     /// Does one step of compaction. Returns true if it has freed anything.
-    pub(super) fn compact(&mut self, effort: Effort) -> bool {
+    pub(super) fn compact(&mut self, effort: CompactionEffort) -> bool {
         let Partition { arena, segments, by_low, .. } = self;
         // Stubs lie in the arena themselves, so they are corrected after the step. Nothing reads
         // them until then.
@@ -316,16 +316,16 @@ impl Partition {
         let done = arena.compact(effort, &mut |bytes, kind, from, to| match kind {
             // A moved leaf may contain the stub of another moved block, so its key is searched for
             // after the step.
-            Kind::Bucket if closed::is_closed(bytes) => {
+            BlockKind::Bucket if closed::is_closed(bytes) => {
                 moved_leaves.push((closed::key(bytes).to_vec(), from, to))
             }
-            Kind::Bucket => {
+            BlockKind::Bucket => {
                 let leaf = Leaf::new(bytes);
                 let first = leaf.entry(leaf.records_at());
                 let key = [leaf.prefix(), &bytes[first.key.clone()]].concat();
                 moved_leaves.push((key, from, to));
             }
-            Kind::Record => moved_records.push((bytes[inline_record(bytes).key].to_vec(), from, to)),
+            BlockKind::Record => moved_records.push((bytes[inline_record(bytes).key].to_vec(), from, to)),
         });
         let mut renamed = Vec::new();
         for (key, from, to) in moved_leaves {
@@ -370,14 +370,14 @@ impl Partition {
 
     /// Does one step of reducing memory. Returns true if it has freed anything.
     pub(super) fn pack(&mut self) -> bool {
-        self.close_all_leaves() || self.arena.trim() || self.compact(Effort::Leisurely)
+        self.close_all_leaves() || self.arena.trim() || self.compact(CompactionEffort::Leisurely)
     }
 
     /// Does one thorough step of maintenance. Returns true if there may be more to do.
     pub(super) fn maintain(&mut self) -> bool {
         // Memory that is being written to keeps some slack; idle memory is compacted completely.
         let is_at_rest = self.arena.moved() == self.moved_when_last_maintained;
-        let effort = if is_at_rest { Effort::Leisurely } else { Effort::Thorough };
+        let effort = if is_at_rest { CompactionEffort::Leisurely } else { CompactionEffort::Thorough };
         // While memory is scarce, idle leaves are closed.
         let closed = is_at_rest && self.budget.is_tight() && self.close_all_leaves();
         let done = self.compact(effort) || self.arena.trim() || closed;

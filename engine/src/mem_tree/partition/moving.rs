@@ -4,7 +4,7 @@ use super::super::closed;
 use super::super::leaf::{Leaf, LeafEntryBody};
 use super::super::segment::LeafSegment;
 use super::{Partition, inline_record};
-use crate::arena::{Handle, Kind, Need};
+use crate::arena::{BlockHandle, BlockKind, MemoryNeed};
 use crate::record::RecordReference;
 
 impl Partition {
@@ -17,21 +17,22 @@ impl Partition {
     ) -> bool {
         // Allocate everything first, so that nothing must be undone halfway.
         let mut images = Vec::new();
-        let mut new: Vec<(Handle, usize, Kind)> = Vec::new();
+        let mut new: Vec<(BlockHandle, usize, BlockKind)> = Vec::new();
         let mut is_room = true;
         for &handle in segment.leaves.iter().filter(|handle| !handle.is_none()) {
             let len = self.block_len(handle);
             let image = self.arena.bytes(handle)[..len].to_vec();
-            let mut get = |len: usize, kind: Kind| match other.arena.alloc(len, kind, Need::Upkeep) {
+            let mut get = |len: usize, kind: BlockKind| match other.arena.alloc(len, kind, MemoryNeed::Upkeep)
+            {
                 Ok(handle) => new.push((handle, len, kind)),
                 Err(_) => is_room = false,
             };
-            get(image.len(), Kind::Bucket);
+            get(image.len(), BlockKind::Bucket);
             // Closed leaves have no stubs.
             let entries = (!self.is_closed(handle)).then(|| self.leaf(handle).entries());
             for entry in entries.into_iter().flatten() {
                 if let LeafEntryBody::Stub { reference: RecordReference::Block(block), .. } = entry.body {
-                    get(inline_record(self.arena.bytes(Handle(block))).value.end, Kind::Record);
+                    get(inline_record(self.arena.bytes(BlockHandle(block))).value.end, BlockKind::Record);
                 }
             }
             images.push(image);
@@ -66,7 +67,7 @@ impl Partition {
                 let reference = match reference {
                     RecordReference::Huge(index) => other.huge.insert(self.huge.take_out(index)),
                     RecordReference::Block(block) => {
-                        let bytes = self.arena.bytes(Handle(block));
+                        let bytes = self.arena.bytes(BlockHandle(block));
                         let len = inline_record(bytes).value.end;
                         let (to, _, _) = new.next().expect("one was made for each");
                         other.arena.write(to, 0, &bytes[..len]);
@@ -82,7 +83,7 @@ impl Partition {
             }
             other.arena.write(home, 0, &image[..len]);
             self.uncount_closed(*handle);
-            self.arena.free(*handle, len, Kind::Bucket);
+            self.arena.free(*handle, len, BlockKind::Bucket);
             other.count_closed(home);
             *handle = home;
         }

@@ -2,7 +2,7 @@
 
 use super::super::leaf::{Leaf, LeafBuilder, LeafEntry, LeafEntryBody, LeafItem};
 use super::{LeafLocation, Partition, inline_record};
-use crate::arena::{Handle, Need, NoRoom};
+use crate::arena::{BlockHandle, MemoryNeed, NoRoom};
 use crate::mem_hash::{DepartureCause, EvictionObserver};
 use crate::mem_tree::survey::VisitEffect;
 use crate::mem_tree::uses::UseCounters;
@@ -28,7 +28,7 @@ impl Partition {
         match &entry.body {
             LeafEntryBody::Inline(parts) => parts.expiry(leaf.bytes()),
             LeafEntryBody::Stub { reference: RecordReference::Block(block), .. } => {
-                let bytes = self.arena.bytes(Handle(*block));
+                let bytes = self.arena.bytes(BlockHandle(*block));
                 inline_record(bytes).expiry(bytes)
             }
             LeafEntryBody::Stub { reference: RecordReference::Huge(index), .. } => {
@@ -83,7 +83,7 @@ impl Partition {
             (expiry != Expiry::Never && is_over(expiry)).then_some(cause)
         };
         let causes: Vec<Option<DepartureCause>> = leaf.entries().map(|entry| over(&entry)).collect();
-        self.purge(key, at, &causes, Need::Upkeep).map_or(0, |(count, _)| count)
+        self.purge(key, at, &causes, MemoryNeed::Upkeep).map_or(0, |(count, _)| count)
     }
 
     /// Evicts the expired records of the leaf of this key, or the least used ones. Returns the
@@ -124,7 +124,7 @@ impl Partition {
             }
         }
         self.report_evicted(at.handle, causes.iter().map(|of| *of == cause), observer);
-        if let Ok((_, bytes)) = self.purge(key, at, &causes, Need::Growth) {
+        if let Ok((_, bytes)) = self.purge(key, at, &causes, MemoryNeed::Growth) {
             return (bytes, next);
         }
         // The system refuses even a smaller block for the others, so they are evicted too.
@@ -136,7 +136,7 @@ impl Partition {
             }
         }
         self.report_evicted(at.handle, others.into_iter(), observer);
-        (self.purge(key, at, &causes, Need::Upkeep).map_or(0, |(_, bytes)| bytes), next)
+        (self.purge(key, at, &causes, MemoryNeed::Upkeep).map_or(0, |(_, bytes)| bytes), next)
     }
 
     /// Reports records of an open leaf to the observer before they are evicted, because their bytes
@@ -144,7 +144,7 @@ impl Partition {
     /// record is reported that stays.
     fn report_evicted(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         goes: impl Iterator<Item = bool>,
         observer: Option<&dyn EvictionObserver>,
     ) {
@@ -163,7 +163,7 @@ impl Partition {
         key: &[u8],
         LeafLocation { slot, leaf: leaf_index, handle }: LeafLocation,
         causes: &[Option<DepartureCause>],
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(u64, usize), NoRoom> {
         let leaf = self.leaf(handle);
         let (mut items, mut removed, mut own) = (Vec::new(), Vec::new(), Vec::new());

@@ -7,7 +7,7 @@ use super::super::leaf::{
 };
 use super::super::separators::between;
 use super::{LeafLocation, Partition, inline_record};
-use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
+use crate::arena::{Arena, BlockHandle, BlockKind, MemoryNeed, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::DepartureCause;
 use crate::mem_tree::survey::VisitEffect;
@@ -40,13 +40,13 @@ enum WritePlan {
     /// The record is in the scratch buffer, without the first `omitted` bytes of its key.
     Put {
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
         omitted: usize,
     },
     /// The record is in the scratch buffer and too long for a leaf.
     PutInBlock {
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
     },
     /// A new huge record.
     PutHuge(HugeRecord),
@@ -109,12 +109,12 @@ impl Partition {
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(WritePlan::Nothing),
             Action::Remove => return Ok(if old.is_some() { WritePlan::Remove } else { WritePlan::Nothing }),
-            Action::Put(record) => (record, Need::Growth),
+            Action::Put(record) => (record, MemoryNeed::Growth),
             Action::Retag(attributes) => match old {
                 None => return Ok(WritePlan::Nothing),
                 // An existing record grows by a few bytes at most, and no limit may turn a read
                 // into a failure.
-                Some(old) => (Record { attributes, ..old }, Need::Upkeep),
+                Some(old) => (Record { attributes, ..old }, MemoryNeed::Upkeep),
             },
         };
         if key.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
@@ -171,9 +171,8 @@ impl Partition {
         let effect = match plan {
             WritePlan::Nothing if position.found.is_none() => VisitEffect::Nothing,
             WritePlan::Nothing | WritePlan::RetagHuge(..) => VisitEffect::Used,
-            WritePlan::Put { need: Need::Upkeep, .. } | WritePlan::PutInBlock { need: Need::Upkeep, .. } => {
-                VisitEffect::Used
-            }
+            WritePlan::Put { need: MemoryNeed::Upkeep, .. }
+            | WritePlan::PutInBlock { need: MemoryNeed::Upkeep, .. } => VisitEffect::Used,
             WritePlan::Put { plain, .. } | WritePlan::PutInBlock { plain, .. } => {
                 VisitEffect::Stored { plain: *plain }
             }
@@ -239,7 +238,7 @@ impl Partition {
                 let plain = record.plain_size();
                 let index = self.huge.insert(record);
                 if let Err(no_room) =
-                    self.put_stub(at, position, key, RecordReference::Huge(index), plain, Need::Growth)
+                    self.put_stub(at, position, key, RecordReference::Huge(index), plain, MemoryNeed::Growth)
                 {
                     self.huge.remove(index);
                     return Err(no_room.into());
@@ -258,16 +257,18 @@ impl Partition {
         key: &[u8],
         bytes: &[u8],
         plain: usize,
-        need: Need,
-    ) -> Result<Handle, NoRoom> {
+        need: MemoryNeed,
+    ) -> Result<BlockHandle, NoRoom> {
         if let Some(LeafEntry {
             body: LeafEntryBody::Stub { reference: RecordReference::Block(old), .. },
             ..
         }) = &position.found
         {
-            let old = Handle(*old);
+            let old = BlockHandle(*old);
             let old_len = inline_record(self.arena.bytes(old)).value.end;
-            if Arena::block_size(old_len, Kind::Record) == Arena::block_size(bytes.len(), Kind::Record) {
+            if Arena::block_size(old_len, BlockKind::Record)
+                == Arena::block_size(bytes.len(), BlockKind::Record)
+            {
                 let old_plain = self.plain_at(at, position).expect("it is there");
                 self.arena.write(old, 0, bytes);
                 self.block_bytes = self.block_bytes - old_len + bytes.len();
@@ -276,7 +277,7 @@ impl Partition {
                 return Ok(old);
             }
         }
-        let block = self.arena.alloc(bytes.len(), Kind::Record, need)?;
+        let block = self.arena.alloc(bytes.len(), BlockKind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += bytes.len();
         let outcome = self.put_stub(at, position, key, RecordReference::Block(block.0), plain, need);
@@ -293,7 +294,7 @@ impl Partition {
         key: &[u8],
         reference: RecordReference,
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let omitted =
             if at.handle.is_none() { 0 } else { common_len(self.leaf(at.handle).prefix(), stored(key)) };
@@ -317,7 +318,7 @@ impl Partition {
         bytes: &[u8],
         omitted: usize,
         plain: usize,
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let old_plain = self.plain_at(at, position);
         let mut new = std::mem::take(&mut self.new);
@@ -343,7 +344,7 @@ impl Partition {
         key: &[u8],
         bytes: &[u8],
         omitted: usize,
-        need: Need,
+        need: MemoryNeed,
         new: &mut LeafBuilder,
     ) -> Result<(), NoRoom> {
         if position.shares_prefix {
@@ -382,11 +383,11 @@ impl Partition {
         range: Range<usize>,
         insert: &[u8],
         header: &[u8],
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
         let len = self.leaf(at.handle).len();
         let removed = range.len();
-        let new = self.arena.splice(at.handle, len, range, insert, Kind::Bucket, need)?;
+        let new = self.arena.splice(at.handle, len, range, insert, BlockKind::Bucket, need)?;
         self.arena.write(new, 0, header);
         self.leaf_bytes = self.leaf_bytes + insert.len() - removed;
         if new != at.handle {
@@ -396,17 +397,18 @@ impl Partition {
     }
 
     /// Replaces the contents of a leaf, or creates a leaf.
-    fn store(&mut self, at: LeafLocation, image: &[u8], need: Need) -> Result<(), NoRoom> {
+    fn store(&mut self, at: LeafLocation, image: &[u8], need: MemoryNeed) -> Result<(), NoRoom> {
         let old_len = if at.handle.is_none() { 0 } else { self.leaf(at.handle).len() };
         self.leaf_bytes = self.leaf_bytes + image.len() - old_len;
         if old_len != 0
-            && Arena::block_size(old_len, Kind::Bucket) == Arena::block_size(image.len(), Kind::Bucket)
+            && Arena::block_size(old_len, BlockKind::Bucket)
+                == Arena::block_size(image.len(), BlockKind::Bucket)
         {
             self.arena.write(at.handle, 0, image);
             return Ok(());
         }
-        let need = if image.len() > old_len { need } else { Need::Upkeep };
-        let new = match self.arena.alloc(image.len(), Kind::Bucket, need) {
+        let need = if image.len() > old_len { need } else { MemoryNeed::Upkeep };
+        let new = match self.arena.alloc(image.len(), BlockKind::Bucket, need) {
             Ok(new) => new,
             Err(no_room) => {
                 self.leaf_bytes = self.leaf_bytes + old_len - image.len();
@@ -415,7 +417,7 @@ impl Partition {
         };
         self.arena.write(new, 0, image);
         if old_len != 0 {
-            self.arena.free(at.handle, old_len, Kind::Bucket);
+            self.arena.free(at.handle, old_len, BlockKind::Bucket);
         }
         self.segment_mut(at.slot).leaves[at.leaf] = new;
         Ok(())
@@ -427,7 +429,7 @@ impl Partition {
         at: LeafLocation,
         position: &LeafPosition,
         item: LeafItem<'_>,
-        need: Need,
+        need: MemoryNeed,
         new: &mut LeafBuilder,
     ) -> Result<(), NoRoom> {
         let (mut items, mut place) = (Vec::new(), 0);
@@ -468,18 +470,18 @@ impl Partition {
         leaves: Range<usize>,
         images: &[Vec<u8>],
         between: &[Vec<u8>],
-        need: Need,
+        need: MemoryNeed,
     ) -> Result<(), NoRoom> {
-        let mut handles: Vec<Handle> = Vec::with_capacity(images.len());
+        let mut handles: Vec<BlockHandle> = Vec::with_capacity(images.len());
         for image in images {
-            match self.arena.alloc(image.len(), Kind::Bucket, need) {
+            match self.arena.alloc(image.len(), BlockKind::Bucket, need) {
                 Ok(handle) => {
                     self.arena.write(handle, 0, image);
                     handles.push(handle);
                 }
                 Err(no_room) => {
                     for (handle, image) in handles.iter().zip(images) {
-                        self.arena.free(*handle, image.len(), Kind::Bucket);
+                        self.arena.free(*handle, image.len(), BlockKind::Bucket);
                     }
                     return Err(no_room);
                 }
@@ -505,16 +507,16 @@ impl Partition {
             let len = self.block_len(handle);
             self.uncount_closed(handle);
             self.leaf_bytes -= len;
-            self.arena.free(handle, len, Kind::Bucket);
+            self.arena.free(handle, len, BlockKind::Bucket);
         }
     }
 
     pub(super) fn free_referenced(&mut self, reference: RecordReference) {
         match reference {
             RecordReference::Block(handle) => {
-                let len = inline_record(self.arena.bytes(Handle(handle))).value.end;
+                let len = inline_record(self.arena.bytes(BlockHandle(handle))).value.end;
                 self.block_bytes -= len;
-                self.arena.free(Handle(handle), len, Kind::Record);
+                self.arena.free(BlockHandle(handle), len, BlockKind::Record);
             }
             RecordReference::Huge(index) => self.huge.remove(index),
         }
@@ -530,10 +532,10 @@ impl Partition {
             let mut new = std::mem::take(&mut self.new);
             let leaf = self.leaf(at.handle);
             let outcome = if leaf.adjust(position, found.len, &[], &mut new.header) {
-                self.splice(at, position.at..position.at + found.len, &[], &new.header, Need::Upkeep)
+                self.splice(at, position.at..position.at + found.len, &[], &new.header, MemoryNeed::Upkeep)
             } else {
                 leaf.splice(position, found.len, &[], &mut new);
-                self.store(at, &new.image, Need::Upkeep)
+                self.store(at, &new.image, MemoryNeed::Upkeep)
             };
             self.new = new;
             outcome?;
@@ -591,7 +593,7 @@ impl Partition {
         if new.fits(items.len(), self.limits.leaf_max) {
             drop(items);
             // If the system refuses a block, the leaves stay separate.
-            let _ = self.replace(slot, first..first + 2, &[new.image], &[], Need::Upkeep);
+            let _ = self.replace(slot, first..first + 2, &[new.image], &[], MemoryNeed::Upkeep);
         }
     }
 }
