@@ -21,7 +21,7 @@ fn at_a_terminal(words: &[&str], typed: &str) -> Output {
 #[test]
 fn readme_tour_never_touches_port_of_memcached() {
     let readme = include_str!("../../README.md");
-    let tour = readme.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let tour = readme.split("```console\n").nth(1).unwrap().split("```").next().unwrap();
     assert!(tour.contains("11311") && !tour.contains("11211") && !tour.contains("flush"), "{tour}");
     let help = text(&run(&["--help"]).stdout);
     let examples = help.split("Examples:").nth(1).unwrap().split("\n\n").next().unwrap();

@@ -1,4 +1,4 @@
-//! The blocks of docs/moving-from-kyoto-tycoon.md, run as they stand: what somebody who moves pastes must work.
+//! The blocks of docs/replacing-kyoto-tycoon.md, run as they stand: what somebody who moves pastes must work.
 //!
 //! With TODANA_KTSERVER naming a real ktserver, the tools beside it are taken, too. Else Todana under its name stands in for the old server, in
 //! memory, as it makes snapshots of such databases alone; a captured log for its log; and scripts for Kyoto's tools.
@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PAGE: &str = include_str!("../../docs/moving-from-kyoto-tycoon.md");
+const PAGE: &str = include_str!("../../docs/replacing-kyoto-tycoon.md");
 
 /// Ports that nobody listens on. Kyoto Tycoon's client takes the upper half of all ports for negative.
 fn free_ports() -> [u16; 2] {
