@@ -1,6 +1,6 @@
 //! The C library: its header, its installation, and programs in C that use it as it is installed.
 
-use crate::readme::blocks;
+use crate::pages::blocks;
 use crate::step::{Outcome, Report, SHARED_BUILD, built, cargo, patient, program, target_directory};
 use std::fs;
 use std::io;

@@ -6,9 +6,11 @@ mod clients;
 mod differential;
 mod fuzz;
 mod garbage;
+#[cfg(test)]
+mod links;
+mod pages;
 mod prove;
 mod python;
-mod readme;
 mod release;
 mod sanitize;
 mod soak;
@@ -120,7 +122,7 @@ fn test(report: &mut Report, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "garbage", "soak", "differential", "readme"].iter().any(|step| report.wants(step)) {
+    if ["clients", "garbage", "soak", "differential", "pages"].iter().any(|step| report.wants(step)) {
         build(report);
     }
     clients::run(report);
@@ -128,7 +130,7 @@ fn test(report: &mut Report, only: Option<&str>) {
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
     report.step("differential", || differential::run_installed(50_000));
-    readme::run(report);
+    pages::run(report);
     sanitize::short(report);
 }
 

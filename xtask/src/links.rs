@@ -1,0 +1,76 @@
+//! Relative links in the Markdown files of the repository: each leads to a file, and to a heading if it names one.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Returns the Markdown files that git knows or would add.
+fn markdown_files() -> Vec<PathBuf> {
+    let words = ["-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "*.md"];
+    let output = Command::new("git").args(words).output().expect("git lists the files");
+    let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    let files: Vec<PathBuf> = names.lines().map(|name| Path::new(ROOT).join(name)).collect();
+    assert!(files.len() > 20, "git lists the files: {files:?}");
+    files.into_iter().filter(|path| path.exists()).collect()
+}
+
+/// Returns the text outside of fenced blocks and code spans.
+fn prose(text: &str) -> String {
+    let mut is_code = false;
+    let outside = |line: &&str| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence && !line.starts_with("    ")
+    };
+    let lines: Vec<&str> = text.lines().filter(outside).collect();
+    // Every second piece between backticks is code.
+    lines.join("\n").split('`').step_by(2).collect::<Vec<_>>().join("code")
+}
+
+/// Returns the targets of links and images.
+fn targets(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    prose.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_string())).collect()
+}
+
+/// Returns the anchors that GitHub gives to the headings.
+fn anchors(text: &str) -> HashSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn relative_links_lead_to_files_and_headings() {
+    let mut broken = Vec::new();
+    for file in markdown_files() {
+        let text = std::fs::read_to_string(&file).expect("git's files can be read");
+        for target in targets(&text) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let folder = file.parent().expect("a file has a folder");
+            let linked = if path.is_empty() { file.clone() } else { folder.join(path) };
+            let has_anchor =
+                || std::fs::read_to_string(&linked).is_ok_and(|text| anchors(&text).contains(anchor));
+            if !linked.exists() || (!anchor.is_empty() && !has_anchor()) {
+                broken.push(format!("{}: {target}", file.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn links_in_code_do_not_count() {
+    let text = "[a](b.md#c) `[d](e)`\n\n    [f](g)\n```sh\n[h](i)\n```\n![j](k.svg)\n";
+    assert_eq!(targets(text), ["b.md#c", "k.svg"]);
+    assert!(anchors("## The `#map=off` word, *again*").contains("the-mapoff-word-again"));
+}
