@@ -29,8 +29,8 @@ pub use engine::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use operation::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, RefusedStore,
-    ReplyNeeds, Store, StoreMode, Touch, Ttl,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Modification, Modify, Operation,
+    RefusedStore, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 pub use ordered::OrderedEngine;
 pub use record::{

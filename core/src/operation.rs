@@ -235,6 +235,62 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
+/// Changes a record by its value, atomically. The client flags of the record stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Modify<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The time to live that comes with a new value; `None` keeps the old one.
+    pub ttl: Option<Ttl>,
+    /// The change.
+    pub change: Modification<'a>,
+}
+
+/// The change of a [`Modify`], and its reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Modification<'a> {
+    /// Appends a piece to the value; a missing record gets the piece as its value. `Stored`.
+    Append(&'a [u8]),
+    /// Replaces the value `old` by the value `new`, where `None` is a missing record. `Done`, or
+    /// `Exists` if the value is not `old`.
+    Swap {
+        /// The value that must be there.
+        old: Option<&'a [u8]>,
+        /// The value that takes its place.
+        new: Option<&'a [u8]>,
+    },
+    /// Adds to an integer of 8 bytes, highest byte first. `Integer`, or `NotStored` if the record is
+    /// missing without `initial`, is no such number, or the sum would need more bytes. Adding 0 to a
+    /// number only reads it.
+    AddInteger {
+        /// The number to add.
+        delta: i64,
+        /// The number that a missing record begins with.
+        initial: Option<i64>,
+        /// Stores `delta` in place of the number that is there.
+        overwrites: bool,
+    },
+    /// The same for a number with a fraction, of 16 bytes. `Real` or `NotStored`.
+    AddReal {
+        /// The number to add.
+        delta: f64,
+        /// The number that a missing record begins with.
+        initial: Option<f64>,
+        /// Stores `delta` in place of the number that is there.
+        overwrites: bool,
+    },
+    /// Adds to a decimal number with a sign, read up to its last digit; a negative sum becomes 0.
+    /// `Integer` or `NotFound`.
+    AddDecimal {
+        /// The number to add.
+        delta: i64,
+        /// The length of what follows the number, which stays.
+        suffix_len: usize,
+    },
+    /// Removes the record. `Hit` with the record as it was, or `Miss`.
+    Take,
+}
+
 /// Shows the attributes of a record, for debugging (`me`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspect<'a> {
@@ -244,7 +300,7 @@ pub struct Inspect<'a> {
 
 /// An operation on records. Commands that exist in one protocol only belong to that protocol's
 /// module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Operation<'a> {
     /// Read: [`Reply::Hit`](crate::Reply::Hit) or `Miss`.
     Get(Get<'a>),
@@ -258,6 +314,8 @@ pub enum Operation<'a> {
     Arithmetic(Arithmetic<'a>),
     /// Change the expiry: `Touched` or `NotFound`.
     Touch(Touch<'a>),
+    /// Change by value: see [`Modification`], or `Refused`.
+    Modify(Modify<'a>),
     /// Show the attributes: `Inspection` or `Miss`.
     Inspect(Inspect<'a>),
     /// Remove all records, now (`Never` or `Expired`) or at the given time: `Done`.
@@ -280,6 +338,7 @@ impl<'a> Operation<'a> {
             Operation::Delete(delete) => delete.key,
             Operation::Arithmetic(arithmetic) => arithmetic.key,
             Operation::Touch(touch) => touch.key,
+            Operation::Modify(modify) => modify.key,
             Operation::Inspect(inspect) => inspect.key,
             Operation::Flush { .. } | Operation::Noop => return None,
         })

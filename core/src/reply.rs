@@ -144,6 +144,10 @@ pub enum Reply<'r> {
     Touched,
     /// The new number.
     Number(ArithmeticReply),
+    /// The sum of integers.
+    Integer(i64),
+    /// The sum of numbers with a fraction.
+    Real(f64),
     /// The attributes of the record.
     Inspection(RecordDetails),
     /// Done, with nothing to report.

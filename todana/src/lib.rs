@@ -54,6 +54,7 @@ mod key_order;
 pub mod kyoto;
 mod long_value;
 mod map_reduce;
+mod modify;
 pub mod moment;
 mod open;
 mod records;

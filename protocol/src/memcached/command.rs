@@ -4,7 +4,7 @@ use super::{Crawler, Export, List, Streams};
 use todana_core::Operation;
 
 /// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command<'a> {
     /// About records: the reply is the operation's.
     Operation(Operation<'a>),

@@ -188,6 +188,8 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             reply(by_key(arithmetic.key, Reply::Number(number)));
         }
         Command::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
+        // No dialect of memcached's has these.
+        Command::Operation(Operation::Modify(_)) => reply(Reply::Unknown),
         Command::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
             b"missing" => Reply::Miss,
             key => Reply::Inspection(RecordDetails {

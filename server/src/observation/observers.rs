@@ -390,6 +390,7 @@ fn name_of(command: &Operation<'_>) -> &'static str {
         Operation::Delete(_) => "delete",
         Operation::Arithmetic(_) => "arithmetic",
         Operation::Touch(_) => "touch",
+        Operation::Modify(_) => "modify",
         Operation::Inspect(_) => "me",
         Operation::Flush { .. } => "flush_all",
         Operation::Noop => "mn",

@@ -6,11 +6,12 @@ use crate::arithmetic::ArithmeticVisitor;
 use crate::counters::WorkerCounters;
 use crate::delete::DeleteVisitor;
 use crate::inspect::InspectVisitor;
+use crate::modify::ModifyVisitor;
 use crate::touch::TouchVisitor;
 use crate::transaction::EngineView;
 use todana_core::{
-    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Error, ErrorKind, Inspect, Operation,
-    RefusalReason, Reply, Touch, Ttl, UnixSeconds,
+    Arithmetic, ArithmeticDirection, CommandFamily, Delete, Error, ErrorKind, Inspect, Modification, Modify,
+    Operation, RefusalReason, Reply, Touch, Ttl, UnixSeconds,
 };
 
 impl Database {
@@ -44,6 +45,7 @@ impl Database {
                 reply(self.arithmetic(space, worker_counters, arithmetic, now))
             }
             Operation::Touch(touch) => reply(self.touch(space, worker_counters, touch, now)),
+            Operation::Modify(modify) => self.modify(space, worker_counters, modify, now, reply),
             Operation::Inspect(inspect) => reply(self.inspect(space, worker_counters, inspect, now)),
             Operation::Flush { at } => {
                 worker_counters.counts.cmd_flush.one();
@@ -170,6 +172,23 @@ impl Database {
         }
     }
 
+    fn modify(
+        &self,
+        space: Space<'_>,
+        worker_counters: &WorkerCounters,
+        modify: &Modify<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
+        let mut visitor = ModifyVisitor::new(modify, now);
+        let visited = self.visit(space, worker_counters, modify.key, now, &mut visitor);
+        self.note([modify.ttl, None], now);
+        match visited {
+            Ok(_) => visitor.answer(reply),
+            Err(error) => reply(Reply::Refused(refusal(&error))),
+        }
+    }
+
     fn inspect(
         &self,
         space: EngineView<'_>,
@@ -217,6 +236,9 @@ pub(super) fn refusal(error: &Error) -> RefusalReason {
 pub(crate) fn is_removal(command: &Operation<'_>) -> bool {
     match command {
         Operation::Delete(delete) => !delete.mark_stale && !delete.drop_value,
+        Operation::Modify(modify) => {
+            matches!(modify.change, Modification::Take | Modification::Swap { new: None, .. })
+        }
         Operation::Flush { .. } => true,
         _ => false,
     }
@@ -232,6 +254,7 @@ pub(crate) fn is_change(command: &Operation<'_>) -> bool {
         | Operation::Delete(_)
         | Operation::Arithmetic(_)
         | Operation::Touch(_)
+        | Operation::Modify(_)
         | Operation::Flush { .. } => true,
         _ => false,
     }

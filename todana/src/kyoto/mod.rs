@@ -25,9 +25,9 @@ pub use pattern::translate;
 pub(crate) use sum::{Sum, SumFailure};
 pub use unread::UnreadBytes;
 
-use crate::records::replies::store;
+use crate::records::replies::{query, record_of, refusal_error, store};
 use crate::{Records, Ttl};
-use todana_core::{Action, Attributes, Expiry, Record, Result, Store, StoreMode, UnixSeconds, Visitor};
+use todana_core::{Expiry, Modification, Modify, Operation, Reply, Result, Store, StoreMode, UnixSeconds};
 
 /// The time of what never expires: the greatest of 40 bits.
 pub const NEVER: u64 = (1 << 40) - 1;
@@ -41,6 +41,17 @@ pub enum IncrementOrigin<T> {
     Try,
     /// It stores the number that was to be added, whatever number was there; what is no number stays, and it fails.
     Set,
+}
+
+impl<T> IncrementOrigin<T> {
+    /// Returns the number that a missing record begins with, and true if the number that is there is overwritten.
+    pub fn parts(self) -> (Option<T>, bool) {
+        match self {
+            IncrementOrigin::Number(number) => (Some(number), false),
+            IncrementOrigin::Try => (None, false),
+            IncrementOrigin::Set => (None, true),
+        }
+    }
 }
 
 /// The borders stand for the words, as in the original: clients send its constants.
@@ -87,13 +98,14 @@ pub struct KyotoRecords<R> {
     is_persistent: bool,
 }
 
-/// When a record with this time dies.
+/// Returns the expiry of a record with this time.
 pub fn expiry_of(time: u64) -> Expiry {
-    expiry(time)
+    if time >= NEVER { Expiry::Never } else { Expiry::At(UnixSeconds(time + 1)) }
 }
 
-fn expiry(time: u64) -> Expiry {
-    if time >= NEVER { Expiry::Never } else { Expiry::At(UnixSeconds(time + 1)) }
+/// Returns the time to live of a record with this time; in a persistent database nothing expires.
+pub fn ttl_of(time: u64, is_persistent: bool) -> Ttl {
+    if is_persistent || time >= NEVER { Ttl::Never } else { Ttl::At(time + 1) }
 }
 
 /// The time of a record, `None` if it never dies.
@@ -112,8 +124,9 @@ impl<R: Records> KyotoRecords<R> {
         &self.records
     }
 
-    fn expiry(&self, time: u64) -> Expiry {
-        if self.is_persistent { Expiry::Never } else { expiry(time) }
+    /// Returns the time to live of a record with this time.
+    fn ttl(&self, time: u64) -> Ttl {
+        ttl_of(time, self.is_persistent)
     }
 
     /// The time of a record; `None` if it never dies, or there are no times here.
@@ -122,11 +135,7 @@ impl<R: Records> KyotoRecords<R> {
     }
 
     fn put(&self, mode: StoreMode, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
-        let ttl = match self.expiry(time) {
-            Expiry::At(at) => Ttl::At(at.0),
-            _ => Ttl::Never,
-        };
-        store(&self.records, &Store { key, value, ttl, mode, ..Store::default() })
+        store(&self.records, &Store { key, value, ttl: self.ttl(time), mode, ..Store::default() })
     }
 
     /// Stores a record, whatever is there.
@@ -144,12 +153,22 @@ impl<R: Records> KyotoRecords<R> {
         self.put(StoreMode::Replace, key, value, time)
     }
 
-    /// Puts a piece behind a value; where there is none it becomes the value.
+    /// Changes a record by its value, and reads the reply.
+    fn modify<T>(
+        &self,
+        key: &[u8],
+        ttl: Option<Ttl>,
+        change: Modification<'_>,
+        mut read: impl FnMut(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
+        query(&self.records, &Operation::Modify(Modify { key, ttl, change }), &mut read)
+    }
+
+    /// Appends a piece to a value. A missing record gets the piece as its value.
     pub fn append(&self, key: &[u8], piece: &[u8], time: u64) -> Result<()> {
-        self.change(key, time, &mut |old, new| {
-            new.extend_from_slice(old.unwrap_or_default());
-            new.extend_from_slice(piece);
-            ValueChange::Put
+        self.modify(key, Some(self.ttl(time)), Modification::Append(piece), |reply| match reply {
+            Reply::Stored(_) => Ok(()),
+            other => Err(refusal_error(other)),
         })
     }
 
@@ -162,15 +181,13 @@ impl<R: Records> KyotoRecords<R> {
         origin: IncrementOrigin<i64>,
         time: u64,
     ) -> Result<Option<i64>> {
-        let mut sum = None;
-        self.change(key, time, &mut |old, new| {
-            let found = origin.sum(old, delta).ok();
-            sum = found.map(|found| found.sum);
-            let Some(found) = found.filter(|found| found.is_new) else { return ValueChange::Keep };
-            new.extend_from_slice(&found.sum.to_be_bytes());
-            ValueChange::Put
-        })?;
-        Ok(sum)
+        let (initial, overwrites) = origin.parts();
+        let change = Modification::AddInteger { delta, initial, overwrites };
+        self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
+            Reply::Integer(sum) => Ok(Some(sum)),
+            Reply::NotStored => Ok(None),
+            other => Err(refusal_error(other)),
+        })
     }
 
     /// The same for a number with a fraction, of sixteen bytes ([`Fixed`]). What is no number at all is never stored.
@@ -181,15 +198,13 @@ impl<R: Records> KyotoRecords<R> {
         origin: IncrementOrigin<f64>,
         time: u64,
     ) -> Result<Option<f64>> {
-        let mut sum = None;
-        self.change(key, time, &mut |old, new| {
-            let found = origin.sum(old, delta).ok();
-            sum = found.map(|found| f64::from(found.sum));
-            let Some(found) = found.filter(|found| found.is_new) else { return ValueChange::Keep };
-            new.extend_from_slice(&found.sum.to_bytes());
-            ValueChange::Put
-        })?;
-        Ok(sum)
+        let (initial, overwrites) = origin.parts();
+        let change = Modification::AddReal { delta, initial, overwrites };
+        self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
+            Reply::Real(sum) => Ok(Some(sum)),
+            Reply::NotStored => Ok(None),
+            other => Err(refusal_error(other)),
+        })
     }
 
     /// Where the value is `old` (`None`: where there is no record) it becomes `new` (`None`: the record is removed); returns whether it
@@ -201,19 +216,12 @@ impl<R: Records> KyotoRecords<R> {
         new: Option<&[u8]>,
         time: u64,
     ) -> Result<bool> {
-        let mut is_equal = false;
-        self.change(key, time, &mut |value, into| {
-            is_equal = value == old;
-            match new {
-                _ if !is_equal => ValueChange::Keep,
-                Some(new) => {
-                    into.extend_from_slice(new);
-                    ValueChange::Put
-                }
-                None => ValueChange::Remove,
-            }
-        })?;
-        Ok(is_equal)
+        let change = Modification::Swap { old, new };
+        self.modify(key, Some(self.ttl(time)), change, |reply| match reply {
+            Reply::Done => Ok(true),
+            Reply::Exists => Ok(false),
+            other => Err(refusal_error(other)),
+        })
     }
 
     /// Removes a record; false if there is none.
@@ -227,66 +235,15 @@ impl<R: Records> KyotoRecords<R> {
         self.records.view(key, &mut |record| see(record.value, self.time_of(record.attributes.expiry)))
     }
 
-    /// Removes a record and shows its value and time (`None`: it never dies); returns whether there was one. `see` may run under a lock of the
-    /// engine, and more than once.
+    /// Removes a record and shows its value and time (`None`: it never dies); returns whether there was one.
     pub fn seize(&self, key: &[u8], see: &mut dyn FnMut(&[u8], Option<u64>)) -> Result<bool> {
-        struct Seize<'s, F> {
-            see: &'s mut dyn FnMut(&[u8], Option<u64>),
-            time_of: F,
-            was_there: bool,
-        }
-        impl<F: Fn(Expiry) -> Option<u64>> Visitor for Seize<'_, F> {
-            fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-                self.was_there = old.is_some();
-                let Some(record) = old else { return Action::Keep };
-                (self.see)(record.value, (self.time_of)(record.attributes.expiry));
-                Action::Remove
+        self.modify(key, None, Modification::Take, |reply| {
+            let record = record_of(reply)?;
+            if let Some(record) = record {
+                see(record.value, self.time_of(record.attributes.expiry));
             }
-        }
-        let mut seize = Seize { see, time_of: |expiry| self.time_of(expiry), was_there: false };
-        self.records.visit(key, &mut seize)?;
-        Ok(seize.was_there)
-    }
-
-    /// Does with a record what `decide` says of its value (`None`: there is no record), atomically. It may run more than once; what it
-    /// puts is to be in the buffer then, which is empty before. Client flags stay.
-    pub fn change(&self, key: &[u8], time: u64, decide: &mut Decision<'_>) -> Result<()> {
-        self.records.visit(key, &mut Decide { decide, new: Vec::new(), expiry: self.expiry(time) })
-    }
-}
-
-/// Decides from a value, which may not be there, and puts what is to take its place in the buffer.
-pub type Decision<'d> = dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> ValueChange + 'd;
-
-/// What [`KyotoRecords::change`] makes of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueChange {
-    /// It stays as it is.
-    Keep,
-    /// It gets the value in the buffer.
-    Put,
-    /// It goes.
-    Remove,
-}
-
-struct Decide<'d> {
-    decide: &'d mut Decision<'d>,
-    new: Vec<u8>,
-    expiry: Expiry,
-}
-
-impl Visitor for Decide<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.new.clear();
-        match (self.decide)(old.map(|record| record.value), &mut self.new) {
-            ValueChange::Keep => Action::Keep,
-            ValueChange::Put => {
-                let flags = old.map_or(0, |record| record.attributes.flags);
-                let attributes = Attributes { flags, expiry: self.expiry, ..Attributes::default() };
-                Action::Put(Record::new(&self.new, attributes))
-            }
-            ValueChange::Remove => Action::Remove,
-        }
+            Ok(record.is_some())
+        })
     }
 }
 

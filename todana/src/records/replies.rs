@@ -8,7 +8,7 @@ use todana_core::{Error, ErrorKind, Operation, Record, RefusalReason, Reply, Res
 /// then, because that allocates, and a read must not (from Python, reading a record in the
 /// processor's cache took a quarter longer).
 #[inline]
-pub(super) fn query<T>(
+pub(crate) fn query<T>(
     records: &(impl Records + ?Sized),
     command: &Operation<'_>,
     mut read: impl FnMut(Reply<'_>) -> Result<T>,
@@ -28,7 +28,7 @@ pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Res
 }
 
 /// Returns the record that a read has found.
-pub(super) fn record_of(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
+pub(crate) fn record_of(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
     match reply {
         Reply::Hit(hit) => Ok(Some(hit.record)),
         Reply::Miss => Ok(None),
@@ -47,7 +47,7 @@ pub(super) fn with_key(key: &[u8], error: &Error) -> Error {
 }
 
 #[cold]
-pub(super) fn refusal_error(reply: Reply<'_>) -> Error {
+pub(crate) fn refusal_error(reply: Reply<'_>) -> Error {
     match reply {
         Reply::Refused(RefusalReason::TooLarge) => {
             Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")

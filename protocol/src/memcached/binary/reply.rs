@@ -55,7 +55,9 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             _ => error(form, Status::Invalid, out),
         },
         // No packet asks for these.
-        Reply::Inspection(_) | Reply::Listed { .. } => error(form, Status::UnknownCommand, out),
+        Reply::Inspection(_) | Reply::Listed { .. } | Reply::Integer(_) | Reply::Real(_) => {
+            error(form, Status::UnknownCommand, out)
+        }
     }
 }
 

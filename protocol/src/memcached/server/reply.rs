@@ -144,10 +144,13 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
             value
         }
         Reply::Prefixes(all) => return prefixes(all, out),
-        // No command that is answered by a plain line asks for a record.
-        Reply::Hit(_) | Reply::Inspection(_) | Reply::Mechanisms(_) | Reply::Challenge(_) => {
-            "SERVER_ERROR unexpected reply"
-        }
+        // No command that is answered by a plain line asks for these.
+        Reply::Hit(_)
+        | Reply::Inspection(_)
+        | Reply::Integer(_)
+        | Reply::Real(_)
+        | Reply::Mechanisms(_)
+        | Reply::Challenge(_) => "SERVER_ERROR unexpected reply",
     };
     out.put(text.as_bytes());
     out.put(b"\r\n");
