@@ -391,6 +391,7 @@ fn name_of(command: &Operation<'_>) -> &'static str {
         Operation::Arithmetic(_) => "arithmetic",
         Operation::Touch(_) => "touch",
         Operation::Modify(_) => "modify",
+        Operation::Modify(_) => "modify",
         Operation::Inspect(_) => "me",
         Operation::Flush { .. } => "flush_all",
         Operation::Noop => "mn",

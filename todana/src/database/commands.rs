@@ -174,7 +174,7 @@ impl Database {
 
     fn modify(
         &self,
-        space: Space<'_>,
+        space: EngineView<'_>,
         worker_counters: &WorkerCounters,
         modify: &Modify<'_>,
         now: UnixSeconds,
