@@ -271,6 +271,21 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
     assert_eq!(client.rest().escape_ascii().to_string(), "");
 }
 
+/// Both were closed without a word: their client could not know that its writes were lost.
+#[test]
+fn watcher_and_export_are_sent_the_refusal() {
+    for request in ["watch mutations", "todana backup"] {
+        let kept = start(SyncPolicy::Always);
+        let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
+        kept.disk.set(Mood::Hangs);
+        client.send(format!("set k 0 0 1 noreply\r\nv\r\n{request}\r\n").as_bytes());
+        assert!(says_nothing(&client, &mut other), "{request}");
+        kept.disk.set(Mood::Fails);
+        assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n", "{request}");
+        assert_eq!(client.rest().escape_ascii().to_string(), "", "{request}");
+    }
+}
+
 #[test]
 fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
     let mut kept = start_with(

@@ -1,67 +1,140 @@
 //! The databases of this process, as one worker uses them: nothing here ever waits.
 
 use super::{Completion, Executor};
+use crate::databases::Served;
 use crate::databases::awaits::WorkerDatabase;
 use crate::shared::Shared;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use todana::{CommitPoint, Database, WorkerCounters};
-use todana_core::{Operation, Reply, ValueBuffer};
-use todana_protocol::memcached::Streams;
+use todana::{CommitPoint, Database, Records, ScanDirection, Transaction, TransactionHolder, WorkerCounters};
+use todana_core::{Operation, Record, Reply, Result, ScanPosition, ValueBuffer, Visitor};
 
-/// Executes operations at once, and shows them to observers.
+/// A database of this process, as one thread uses it.
+#[derive(Clone)]
+pub(crate) struct LocalDatabase {
+    shared: Arc<Shared>,
+    number: usize,
+    database: Arc<Database>,
+    counters: WorkerDatabase,
+}
+
+impl LocalDatabase {
+    /// Returns all databases, in their order, for a thread that uses no other's.
+    pub(crate) fn all(shared: &Arc<Shared>) -> Vec<LocalDatabase> {
+        let local = |(number, served): (usize, &Served)| LocalDatabase {
+            shared: Arc::clone(shared),
+            number,
+            database: Arc::clone(&served.database),
+            counters: WorkerDatabase::new(&served.database),
+        };
+        shared.databases.iter().enumerate().map(local).collect()
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    pub(crate) fn served(&self) -> &Served {
+        &self.shared.databases[self.number]
+    }
+
+    /// Returns true if clients may remove all records at once.
+    pub(crate) fn is_flush_allowed(&self) -> bool {
+        self.shared.options.limits.flush_allowed
+    }
+
+    /// Takes the last commit since the last call, which has to be durable before it is acknowledged.
+    #[inline]
+    pub(crate) fn take_commit(&self) -> Option<CommitPoint> {
+        self.counters.commits.take()
+    }
+
+    /// Notes a commit that has not become durable: a later acknowledgement has to wait for it, too.
+    pub(crate) fn note_commit(&self, point: CommitPoint) {
+        self.counters.commits.note(point);
+    }
+
+    /// Removes all records.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.note_commit(self.database.clear(&self.counters.worker_counters)?);
+        Ok(())
+    }
+
+    /// Begins a transaction.
+    pub(crate) fn begin(&self) -> Result<Transaction<'_>> {
+        self.database.begin(&self.counters.worker_counters)
+    }
+
+    /// Commits a transaction. The reply waits for the disk, not the worker.
+    pub(crate) fn commit(&self, transaction: Transaction<'_>) -> Result<()> {
+        self.note_commit(transaction.commit_without_wait()?);
+        Ok(())
+    }
+}
+
+impl TransactionHolder for LocalDatabase {
+    fn database(&self) -> &Database {
+        &self.database
+    }
+
+    fn worker_counters(&self) -> &WorkerCounters {
+        &self.counters.worker_counters
+    }
+}
+
+impl Records for LocalDatabase {
+    #[inline]
+    fn execute(&self, command: &Operation<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.counters.commits.note(self.database.execute(&self.counters.worker_counters, command, reply));
+        Ok(())
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.note_commit(self.database.visit_record(&self.counters.worker_counters, key, visitor)?);
+        Ok(())
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.database.engine().ordered().is_some()
+    }
+
+    fn scan(
+        &self,
+        from: Option<ScanPosition>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<ScanPosition>> {
+        self.database.scan(from, see)
+    }
+
+    fn walk(
+        &self,
+        heading: ScanDirection,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.database.walk(heading, from, see)
+    }
+}
+
+/// Executes operations at once.
 pub(crate) struct LocalExecutor {
     shared: Arc<Shared>,
-    /// All databases in their order, each with this worker's counters.
-    databases: Vec<(Arc<Database>, WorkerDatabase)>,
-    /// The descriptor of the connection that is being served, which observers see.
-    pub(crate) descriptor: i32,
+    databases: Vec<LocalDatabase>,
 }
 
 impl LocalExecutor {
     pub(crate) fn new(shared: &Arc<Shared>) -> LocalExecutor {
-        let with_counters = |served: &crate::databases::Served| {
-            (Arc::clone(&served.database), WorkerDatabase::new(&served.database))
-        };
-        let databases = shared.databases.iter().map(with_counters).collect();
-        LocalExecutor { shared: Arc::clone(shared), databases, descriptor: -1 }
-    }
-
-    /// Returns the databases with this worker's counters, in the order of the databases.
-    pub(crate) fn worker_databases(&self) -> impl Iterator<Item = &WorkerDatabase> {
-        self.databases.iter().map(|(_, worker_counters)| worker_counters)
-    }
-
-    /// Takes what this worker has written since the last call: numbers of databases, and the last commit of each.
-    pub(crate) fn take_commits(&self) -> impl Iterator<Item = (usize, CommitPoint)> {
-        self.worker_databases()
-            .enumerate()
-            .filter_map(|(number, worker_counters)| Some((number, worker_counters.commits.take()?)))
-    }
-
-    #[cold]
-    fn execute_observed(
-        &self,
-        database: &Database,
-        worker_counters: &WorkerCounters,
-        operation: &Operation<'_>,
-        reply: &mut dyn FnMut(Reply<'_>),
-    ) -> CommitPoint {
-        let mut point = CommitPoint::NONE;
-        let observers = &self.shared.observation.observers;
-        observers.execute_observed(database, self.descriptor, operation, reply, |reply| {
-            point = database.execute(worker_counters, operation, reply);
-        });
-        if matches!(operation, Operation::Flush { .. }) {
-            observers.send(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
-        }
-        point
+        LocalExecutor { shared: Arc::clone(shared), databases: LocalDatabase::all(shared) }
     }
 }
 
 impl Executor for LocalExecutor {
     #[inline]
     fn prefetch(&self, database: usize, key: &[u8]) {
-        self.databases[database].0.engine().prefetch(key);
+        if let Some(local) = self.databases.get(database) {
+            local.database.engine().prefetch(key);
+        }
     }
 
     #[inline]
@@ -71,27 +144,28 @@ impl Executor for LocalExecutor {
         operation: &Operation<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Completion {
-        let (database, worker_counters) = &self.databases[number];
-        worker_counters.commits.note(if self.shared.observation.observers.is_active() {
-            self.execute_observed(database, &worker_counters.worker_counters, operation, reply)
-        } else {
-            database.execute(&worker_counters.worker_counters, operation, reply)
-        });
+        let LocalDatabase { database, counters, .. } = &self.databases[number];
+        counters.commits.note(database.execute(&counters.worker_counters, operation, reply));
         Completion::Done
     }
 
     fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>> {
-        self.databases[database].0.buffer(len).ok()
+        self.databases[database].database.buffer(len).ok()
     }
 
     fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]> {
-        let database = &self.databases[database].0;
-        // An engine without a limit of its own bounds neither what it is given nor how many give.
+        let database = &self.databases[database].database;
+        // An engine without a limit bounds neither the length nor the number of unfinished values.
         if database.engine().bounded().is_none()
             && self.shared.observation.unfinished_bytes() > self.shared.memory.held_max()
         {
             return None;
         }
         database.room(buffer, len).ok()
+    }
+
+    #[inline]
+    fn databases(&self) -> &[LocalDatabase] {
+        &self.databases
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A request costs them one relaxed load as long as nobody does.
 
+use crate::execution::Completion;
 use crate::observation::class_events::ClassEventCounters;
 use crate::observation::connection_table::{ConnectionAddress, ConnectionInfo};
 use crate::observation::prefixes::PrefixStatistics;
@@ -22,6 +23,8 @@ use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 /// PrefixStatistics are counted; the lower bits are streams that are watched.
 const PREFIXES: u32 = 1 << 16;
 const STREAMS: u32 = PREFIXES - 1;
+/// The streams that report outcomes.
+const OUTCOMES: Streams = Streams::FETCHERS.and(Streams::MUTATIONS).and(Streams::DELETIONS);
 
 /// All who look on.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub(crate) struct EventObservers {
 
 /// A record as it was before a command.
 #[derive(Clone, Copy, Default)]
-struct RecordBefore {
+pub(crate) struct RecordBefore {
     is_there: bool,
     is_expired: bool,
     class: usize,
@@ -137,16 +140,16 @@ impl EventObservers {
         });
     }
 
-    /// Has the database execute a command of a connection and looks on.
+    /// Reports a request of a connection, and returns the record that it is about, as far as the
+    /// observers need it. Another thread may change the record before the request is executed; then
+    /// the reply is right, and a line may be wrong.
     #[cold]
-    pub(crate) fn execute_observed(
+    pub(crate) fn report_request(
         &self,
-        database: &Database,
+        database: Option<&Database>,
         descriptor: i32,
         command: &Operation<'_>,
-        reply: &mut dyn FnMut(Reply<'_>),
-        execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)),
-    ) {
+    ) -> RecordBefore {
         let key = command.key();
         self.send(Streams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
@@ -154,24 +157,41 @@ impl EventObservers {
                 line.put_key(key);
             }
         });
-        let told = Streams::FETCHERS.and(Streams::MUTATIONS).and(Streams::DELETIONS);
-        let is_told = self.watch_any(told);
-        // Another thread may change the record in between; a log may say so, the reply does not.
-        let before = match key {
-            Some(key) if is_told => read_before(database, key),
+        match (database, key) {
+            (Some(database), Some(key)) if self.watch_any(OUTCOMES) => read_before(database, key),
             _ => RecordBefore::default(),
-        };
+        }
+    }
+
+    /// Executes a request of a connection, and reports the outcome unless the reply is pending.
+    #[cold]
+    pub(crate) fn observe(
+        &self,
+        descriptor: i32,
+        command: &Operation<'_>,
+        before: RecordBefore,
+        reply: &mut dyn FnMut(Reply<'_>),
+        execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)) -> Completion,
+    ) -> Completion {
+        let is_told = self.watch_any(OUTCOMES);
         let mut outcome = OperationOutcome::default();
-        execute(&mut |answer| {
+        let completion = execute(&mut |answer| {
             outcome.take(&answer);
             reply(answer);
         });
+        if completion != Completion::Done {
+            return completion;
+        }
         if self.counts_prefixes() {
             self.prefixes.count(command, outcome.is_hit);
         }
-        if let (Some(key), true) = (key, is_told) {
+        if let (Some(key), true) = (command.key(), is_told) {
             self.send_record_events(descriptor, command, key, before, &outcome);
         }
+        if matches!(command, Operation::Flush { .. }) {
+            self.send(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
+        }
+        completion
     }
 
     fn send_record_events(
@@ -390,7 +410,6 @@ fn name_of(command: &Operation<'_>) -> &'static str {
         Operation::Delete(_) => "delete",
         Operation::Arithmetic(_) => "arithmetic",
         Operation::Touch(_) => "touch",
-        Operation::Modify(_) => "modify",
         Operation::Modify(_) => "modify",
         Operation::Inspect(_) => "me",
         Operation::Flush { .. } => "flush_all",

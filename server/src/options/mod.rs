@@ -33,6 +33,9 @@ pub struct ServerOptions {
     pub observation: ObservationOptions,
     /// Limits of clients and their requests.
     pub limits: LimitOptions,
+    /// Has each operation executed by another thread.
+    #[cfg(test)]
+    pub(crate) defers_replies: bool,
 }
 
 /// An option whose value cannot be.

@@ -1,7 +1,7 @@
 //! What the sessions of one worker share, of any dialect.
 
 use super::wake::Waits;
-use crate::execution::LocalExecutor;
+use crate::execution::AnyExecutor;
 use crate::shared::Shared;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) worker: usize,
-    pub(crate) executor: LocalExecutor,
+    pub(crate) executor: AnyExecutor,
     /// The connections that wait.
     pub(crate) waits: Waits,
     /// The descriptor of the connection that is being served.
@@ -21,7 +21,7 @@ pub(crate) struct WorkerContext {
 impl WorkerContext {
     pub(crate) fn new(shared: &Arc<Shared>, worker: usize) -> WorkerContext {
         WorkerContext {
-            executor: LocalExecutor::new(shared),
+            executor: AnyExecutor::new(shared, worker),
             waits: Waits::new(Arc::clone(&shared.wake_queues), worker),
             shared: Arc::clone(shared),
             worker,
@@ -34,7 +34,6 @@ impl WorkerContext {
     pub(crate) fn serve(&mut self, connection: usize, descriptor: i32) {
         self.waits.connection = connection;
         self.descriptor = descriptor;
-        self.executor.descriptor = descriptor;
         self.logs_requests = self.shared.observation.logs_requests();
     }
 }

@@ -146,8 +146,8 @@ impl AnySession {
         dispatch!(self, session => session.ends_with_peer())
     }
 
-    pub(crate) fn waits_for_message(&self) -> bool {
-        dispatch!(self, session => session.waits_for_message())
+    pub(crate) fn ends_with_reset(&self) -> bool {
+        dispatch!(self, session => session.ends_with_reset())
     }
 
     #[inline]

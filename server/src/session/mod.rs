@@ -4,6 +4,7 @@
 //! dispatch    calls of the session of a connection, whichever it is
 //! detect      which dialect a connection speaks, by its first bytes
 //! wake        tickets, deadlines, and the queue of wake-ups of each worker
+//! pending     replies of executors that have not come yet
 //! background  long work on threads of its own
 //! context     what the sessions of one worker share
 //! login       who may log in, for all dialects
@@ -27,6 +28,7 @@ mod echo;
 pub(crate) mod kyoto;
 pub(crate) mod login;
 pub(crate) mod memcached;
+pub(crate) mod pending;
 pub(crate) mod wake;
 
 use crate::databases::awaits::Changes;
@@ -75,8 +77,8 @@ pub(crate) trait Session {
         false
     }
 
-    /// Returns true if it waits for something that would be lost if it were handed to a peer that is gone.
-    fn waits_for_message(&self) -> bool {
+    /// Returns true if its wait ends as soon as the connection is reset: what it waits for is of use to others, or to nobody.
+    fn ends_with_reset(&self) -> bool {
         false
     }
 

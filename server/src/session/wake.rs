@@ -72,6 +72,11 @@ impl WakeQueues {
         }
     }
 
+    /// Creates a ticket of a worker, which no connection waits with yet.
+    pub(crate) fn ticket(&self, worker: u32) -> Ticket {
+        Ticket { number: self.last.fetch_add(1, Ordering::Relaxed), worker }
+    }
+
     /// Wakes the connection that waits with this ticket.
     pub(crate) fn ready(&self, ticket: Ticket) {
         let Some(queue) = self.workers.get(ticket.worker as usize) else { return };
@@ -147,7 +152,7 @@ impl Waits {
 
     /// Creates a ticket, which no connection waits with yet.
     pub(crate) fn ticket(&self) -> Ticket {
-        Ticket { number: self.queues.last.fetch_add(1, Ordering::Relaxed), worker: self.worker }
+        self.queues.ticket(self.worker)
     }
 
     /// Returns what wakes the connection that waits with a ticket.

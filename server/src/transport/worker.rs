@@ -1,6 +1,7 @@
 //! A worker: one readiness loop that owns its connections.
 
 use crate::databases::awaits::Awaits;
+use crate::execution::Executor;
 use crate::handle::Stopping;
 use crate::session::context::WorkerContext;
 use crate::session::dispatch::DialectWorkers;
@@ -399,8 +400,8 @@ impl Worker {
             connection.readable = true;
             // No further edge will tell: the end has to be read, even behind a read that came up short.
             connection.ended |= event.is_read_closed() || event.is_error();
-            // Who sends no more may read on; who is cut off takes no message that others wait for.
-            connection.closing |= event.is_error() && connection.session.waits_for_message();
+            // A peer that sends no more may read on. One that is cut off takes no message that others wait for, and no reply.
+            connection.closing |= event.is_error() && connection.session.ends_with_reset();
         }
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;

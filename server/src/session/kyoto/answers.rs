@@ -3,7 +3,7 @@
 use super::answer_memory::Collected;
 use super::signals::{Purpose, Signals};
 use crate::transport::output::Output;
-use todana_core::{Error, ErrorKind};
+use todana_core::{Error, ErrorKind, RefusalReason, Reply};
 use todana_protocol::kyoto::{self, Banner, Failure, Form, Signal, Status, Trouble, answer, answer_failure};
 
 /// How a procedure ends that has not answered yet.
@@ -81,7 +81,25 @@ pub(super) fn failure(error: Error) -> Failure<'static> {
     if error.is_read_only() {
         return NO_PERMISSION;
     }
-    let (trouble, detail) = match error.kind() {
+    failure_of_kind(error.kind())
+}
+
+/// Returns the failure of an operation with this reply, which is no outcome that its procedure knows.
+pub(super) fn refused(reply: &Reply<'_>) -> Failure<'static> {
+    failure_of_kind(match reply {
+        Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,
+        Reply::Refused(RefusalReason::OutOfMemory) => ErrorKind::Full,
+        Reply::Refused(RefusalReason::Damaged) => ErrorKind::Corrupt,
+        Reply::Refused(RefusalReason::Busy) => ErrorKind::Busy,
+        Reply::Refused(
+            RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable | RefusalReason::Unavailable,
+        ) => ErrorKind::Unavailable,
+        _ => ErrorKind::Invalid,
+    })
+}
+
+fn failure_of_kind(kind: ErrorKind) -> Failure<'static> {
+    let (trouble, detail) = match kind {
         ErrorKind::Invalid => (Trouble::InvalidOperation, "the engine does not take this"),
         ErrorKind::Full => (Trouble::SystemError, "there is no room for the record"),
         ErrorKind::Busy => (Trouble::SystemError, "the database is busy"),

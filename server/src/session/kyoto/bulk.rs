@@ -1,11 +1,14 @@
 //! The binary protocol's bulk requests: each record is applied as it comes, those before a failure stay.
 
 use super::answer_memory::put_found;
-use super::scope::{Scope, records};
-use super::session::Progress;
+use super::scope::Scope;
+use super::session::{KyotoSession, Progress};
+use crate::execution::Completion;
 use crate::session::Next;
+use crate::session::context::WorkerContext;
 use crate::transport::output::Output;
-use todana_core::Result as Outcome;
+use todana::kyoto::{time_of, ttl_of};
+use todana_core::{Delete, Get, Operation, Reply, Store};
 use todana_protocol::Sink;
 use todana_protocol::kyoto::{Bulk, BulkOperation, BulkRecord, binary, expiry};
 
@@ -13,16 +16,25 @@ use todana_protocol::kyoto::{Bulk, BulkOperation, BulkRecord, binary, expiry};
 const FOUND_KEPT: usize = 4 << 10;
 
 impl Scope {
-    /// Applies a piece, and answers behind the last.
-    pub(super) fn bulk_piece(&self, progress: &mut Progress, piece: &Bulk<'_>, output: &mut Output) -> Next {
+    /// Applies a piece, and answers after the last one.
+    pub(super) fn bulk_piece(
+        &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
+        piece: &Bulk<'_>,
+        output: &mut Output,
+    ) -> Next {
         if let Some(record) = &piece.record
-            && !progress.has_failed
+            && !session.bulk.has_failed
         {
-            let is_refused = self.is_read_only() && piece.operation != BulkOperation::Get;
-            match (!is_refused).then(|| self.apply(piece.operation, record, &mut progress.found)) {
-                Some(Ok(is_hit)) => progress.hits += u32::from(is_hit),
-                Some(Err(_)) | None => progress.has_failed = true,
+            if self.is_read_only() && piece.operation != BulkOperation::Get {
+                session.bulk.has_failed = true;
+            } else if let Completion::Pending(_) = self.apply(session, context, piece.operation, record) {
+                return Next::Wait;
             }
+        }
+        let progress = &mut session.bulk;
+        if piece.record.is_some() {
             // Its number of hits goes before it, so it is held until the last.
             progress.has_failed |= progress.found.len() > self.answer_max;
             if progress.has_failed {
@@ -56,43 +68,53 @@ impl Scope {
         Next::Continue
     }
 
-    /// Whether a record was stored, removed or found.
+    /// Stores, removes or reads a record.
     #[inline]
-    fn apply(&self, operation: BulkOperation, record: &BulkRecord<'_>, found: &mut Vec<u8>) -> Outcome<bool> {
-        // One that there is not is passed over.
-        let Some(reach) = self.reaches().get(usize::from(record.database)) else { return Ok(false) };
-        let (records, counters) = (records(reach), self.counters());
-        match operation {
+    fn apply(
+        &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
+        operation: BulkOperation,
+        record: &BulkRecord<'_>,
+    ) -> Completion {
+        // A record of an unknown database is passed over.
+        let database = usize::from(record.database);
+        let Some(served) = self.shared.databases.get(database) else { return Completion::Done };
+        let is_persistent = served.name.tuning.persistent;
+        let (key, counters) = (record.key, self.counters());
+        let (operation, count, misses) = match operation {
             BulkOperation::Set => {
-                counters.set.add(1);
-                let stored =
-                    records.set(record.key, record.value, expiry::resolve(Some(record.xt), self.now()));
-                if stored.is_err() {
-                    counters.set_misses.add(1);
-                }
-                stored.map(|()| true)
+                let ttl = ttl_of(expiry::resolve(Some(record.xt), self.now()), is_persistent);
+                let store = Store { key, value: record.value, ttl, ..Store::default() };
+                (Operation::Store(store), &counters.set, &counters.set_misses)
             }
             BulkOperation::Remove => {
-                counters.remove.add(1);
-                let removed = records.remove(record.key);
-                if !matches!(removed, Ok(true)) {
-                    counters.remove_misses.add(1);
-                }
-                removed
+                let delete = Operation::Delete(Delete { key, ..Delete::default() });
+                (delete, &counters.remove, &counters.remove_misses)
             }
             BulkOperation::Get => {
-                counters.get.add(1);
-                let is_persistent = reach.served().name.tuning.persistent;
-                let never = if is_persistent { expiry::PERSISTENT } else { expiry::NEVER as i64 };
-                let was_found = records.view(record.key, &mut |value, time| {
-                    let xt = time.map_or(never, |time| time as i64);
-                    binary::put_record(&BulkRecord { value, xt, ..*record }, found);
-                });
-                if !matches!(was_found, Ok(true)) {
-                    counters.get_misses.add(1);
-                }
-                was_found
+                let get = Operation::Get(Get { key, ..Get::default() });
+                (get, &counters.get, &counters.get_misses)
             }
-        }
+        };
+        let never = if is_persistent { expiry::PERSISTENT } else { expiry::NEVER as i64 };
+        let Progress { hits, found, has_failed } = &mut session.bulk;
+        session.pending.execute(context, database, &operation, &mut |reply| {
+            count.add(1);
+            match reply {
+                Reply::Hit(hit) => {
+                    let time = time_of(hit.record.attributes.expiry).filter(|_| !is_persistent);
+                    let xt = time.map_or(never, |time| time as i64);
+                    binary::put_record(&BulkRecord { value: hit.record.value, xt, ..*record }, found);
+                    *hits += 1;
+                }
+                Reply::Stored(_) | Reply::Deleted => *hits += 1,
+                Reply::Miss | Reply::NotFound => misses.add(1),
+                _ => {
+                    misses.add(1);
+                    *has_failed = true;
+                }
+            }
+        })
     }
 }

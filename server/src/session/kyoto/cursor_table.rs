@@ -4,7 +4,7 @@
 //! cursors that stand nowhere are forgotten, and then those that were used longest ago, down to half of it. A client that names
 //! a forgotten cursor gets a new one, which stands nowhere.
 
-use super::reach::Reach;
+use crate::execution::LocalDatabase;
 use std::collections::HashMap;
 use todana::kyoto::KyotoCursor;
 
@@ -22,7 +22,7 @@ pub(super) struct CursorTable {
 }
 
 struct Used {
-    cursor: KyotoCursor<Reach>,
+    cursor: KyotoCursor<LocalDatabase>,
     /// The number of its last use.
     last_use: u64,
 }
@@ -43,7 +43,7 @@ impl CursorTable {
         self.bytes
     }
 
-    pub(super) fn insert(&mut self, number: u64, cursor: KyotoCursor<Reach>) {
+    pub(super) fn insert(&mut self, number: u64, cursor: KyotoCursor<LocalDatabase>) {
         self.remove(number);
         let used = Used { cursor, last_use: self.uses };
         self.bytes += used.len();
@@ -60,7 +60,7 @@ impl CursorTable {
     pub(super) fn with<T>(
         &mut self,
         number: u64,
-        run: impl FnOnce(&mut KyotoCursor<Reach>) -> T,
+        run: impl FnOnce(&mut KyotoCursor<LocalDatabase>) -> T,
     ) -> Option<T> {
         self.uses += 1;
         let used = self.by_number.get_mut(&number)?;

@@ -2,9 +2,10 @@
 
 use super::answers::{Answer, Ended, NO_PERMISSION, NO_RECORD, failure};
 use super::procedures::with_time;
-use super::reach::Reach;
-use super::scope::Scope;
+use super::scope::{Scope, local};
 use super::session::KyotoSession;
+use crate::execution::LocalDatabase;
+use crate::session::context::WorkerContext;
 use todana::Records;
 use todana::kyoto::{CursorEntry, KyotoCursor};
 use todana_core::Result as Outcome;
@@ -17,6 +18,7 @@ impl Scope {
     pub(super) fn cursor(
         &self,
         session: &mut KyotoSession,
+        context: &WorkerContext,
         procedure: Procedure,
         call: &Call<'_>,
         answer: &mut Answer<'_>,
@@ -32,8 +34,9 @@ impl Scope {
             return Err(NO_PERMISSION);
         }
         if !session.cursors.contains(number) {
-            let reach = self.reach(call.target()).map_err(|_| Failure::NoSuchCursor)?;
-            session.cursors.insert(number, KyotoCursor::new(reach.clone(), &reach.served().name));
+            let database = self.database(call.target()).map_err(|_| Failure::NoSuchCursor)?;
+            let local = local(context, database)?;
+            session.cursors.insert(number, KyotoCursor::new(local.clone(), &local.served().name));
         }
         let outcome = session.cursors.with(number, |cursor| self.at_cursor(cursor, procedure, call, answer));
         outcome.ok_or(Failure::NoSuchCursor)?
@@ -42,7 +45,7 @@ impl Scope {
     /// The cursor keeps its database, whatever a later call names.
     fn at_cursor(
         &self,
-        cursor: &mut KyotoCursor<Reach>,
+        cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
         call: &Call<'_>,
         answer: &mut Answer<'_>,
@@ -98,7 +101,12 @@ impl Scope {
         Ok(())
     }
 
-    fn set_value(&self, cursor: &mut KyotoCursor<Reach>, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
+    fn set_value(
+        &self,
+        cursor: &mut KyotoCursor<LocalDatabase>,
+        call: &Call<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Ended {
         let value = call.required(b"value")?;
         self.counters().set.add(1);
         let stored = cursor.replace(value, self.time(call), call.flag(b"step"));
@@ -113,7 +121,7 @@ impl Scope {
     /// `cur_get_key`, `cur_get_value` and `cur_get`.
     fn look(
         &self,
-        cursor: &mut KyotoCursor<Reach>,
+        cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
         call: &Call<'_>,
         answer: &mut Answer<'_>,

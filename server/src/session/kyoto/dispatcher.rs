@@ -7,7 +7,7 @@ use super::session::{KyotoSession, Wait, WaitingCall};
 use super::signals::Purpose;
 use super::work;
 use crate::databases::awaits::Changes;
-use crate::execution::Completion;
+use crate::execution::{AnyExecutor, Completion, Executor};
 use crate::handle::Stopping;
 use crate::session::background::JobRefused;
 use crate::session::context::WorkerContext;
@@ -52,7 +52,14 @@ struct Ahead {
 impl Ahead {
     /// Goes on; `next`: where the one stands whose turn comes next, which the one at hand comes before.
     #[inline]
-    fn look(&mut self, scope: &Scope, operation: BulkOperation, left: u32, data: &[u8], next: usize) {
+    fn look(
+        &mut self,
+        executor: &AnyExecutor,
+        operation: BulkOperation,
+        left: u32,
+        data: &[u8],
+        next: usize,
+    ) {
         self.count = self.count.saturating_sub(1);
         if self.at <= next {
             (self.at, self.count) = (next, 0);
@@ -60,9 +67,7 @@ impl Ahead {
         while self.count < BATCH.min(left as usize) {
             let rest = data.get(self.at..).unwrap_or_default();
             let Some((database, key, len)) = binary::peek_record(operation, rest) else { break };
-            if let Some(reach) = scope.reaches().get(usize::from(database)) {
-                reach.served().database.engine().prefetch(key);
-            }
+            executor.prefetch(usize::from(database), key);
             (self.at, self.count) = (self.at + len, self.count + 1);
         }
     }
@@ -107,14 +112,15 @@ impl KyotoWorker {
             match session.dialect.decode(limits, &data[*at..], scratch) {
                 Decoded::Request { consumed, request } => {
                     if let Request::Bulk(Bulk { operation, remaining: remaining @ 1.., .. }) = request {
-                        ahead.look(&self.scope, operation, remaining, data, *at + consumed);
+                        ahead.look(&turn.context.executor, operation, remaining, data, *at + consumed);
                     }
-                    let next = self.execute(session, &mut turn.context.waits, &request, turn.output);
-                    if session.waits_for().is_some() {
-                        // Decoded again, and executed, once its signal has come.
+                    let next = self.execute(session, turn.context, &request, turn.output);
+                    if session.keeps_request() {
+                        // Decoded again once its signal or its replies have come.
                         session.dialect = before;
                         return next;
                     }
+                    session.pending.abandon(turn.context);
                     *at += consumed;
                     if !matches!(next, Next::Continue) {
                         return next;
@@ -124,7 +130,7 @@ impl KyotoWorker {
                         *turn.budget -= 1;
                         continue;
                     }
-                    match self.records(session, data, at, &mut ahead, turn.output) {
+                    match self.records(session, turn, data, at, &mut ahead) {
                         (Next::Continue, is_done) => *turn.budget -= u32::from(is_done),
                         (next, _) => return next,
                     }
@@ -158,25 +164,32 @@ impl KyotoWorker {
     fn records(
         &self,
         session: &mut KyotoSession,
+        turn: &mut Turn<'_>,
         data: &[u8],
         at: &mut usize,
         ahead: &mut Ahead,
-        output: &mut Output,
     ) -> (Next, bool) {
-        while let Some((consumed, piece)) = session.dialect.decode_record(&self.limits, &data[*at..]) {
-            *at += consumed;
+        loop {
+            let before = session.dialect;
+            let Some((consumed, piece)) = session.dialect.decode_record(&self.limits, &data[*at..]) else {
+                return (Next::Continue, false);
+            };
             let is_last = piece.remaining == 0;
-            if is_last {
-                self.scope.counters().binary.add(1);
-            } else {
-                ahead.look(&self.scope, piece.operation, piece.remaining, data, *at);
+            if !is_last {
+                let executor = &turn.context.executor;
+                ahead.look(executor, piece.operation, piece.remaining, data, *at + consumed);
             }
-            let next = self.scope.bulk_piece(&mut session.bulk, &piece, output);
+            let next = self.scope.bulk_piece(session, turn.context, &piece, turn.output);
+            if session.keeps_request() {
+                session.dialect = before;
+                return (next, false);
+            }
+            *at += consumed;
+            self.scope.counters().binary.add(u64::from(is_last));
             if is_last || !matches!(next, Next::Continue) {
                 return (next, is_last);
             }
         }
-        (Next::Continue, false)
     }
 
     /// Finds out who has sent a request, whose head has come.
@@ -192,29 +205,33 @@ impl KyotoWorker {
     fn execute(
         &mut self,
         session: &mut KyotoSession,
-        waits: &mut Waits,
+        context: &mut WorkerContext,
         request: &Request<'_>,
         output: &mut Output,
     ) -> Next {
         match request {
             Request::Call(call) => {
-                let next = self.call(session, waits, call, output);
-                // It is decoded again if it waits for a signal.
-                self.scope.counters().calls.add(u64::from(session.waits_for().is_none()));
+                let next = self.call(session, context, call, output);
+                // It is decoded again if it waits.
+                self.scope.counters().calls.add(u64::from(!session.keeps_request()));
                 next
             }
             Request::Rest(rest) => {
-                self.scope.counters().resources.add(1);
-                self.scope.resource(rest, &self.banner, output);
+                match self.scope.resource(session, context, rest, &self.banner, output) {
+                    Completion::Pending(_) => return Next::Wait,
+                    Completion::Done => self.scope.counters().resources.add(1),
+                }
                 if rest.form.keeps_alive { Next::Continue } else { Next::Close }
             }
             Request::Bulk(piece) => {
-                self.scope.counters().binary.add(u64::from(piece.remaining == 0));
-                self.scope.bulk_piece(&mut session.bulk, piece, output)
+                let next = self.scope.bulk_piece(session, context, piece, output);
+                let is_done = piece.remaining == 0 && !session.keeps_request();
+                self.scope.counters().binary.add(u64::from(is_done));
+                next
             }
             Request::Script(script) => {
                 self.scope.counters().binary.add(1);
-                self.script(session, waits, script, output)
+                self.script(session, context, script, output)
             }
             Request::Replicate(hello) => {
                 session.follows = Some(*hello);
@@ -236,13 +253,13 @@ impl KyotoWorker {
     fn script(
         &mut self,
         session: &mut KyotoSession,
-        waits: &mut Waits,
+        context: &mut WorkerContext,
         script: &Script<'_>,
         output: &mut Output,
     ) -> Next {
         let form = AnswerForm::Binary { is_silent: script.is_silent };
-        let outcome = self.scope.binary_script(script);
-        match outcome.and_then(|work| self.submit(session, waits, work, form, true)) {
+        let outcome = self.scope.binary_script(context, script);
+        match outcome.and_then(|work| self.submit(session, &mut context.waits, work, form, true)) {
             Ok(_) => return Next::Wait,
             Err(_) if script.is_silent => {}
             Err(_) => binary::put_error(output),
@@ -276,7 +293,7 @@ impl KyotoWorker {
     fn call(
         &mut self,
         session: &mut KyotoSession,
-        waits: &mut Waits,
+        context: &mut WorkerContext,
         call: &Call<'_>,
         output: &mut Output,
     ) -> Next {
@@ -285,6 +302,8 @@ impl KyotoWorker {
         let signal = if call.has_signals() { call.signal() } else { None };
         match std::mem::take(&mut session.wait) {
             Wait::Signalled => {}
+            // It was executed before, and its signal came before that.
+            _ if session.pending.is_ready() => {}
             Wait::TimedOut => {
                 // Neither the procedure nor its signal happens.
                 answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
@@ -300,9 +319,9 @@ impl KyotoWorker {
                         answer_failure(&call.form, &self.banner, &Failure::InvalidParameters, output);
                         return goes_on;
                     }
-                    let ticket = waits.ticket();
+                    let ticket = context.waits.ticket();
                     let deadline = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
-                    waits.enter(ticket, Some(deadline));
+                    context.waits.enter(ticket, Some(deadline));
                     self.scope.shared.kyoto.signals.wait(Purpose::Signal, wait.name, ticket);
                     session.wait = Wait::For { name: wait.name.to_vec(), ticket };
                     return Next::Wait;
@@ -311,15 +330,13 @@ impl KyotoWorker {
         }
         if work::may_take_long(call.procedure) {
             let shared = &self.scope.shared;
-            done = Some(match self.scope.work(call) {
-                Ok(work) if work.is_brief(shared) => {
-                    work.perform(shared, &Arc::default(), false, &mut Vec::new())
-                }
+            done = Some(match self.scope.work(context, call) {
+                Ok(work) if work.is_brief() => work.perform(shared, &Arc::default(), false, &mut Vec::new()),
                 Ok(work) => {
                     let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);
                     let signal = signal.as_ref().map(own);
                     let form = AnswerForm::Call { form: call.form, banner: self.banner.clone(), signal };
-                    match self.submit(session, waits, work, form, call.form.keeps_alive) {
+                    match self.submit(session, &mut context.waits, work, form, call.form.keeps_alive) {
                         Ok(_) => return Next::Wait,
                         Err(failure) => Err(failure),
                     }
@@ -332,7 +349,10 @@ impl KyotoWorker {
         let mut answer = Answer { form: call.form, banner, signal, signals, output };
         match done {
             Some(done) => work::tell(done, pairs, &mut answer),
-            None => scope.procedure(session, call, pairs, &mut answer),
+            None => match scope.procedure(session, context, call, pairs, &mut answer) {
+                Completion::Done => {}
+                Completion::Pending(_) => return Next::Wait,
+            },
         }
         goes_on
     }
@@ -357,7 +377,8 @@ impl Session for KyotoSession {
             Next::Close
         } else {
             worker.banner.set_time(worker.scope.now());
-            worker.limits.unfinished_len_max = turn.room;
+            // A request with pending replies was complete before, whatever the room is now.
+            worker.limits.unfinished_len_max = if self.pending.is_ready() { usize::MAX } else { turn.room };
             worker.scope.answer_max = turn.room.min(ANSWER_MAX);
             let mut scratch = std::mem::take(&mut worker.scratch);
             let hosts = std::mem::take(&mut worker.hosts);
@@ -373,6 +394,9 @@ impl Session for KyotoSession {
     }
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        if self.pending.is_complete_with(wake, &mut context.waits) {
+            return true;
+        }
         let Some(waiting) = self.ticket() else {
             // A password has been checked, perhaps.
             let ticket = self.basic.ticket().filter(|&ticket| wake == Wake::Ready(ticket));
@@ -403,11 +427,15 @@ impl Session for KyotoSession {
     }
 
     fn is_waiting(&self) -> bool {
-        self.ticket().is_some() || self.basic.is_waiting()
+        self.pending.is_waiting() || self.ticket().is_some() || self.basic.is_waiting()
+    }
+
+    fn ends_with_reset(&self) -> bool {
+        self.pending.is_waiting()
     }
 
     fn has_work(&self) -> bool {
-        matches!(self.wait, Wait::JobDone(_))
+        self.pending.is_some() || matches!(self.wait, Wait::JobDone(_))
     }
 
     fn ends_with_peer(&self) -> bool {
@@ -441,6 +469,7 @@ impl Session for KyotoSession {
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
+        self.pending.abandon(context);
         if let Some((name, ticket)) = self.waits_for() {
             context.shared.kyoto.signals.forget(Purpose::Signal, name, ticket);
         }

@@ -1,7 +1,6 @@
 //! Kyoto Tycoon's protocols, executed.
 //!
 //! ```text
-//! reach       a database, as one worker gets at it
 //! session     what a connection keeps: cursors, a bulk request under way, what it waits for
 //! dispatcher  decodes requests and gives each to its procedure
 //! scope       what the requests of a worker get at
@@ -17,6 +16,7 @@
 //! background_call  ... as background jobs
 //! signals     connections that wait for a name
 //! resources   REST
+//! bulk_calls  bulk calls of HTTP
 //! bulk        the binary protocol's bulk requests, record by record
 //! scripts     procedures in Lua, which the crate `script` runs
 //! state       what all workers share
@@ -34,6 +34,7 @@ mod answer_memory;
 mod answers;
 mod background_call;
 mod bulk;
+mod bulk_calls;
 mod command;
 mod counters;
 mod cursor_table;
@@ -44,7 +45,6 @@ mod plugin;
 mod plugin_flags;
 mod procedures;
 mod queues;
-mod reach;
 mod replication;
 mod report;
 mod resources;

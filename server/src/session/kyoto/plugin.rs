@@ -1,11 +1,11 @@
 //! memcached's clients, served as Kyoto Tycoon's plug-in does: on the first database, with flags behind the value or none.
 
 use super::dispatcher::KyotoWorker;
-use super::plugin_flags::parts;
+use super::plugin_flags::{FLAGS_LEN, parts};
 use super::queues::PluginSession;
-use super::reach::Reach;
 use super::report::facts;
-use super::scope::{Scope, records};
+use super::scope::Scope;
+use crate::execution::Completion;
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
 use crate::options::CompatiblePort;
 use crate::session::context::WorkerContext;
@@ -13,12 +13,13 @@ use crate::session::wake::Wake;
 use crate::session::{Next, Retained, Session, Step, Turn};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::atomic::Ordering;
-use todana::Records;
-use todana::kyoto::{KyotoRecords, NEVER};
-use todana_core::{Action, Attributes, Record, Result as Outcome, Visitor};
+use todana::kyoto::{NEVER, ttl_of};
+use todana_core::{Delete, Get, Modification, Modify, Operation, Reply, Store, StoreMode, Ttl};
 use todana_protocol::Sink;
-use todana_protocol::kyoto::Target;
-use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, number, put_plugin_value};
+use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, put_plugin_value};
+
+/// The number of the database that the plug-in serves.
+pub(super) const DATABASE: usize = 0;
 
 /// Up to so many seconds a time counts from now, as in the original: memcached's own border is at thirty days.
 const RELATIVE_MAX: i64 = 1 << 24;
@@ -65,16 +66,19 @@ impl PluginSession {
                     if request == PluginRequest::Quit {
                         return Next::Close;
                     }
-                    let waits = &mut turn.context.waits;
-                    match scope.queue_request(self, waits, port, &request, turn.room, turn.output) {
-                        Some(Next::Continue) => {}
-                        Some(Next::Wait) => {
-                            // Looked for again when it is woken.
+                    let next = scope
+                        .queue_request(self, turn.context, port, &request, turn.room, turn.output)
+                        .unwrap_or_else(|| {
+                            scope.request_or_message(self, turn.context, port, &request, turn.output)
+                        });
+                    match next {
+                        Next::Continue => {}
+                        Next::Wait => {
+                            // Decoded again once a message or its reply has come.
                             self.dialect = before;
                             return Next::Wait;
                         }
-                        Some(next) => return next,
-                        None => scope.request_or_message(port, &request, turn.output),
+                        next => return next,
                     }
                     *at += consumed;
                     // The keys of one line are one request.
@@ -97,6 +101,9 @@ impl Session for PluginSession {
     }
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        if self.pending.is_complete_with(wake, &mut context.waits) {
+            return true;
+        }
         let Some(waiting) = self.parked() else { return false };
         match wake {
             Wake::Ready(ticket) | Wake::TimedOut(ticket) if ticket != waiting => return false,
@@ -107,10 +114,14 @@ impl Session for PluginSession {
     }
 
     fn is_waiting(&self) -> bool {
-        self.parked().is_some()
+        self.pending.is_waiting() || self.parked().is_some()
     }
 
-    fn waits_for_message(&self) -> bool {
+    fn has_work(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    fn ends_with_reset(&self) -> bool {
         self.is_waiting()
     }
 
@@ -119,120 +130,138 @@ impl Session for PluginSession {
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
+        self.pending.abandon(context);
         self.give_back(context);
     }
 }
 
 impl Scope {
-    /// Executes a request; where there are queues, what is set is a message.
-    fn request_or_message(&self, port: CompatiblePort, request: &PluginRequest<'_>, output: &mut Output) {
-        match *request {
-            PluginRequest::Store {
-                mode: mode @ PluginMode::Set,
-                key: name,
-                flags,
-                exptime,
-                value,
-                is_silent,
-            } if port.queue_wait.is_some() => {
-                let key = &*self.shared.kyoto.message_keys.next(name);
-                let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
-                self.plugin_request(port, &stored, output);
-                self.message_put(name, key);
-            }
-            _ => self.plugin_request(port, request, output),
+    /// Executes a request; where there are queues, a value that is set is a message.
+    fn request_or_message(
+        &self,
+        session: &mut PluginSession,
+        context: &mut WorkerContext,
+        port: CompatiblePort,
+        request: &PluginRequest<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let PluginRequest::Store { mode: PluginMode::Set, key: name, flags, exptime, value, is_silent } =
+            *request
+        else {
+            return self.plugin_request(session, context, port, request, output);
+        };
+        if port.queue_wait.is_none() {
+            return self.plugin_request(session, context, port, request, output);
         }
+        // The message keeps its key while the reply is pending.
+        let key = session.message_key.take().unwrap_or_else(|| self.shared.kyoto.message_keys.next(name));
+        let mode = PluginMode::Set;
+        let stored = PluginRequest::Store { mode, key: &key, flags, exptime, value, is_silent };
+        let next = self.plugin_request(session, context, port, &stored, output);
+        if matches!(next, Next::Wait) {
+            session.message_key = Some(key);
+        } else {
+            self.message_put(name, &key);
+        }
+        next
     }
 
-    fn plugin_request(&self, port: CompatiblePort, request: &PluginRequest<'_>, output: &mut Output) {
-        let counters = &self.shared.observation.workers[self.worker].plugin;
-        let Ok(reach) = self.reach(Target::Index(0)) else { return };
-        let records = records(reach);
-        let (is_silent, is_change) = match *request {
+    fn plugin_request(
+        &self,
+        session: &mut PluginSession,
+        context: &mut WorkerContext,
+        port: CompatiblePort,
+        request: &PluginRequest<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let is_silent = match *request {
             PluginRequest::Store { is_silent, .. }
             | PluginRequest::Delete { is_silent, .. }
             | PluginRequest::Arithmetic { is_silent, .. }
-            | PluginRequest::Flush { is_silent } => (is_silent, true),
-            _ => (false, false),
+            | PluginRequest::Flush { is_silent } => is_silent,
+            _ => false,
         };
-        let mut answer = |text: &str| {
-            if !is_silent {
-                output.put(text.as_bytes());
-                output.put(b"\r\n");
+        let mut with_flags = Vec::new();
+        let Some(operation) = self.plugin_operation(port, request, &mut with_flags) else {
+            match *request {
+                PluginRequest::GetsEnd => put_line("END", output),
+                PluginRequest::Stats => self.plugin_stats(output),
+                PluginRequest::Version => put_line(&version(), output),
+                PluginRequest::TooFew => put_line("CLIENT_ERROR invalid parameters", output),
+                _ => put_line("ERROR", output),
             }
+            return Next::Continue;
         };
-        if is_change && (port.is_read_only || self.is_read_only() || reach.is_read_only()) {
-            return answer("SERVER_ERROR server is read-only");
+        if !matches!(operation, Operation::Get(_)) && (port.is_read_only || self.is_reader(DATABASE)) {
+            if !is_silent {
+                put_line("SERVER_ERROR server is read-only", output);
+            }
+            return Next::Continue;
         }
-        match *request {
-            PluginRequest::Store { mode, key, flags, exptime, value, .. } => {
-                counters.cmd_set.add(1);
-                let time = self.plugin_time(exptime);
-                let mut with_flags = Vec::new();
-                let value = if port.keeps_flags {
-                    with_flags.reserve_exact(value.len() + 4);
+        let completion = session.pending.execute(context, DATABASE, &operation, &mut |reply| {
+            self.count_plugin(request, &reply);
+            if !is_silent {
+                answer(port, request, &reply, output);
+            }
+        });
+        if completion == Completion::Done { Next::Continue } else { Next::Wait }
+    }
+
+    /// Returns the operation of a request about records.
+    fn plugin_operation<'r>(
+        &self,
+        port: CompatiblePort,
+        request: &PluginRequest<'r>,
+        with_flags: &'r mut Vec<u8>,
+    ) -> Option<Operation<'r>> {
+        Some(match *request {
+            PluginRequest::Store { mode, key, flags, exptime, mut value, .. } => {
+                if port.keeps_flags {
+                    with_flags.reserve_exact(value.len() + FLAGS_LEN);
                     with_flags.extend_from_slice(value);
                     with_flags.extend_from_slice(&flags.to_be_bytes());
-                    &with_flags
-                } else {
-                    value
+                    value = with_flags;
+                }
+                let mode = match mode {
+                    PluginMode::Set => StoreMode::Set,
+                    PluginMode::Add => StoreMode::Add,
+                    PluginMode::Replace => StoreMode::Replace,
                 };
-                let stored = match mode {
-                    PluginMode::Set => records.set(key, value, time).map(|()| true),
-                    PluginMode::Add => records.add(key, value, time),
-                    PluginMode::Replace => records.replace(key, value, time),
-                };
-                count(&counters.set_hits, &counters.set_misses, matches!(stored, Ok(true)));
-                answer(match stored {
-                    Ok(true) => "STORED",
-                    Ok(false) => "NOT_STORED",
-                    Err(_) => "SERVER_ERROR the record was not stored",
-                });
+                let ttl = ttl_of(self.plugin_time(exptime), self.is_persistent(DATABASE));
+                Operation::Store(Store { key, value, ttl, mode, ..Store::default() })
             }
-            PluginRequest::Get(key) => {
-                counters.cmd_get.add(1);
-                let found = records.view(key, &mut |stored, _| {
-                    let (value, flags) = parts(port, stored);
-                    put_plugin_value(key, flags, value, output);
-                });
-                count(&counters.get_hits, &counters.get_misses, matches!(found, Ok(true)));
-            }
-            PluginRequest::GetsEnd => answer("END"),
-            PluginRequest::Delete { key, .. } => {
-                counters.cmd_delete.add(1);
-                let removed = records.remove(key);
-                count(&counters.delete_hits, &counters.delete_misses, matches!(removed, Ok(true)));
-                answer(match removed {
-                    Ok(true) => "DELETED",
-                    Ok(false) => "NOT_FOUND",
-                    Err(_) => "SERVER_ERROR the record was not removed",
-                });
-            }
+            PluginRequest::Get(key) => Operation::Get(Get { key, ..Get::default() }),
+            PluginRequest::Delete { key, .. } => Operation::Delete(Delete { key, ..Delete::default() }),
             PluginRequest::Arithmetic { key, amount, is_decrement, .. } => {
-                let summed =
-                    sum(&records, key, if is_decrement { amount.wrapping_neg() } else { amount }, port);
-                let is_hit = matches!(summed, Ok(Some(_)));
-                if is_decrement {
-                    count(&counters.decr_hits, &counters.decr_misses, is_hit);
-                } else {
-                    count(&counters.incr_hits, &counters.incr_misses, is_hit);
-                }
-                match summed {
-                    Ok(Some(sum)) => answer(&sum.to_string()),
-                    Ok(None) => answer("NOT_FOUND"),
-                    Err(_) => answer("SERVER_ERROR the record was not stored"),
-                }
+                let delta = if is_decrement { amount.wrapping_neg() } else { amount };
+                let suffix_len = if port.keeps_flags { FLAGS_LEN } else { 0 };
+                let change = Modification::AddDecimal { delta, suffix_len };
+                Operation::Modify(Modify { key, ttl: None, change })
             }
-            PluginRequest::Flush { .. } => {
-                counters.cmd_flush.add(1);
-                let cleared = reach.clear();
-                answer(if cleared.is_ok() { "OK" } else { "SERVER_ERROR the records were not removed" });
+            PluginRequest::Flush { .. } => Operation::Flush { at: Ttl::Never },
+            _ => return None,
+        })
+    }
+
+    fn count_plugin(&self, request: &PluginRequest<'_>, reply: &Reply<'_>) {
+        let counters = &self.shared.observation.workers[self.worker].plugin;
+        let is_hit = matches!(reply, Reply::Stored(_) | Reply::Hit(_) | Reply::Deleted | Reply::Integer(_));
+        let (total, hits, misses) = match *request {
+            PluginRequest::Store { .. } => {
+                (Some(&counters.cmd_set), &counters.set_hits, &counters.set_misses)
             }
-            PluginRequest::Stats => self.plugin_stats(reach, output),
-            PluginRequest::Version => answer(&version()),
-            PluginRequest::TooFew => answer("CLIENT_ERROR invalid parameters"),
-            PluginRequest::Unknown | PluginRequest::Quit => answer("ERROR"),
-        }
+            PluginRequest::Get(_) => (Some(&counters.cmd_get), &counters.get_hits, &counters.get_misses),
+            PluginRequest::Delete { .. } => {
+                (Some(&counters.cmd_delete), &counters.delete_hits, &counters.delete_misses)
+            }
+            PluginRequest::Arithmetic { is_decrement: true, .. } => {
+                (None, &counters.decr_hits, &counters.decr_misses)
+            }
+            PluginRequest::Arithmetic { .. } => (None, &counters.incr_hits, &counters.incr_misses),
+            _ => return counters.cmd_flush.add(1),
+        };
+        total.into_iter().for_each(|total| total.add(1));
+        if is_hit { hits.add(1) } else { misses.add(1) }
     }
 
     fn plugin_time(&self, exptime: i64) -> u64 {
@@ -243,12 +272,12 @@ impl Scope {
         }
     }
 
-    fn plugin_stats(&self, reach: &Reach, output: &mut Output) {
+    fn plugin_stats(&self, output: &mut Output) {
         let shared = &*self.shared;
         let mut put = |name: &str, value: &str| {
             output.put(format!("STAT {name} {value}\r\n").as_bytes());
         };
-        let of_database = facts(reach);
+        let of_database = facts(&shared.databases[DATABASE]);
         put("pid", &std::process::id().to_string());
         put("uptime", &shared.observation.started.elapsed().as_secs().to_string());
         put("time", &self.now().to_string());
@@ -272,39 +301,29 @@ fn version() -> String {
     format!("VERSION KyotoTycoon/{}", super::VERSION)
 }
 
-fn count(hits: &WorkerCounter, misses: &WorkerCounter, is_hit: bool) {
-    if is_hit { hits.add(1) } else { misses.add(1) }
+fn put_line(text: &str, output: &mut Output) {
+    output.put(text.as_bytes());
+    output.put(b"\r\n");
 }
 
-/// Adds to a number in decimal text, which does not go below 0; its time and its flags stay. `None`: there is no record.
-fn sum<R: Records>(
-    records: &KyotoRecords<R>,
-    key: &[u8],
-    amount: i64,
-    port: CompatiblePort,
-) -> Outcome<Option<i64>> {
-    struct Sum {
-        amount: i64,
-        port: CompatiblePort,
-        sum: Option<i64>,
-        new: Vec<u8>,
-    }
-    impl Visitor for Sum {
-        fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-            let Some(old) = old else {
-                self.sum = None;
-                return Action::Keep;
-            };
-            let (value, _) = parts(self.port, old.value);
-            let sum = number(value).wrapping_add(self.amount).max(0);
-            self.sum = Some(sum);
-            self.new = sum.to_string().into_bytes();
-            self.new.extend_from_slice(&old.value[value.len()..]);
-            let attributes = Attributes { version: 0, access: None, ..old.attributes };
-            Action::Put(Record::new(&self.new, attributes))
+/// Writes the answer to a request about records.
+fn answer(port: CompatiblePort, request: &PluginRequest<'_>, reply: &Reply<'_>, output: &mut Output) {
+    let text = match (reply, request) {
+        (Reply::Hit(hit), PluginRequest::Get(key)) => {
+            let (value, flags) = parts(port, hit.record.value);
+            return put_plugin_value(key, flags, value, output);
         }
-    }
-    let mut visitor = Sum { amount, port, sum: None, new: Vec::new() };
-    records.records().visit(key, &mut visitor)?;
-    Ok(visitor.sum)
+        // A record that is missing or cannot be read is left out.
+        (_, PluginRequest::Get(_)) => return,
+        (Reply::Integer(sum), _) => return put_line(itoa::Buffer::new().format(*sum), output),
+        (Reply::Stored(_), _) => "STORED",
+        (Reply::NotStored, _) => "NOT_STORED",
+        (Reply::Deleted, _) => "DELETED",
+        (Reply::NotFound, _) => "NOT_FOUND",
+        (Reply::Done, _) => "OK",
+        (_, PluginRequest::Delete { .. }) => "SERVER_ERROR the record was not removed",
+        (_, PluginRequest::Flush { .. }) => "SERVER_ERROR the records were not removed",
+        _ => "SERVER_ERROR the record was not stored",
+    };
+    put_line(text, output);
 }

@@ -2,6 +2,9 @@
 
 use crate::options::CompatiblePort;
 
+/// The length of the flags.
+pub(super) const FLAGS_LEN: usize = 4;
+
 /// Returns a stored value and its flags.
 pub(super) fn parts(port: CompatiblePort, stored: &[u8]) -> (&[u8], u32) {
     match stored.split_last_chunk() {

@@ -12,25 +12,25 @@
 //! each second, as in the original, so that also a message that has come in another way is found.
 //! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
 
+use super::plugin::DATABASE;
 use super::plugin_flags::parts;
-use super::reach::Reach;
-use super::scope::{Scope, records};
+use super::scope::{Scope, local};
 use super::signals::Purpose;
+use crate::execution::LocalDatabase;
 use crate::handle::Stopping;
 use crate::options::CompatiblePort;
 use crate::session::Next;
 use crate::session::context::WorkerContext;
-use crate::session::wake::{Ticket, Waits};
+use crate::session::pending::PendingReplies;
+use crate::session::wake::Ticket;
 use crate::transport::output::Output;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use todana::kyoto::NEVER;
 use todana::{Records, ScanDirection};
 use todana_core::Result as Outcome;
 use todana_protocol::Sink;
-use todana_protocol::kyoto::Target;
 use todana_protocol::memcached::plugin::{PluginDialect, PluginRequest, put_plugin_value};
 
 /// How long somebody waits before looking again without having been called.
@@ -51,6 +51,10 @@ pub(crate) struct PluginSession {
     pub(super) dialect: PluginDialect,
     /// Once it has asked for a message.
     consumer: Option<Box<Consumer>>,
+    /// The reply that has to come before anything else is done ...
+    pub(super) pending: PendingReplies,
+    /// ... and the key of the message that it is about.
+    pub(super) message_key: Option<Vec<u8>>,
 }
 
 #[derive(Default)]
@@ -236,7 +240,7 @@ impl Scope {
     pub(super) fn queue_request(
         &self,
         session: &mut PluginSession,
-        waits: &mut Waits,
+        context: &mut WorkerContext,
         port: CompatiblePort,
         request: &PluginRequest<'_>,
         room: usize,
@@ -253,16 +257,16 @@ impl Scope {
                     counters.cmd_get.add(1);
                 }
                 let room = room.saturating_sub(consumer.taken_len);
-                let found = match scope.take_message(name, room) {
+                let found = match scope.take_message(context, name, room) {
                     Found::Nothing if scope.may_wait(until) => {
                         if consumer.wait.is_some() {
                             Found::Nothing
                         } else {
-                            let ticket = waits.ticket();
+                            let ticket = context.waits.ticket();
                             scope.shared.kyoto.signals.wait(Purpose::Message, name, ticket);
                             consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
                             // One may have come just before.
-                            scope.take_message(name, room)
+                            scope.take_message(context, name, room)
                         }
                     }
                     Found::Nothing => {
@@ -278,7 +282,7 @@ impl Scope {
                             consumer.wait.as_mut().expect("it was there before, or has just been put there");
                         wait.is_parked = true;
                         let ticket = wait.ticket;
-                        waits.enter(ticket, Some(until.min(Instant::now() + LOOK)));
+                        context.waits.enter(ticket, Some(until.min(Instant::now() + LOOK)));
                         return Some(Next::Wait);
                     }
                     Found::Message { key, value } => {
@@ -330,8 +334,9 @@ impl PluginSession {
         let scope = Scope::new(context);
         scope.end_waiting(&mut consumer);
         for (key, Taken { name_len, value }) in consumer.taken {
-            let Some(reach) = scope.queues() else { return };
-            if let Err(error) = records(reach).set(&key, &value, NEVER) {
+            // Queues are local by nature: their first record is looked for in the order of the keys.
+            let Ok(queues) = local(context, DATABASE) else { return };
+            if let Err(error) = Records::set(queues, &key, &value) {
                 tracing::error!("a message that was not acknowledged is lost: {error}");
             }
             scope.message_put(&key[..name_len], &key);
@@ -365,11 +370,6 @@ impl Consumer {
 }
 
 impl Scope {
-    /// The database of the queues.
-    fn queues(&self) -> Option<&Reach> {
-        self.reach(Target::Index(0)).ok()
-    }
-
     /// A message is there.
     pub(super) fn message_put(&self, name: &[u8], key: &[u8]) {
         self.shared.kyoto.queue_heads.lower(name, key);
@@ -397,21 +397,21 @@ impl Scope {
     }
 
     /// Takes the first message of a queue out of the database.
-    fn take_message(&self, name: &[u8], room: usize) -> Found {
-        let Some(reach) = self.queues() else { return Found::Nothing };
-        take(&self.shared.kyoto.queue_heads, reach, name, room).unwrap_or_else(|error| {
+    fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> Found {
+        let Ok(queues) = local(context, DATABASE) else { return Found::Nothing };
+        take(&self.shared.kyoto.queue_heads, queues, name, room).unwrap_or_else(|error| {
             tracing::warn!("a queue cannot be read: {error}");
             Found::Nothing
         })
     }
 }
 
-fn take(heads: &Heads, reach: &Reach, name: &[u8], room: usize) -> Outcome<Found> {
+fn take(heads: &Heads, queues: &LocalDatabase, name: &[u8], room: usize) -> Outcome<Found> {
     let prefix = prefix(name);
     let (mut from, version) = heads.start(name, Instant::now());
     loop {
         let mut first = None;
-        reach.walk(ScanDirection::Up, Bound::Included(&from), &mut |key, record| {
+        queues.walk(ScanDirection::Up, Bound::Included(&from), &mut |key, record| {
             if key.starts_with(&prefix) {
                 first = Some((key.to_vec(), record.value.len()));
             }
@@ -425,12 +425,7 @@ fn take(heads: &Heads, reach: &Reach, name: &[u8], room: usize) -> Outcome<Found
         if MESSAGE_LEN + key.len() + value_len > room {
             return Ok(Found::NoRoom);
         }
-        let mut value = Vec::new();
-        let is_taken = records(reach).seize(&key, &mut |found, _| {
-            value.clear();
-            value.extend_from_slice(found);
-        })?;
-        if is_taken {
+        if let Some(value) = queues.seize(&key)? {
             heads.advance(name, version, &key);
             return Ok(Found::Message { key, value });
         }

@@ -1,7 +1,6 @@
 //! What the server and its databases tell of themselves, by the names that monitoring agents read.
 
 use super::answers::{Answer, Ended};
-use super::reach::Reach;
 use super::scope::Scope;
 use crate::databases::Served;
 use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
@@ -15,11 +14,11 @@ impl Scope {
         pairs.clear();
         let shared = &*self.shared;
         let (mut records, mut bytes) = (0, 0);
-        for reach in self.reaches() {
-            let (count, size) = extent(reach);
+        for (number, served) in shared.databases.iter().enumerate() {
+            let (count, size) = extent(served);
             (records, bytes) = (records + count, bytes + size);
-            let text = format!("count={count} size={size} path={}", path(reach.served()));
-            pairs.push(format!("db_{}", reach.number()).as_bytes(), text.as_bytes());
+            let text = format!("count={count} size={size} path={}", path(served));
+            pairs.push(format!("db_{number}").as_bytes(), text.as_bytes());
         }
         pairs.push_number(b"db_total_count", records);
         pairs.push_number(b"db_total_size", bytes);
@@ -39,10 +38,10 @@ impl Scope {
         pairs: &mut kyoto::Output,
         answer: &mut Answer<'_>,
     ) -> Ended {
-        let reach = self.reach(call.target())?;
+        let database = self.database(call.target())?;
         self.counters().misc.add(1);
         pairs.clear();
-        for (name, fact) in facts(reach) {
+        for (name, fact) in facts(&self.shared.databases[database]) {
             pairs.push(name.as_bytes(), fact.as_bytes());
         }
         answer.done_with(pairs);
@@ -51,15 +50,15 @@ impl Scope {
 }
 
 /// What is told of a database: records and bytes come first.
-pub(super) fn facts(reach: &Reach) -> [(&'static str, String); 8] {
-    let (count, size) = extent(reach);
-    let name = &reach.served().name;
+pub(super) fn facts(served: &Served) -> [(&'static str, String); 8] {
+    let (count, size) = extent(served);
+    let name = &served.name;
     let capacity = |limit: Option<u64>| limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string());
     [
         ("count", count.to_string()),
         ("size", size.to_string()),
-        ("path", path(reach.served())),
-        ("type", kind(reach).to_string()),
+        ("path", path(served)),
+        ("type", kind(served).to_string()),
         ("realtype", kind_by_engine(name.kind).to_string()),
         ("ktopts", if name.tuning.persistent { "2" } else { "0" }.to_owned()),
         ("ktcapcnt", capacity(name.tuning.records_max)),
@@ -68,8 +67,7 @@ pub(super) fn facts(reach: &Reach) -> [(&'static str, String); 8] {
 }
 
 /// Records and bytes.
-fn extent(reach: &Reach) -> (u64, u64) {
-    let served = reach.served();
+fn extent(served: &Served) -> (u64, u64) {
     let status = served.database.status();
     let bytes = match served.disk_bytes() {
         0 => status.committed_bytes,
@@ -88,8 +86,8 @@ pub(super) fn path(served: &Served) -> String {
 }
 
 /// The original's number for what a name asks for.
-fn kind(reach: &Reach) -> u8 {
-    let name = &reach.served().name;
+fn kind(served: &Served) -> u8 {
+    let name = &served.name;
     let base = name.asked();
     match base {
         "-" => 16,

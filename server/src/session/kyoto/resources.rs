@@ -1,74 +1,88 @@
 //! REST.
 
-use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, failure};
-use super::scope::{Scope, records};
+use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
+use super::scope::Scope;
+use super::session::KyotoSession;
+use crate::execution::Completion;
+use crate::session::context::WorkerContext;
 use crate::transport::output::Output;
+use todana::kyoto::{time_of, ttl_of};
+use todana_core::{Delete, Get, Operation, Reply, Store, StoreMode};
 use todana_protocol::kyoto::{Banner, Failure, Rest, RestAction, RestAnswer, RestMode, answer_rest, expiry};
 
 impl Scope {
     /// Reads, stores or removes a resource, and answers.
-    pub(super) fn resource(&self, rest: &Rest<'_>, banner: &Banner, output: &mut Output) {
-        if let Err(failure) = self.try_resource(rest, banner, output) {
+    pub(super) fn resource(
+        &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
+        rest: &Rest<'_>,
+        banner: &Banner,
+        output: &mut Output,
+    ) -> Completion {
+        self.try_resource(session, context, rest, banner, output).unwrap_or_else(|failure| {
             answer_rest(rest, banner, &RestAnswer::Failed(failure), output);
-        }
+            Completion::Done
+        })
     }
 
     fn try_resource(
         &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
         rest: &Rest<'_>,
         banner: &Banner,
         output: &mut Output,
-    ) -> Result<(), Failure<'static>> {
-        let mut tell = |answer: &RestAnswer<'_>| answer_rest(rest, banner, answer, output);
+    ) -> Result<Completion, Failure<'static>> {
         if rest.action == RestAction::Unknown {
-            tell(&RestAnswer::Unknown);
-            return Ok(());
+            answer_rest(rest, banner, &RestAnswer::Unknown, output);
+            return Ok(Completion::Done);
         }
-        let reach = self.reach(rest.target)?;
-        let records = records(reach);
-        if (self.is_read_only() || reach.is_read_only()) && rest.action != RestAction::Get {
+        let database = self.database(rest.target)?;
+        if rest.action != RestAction::Get && self.is_reader(database) {
             return Err(NO_PERMISSION);
         }
-        let counters = self.counters();
-        match rest.action {
-            RestAction::Get => {
-                counters.get.add(1);
-                let found = records.view(rest.key, &mut |value, xt| tell(&RestAnswer::Found { value, xt }));
-                if !matches!(found, Ok(true)) {
-                    counters.get_misses.add(1);
-                }
-                if found.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
+        let is_persistent = self.is_persistent(database);
+        let (key, counters) = (rest.key, self.counters());
+        let (operation, otherwise, count, misses) = match rest.action {
+            RestAction::Get | RestAction::Unknown => {
+                let get = Operation::Get(Get { key, ..Get::default() });
+                (get, NO_RECORD, &counters.get, &counters.get_misses)
             }
             RestAction::Put { value, mode, xt } => {
-                counters.set.add(1);
-                let time = xt.unwrap_or(expiry::NEVER);
-                let (stored, otherwise) = match mode {
-                    RestMode::Set => (records.set(rest.key, value, time).map(|()| true), NO_RECORD),
-                    RestMode::Add => (records.add(rest.key, value, time), DUPLICATION),
-                    RestMode::Replace => (records.replace(rest.key, value, time), NO_RECORD),
+                let (mode, otherwise) = match mode {
+                    RestMode::Set => (StoreMode::Set, NO_RECORD),
+                    RestMode::Add => (StoreMode::Add, DUPLICATION),
+                    RestMode::Replace => (StoreMode::Replace, NO_RECORD),
                 };
-                if !matches!(stored, Ok(true)) {
-                    counters.set_misses.add(1);
-                }
-                if !stored.map_err(failure)? {
-                    return Err(otherwise);
-                }
-                tell(&RestAnswer::Stored { port: self.shared.listening.tcp_port });
-                Ok(())
+                let ttl = ttl_of(xt.unwrap_or(expiry::NEVER), is_persistent);
+                let store = Operation::Store(Store { key, value, ttl, mode, ..Store::default() });
+                (store, otherwise, &counters.set, &counters.set_misses)
             }
             RestAction::Delete => {
-                counters.remove.add(1);
-                let removed = records.remove(rest.key);
-                if !matches!(removed, Ok(true)) {
-                    counters.remove_misses.add(1);
-                }
-                if !removed.map_err(failure)? {
-                    return Err(NO_RECORD);
-                }
-                tell(&RestAnswer::Removed);
-                Ok(())
+                let delete = Operation::Delete(Delete { key, ..Delete::default() });
+                (delete, NO_RECORD, &counters.remove, &counters.remove_misses)
             }
-            RestAction::Unknown => Ok(()),
-        }
+        };
+        let mut ended = Ok(());
+        let completion = session.pending.execute(context, database, &operation, &mut |reply| {
+            count.add(1);
+            let answer = match reply {
+                Reply::Hit(hit) => {
+                    let xt = time_of(hit.record.attributes.expiry).filter(|_| !is_persistent);
+                    RestAnswer::Found { value: hit.record.value, xt }
+                }
+                Reply::Stored(_) => RestAnswer::Stored { port: self.shared.listening.tcp_port },
+                Reply::Deleted => RestAnswer::Removed,
+                other => {
+                    misses.add(1);
+                    let is_refused = matches!(other, Reply::Refused(_));
+                    ended = Err(if is_refused { refused(&other) } else { otherwise });
+                    return;
+                }
+            };
+            answer_rest(rest, banner, &answer, output);
+        });
+        ended.map(|()| completion)
     }
 }

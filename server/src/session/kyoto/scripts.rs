@@ -1,14 +1,13 @@
 //! Procedures of the script: the program, and the machines that run it, in threads of their own (background jobs).
 
-use super::reach::Reach;
-use crate::databases::Served;
-use crate::databases::awaits::{Changes, WorkerDatabase};
+use crate::databases::awaits::Changes;
+use crate::execution::LocalDatabase;
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana::{Database, Name, Transaction, TransactionHolder, WorkerCounters};
+use todana::{Database, Name, Transaction, TransactionHolder};
 use todana_core::{Error, ErrorKind, Result as Outcome};
 use todana_protocol::kyoto::{Failure, Status};
 use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
@@ -55,7 +54,7 @@ struct Machine {
     reading: u64,
     /// `None` if that did not load.
     interpreter: Option<Interpreter>,
-    reaches: Vec<Reach>,
+    databases: Vec<LocalDatabase>,
 }
 
 /// Those that no call has.
@@ -66,19 +65,9 @@ struct Machines {
     is_closed: bool,
 }
 
-impl TransactionHolder for Reach {
+impl Source for LocalDatabase {
     fn database(&self) -> &Database {
-        &self.served().database
-    }
-
-    fn worker_counters(&self) -> &WorkerCounters {
-        Reach::worker_counters(self)
-    }
-}
-
-impl Source for Reach {
-    fn database(&self) -> &Database {
-        &self.served().database
+        TransactionHolder::database(self)
     }
 
     fn name(&self) -> &Name {
@@ -86,19 +75,19 @@ impl Source for Reach {
     }
 
     fn try_begin(&self) -> Outcome<Option<Transaction<'static>>> {
-        self.served().database.refuse_if_read_only()?;
+        TransactionHolder::database(self).refuse_if_read_only()?;
         Ok(Transaction::try_begin_held(Arc::new(self.clone())))
     }
 
     fn clear(&self) -> Outcome<()> {
-        if !self.flush_allowed() {
+        if !self.is_flush_allowed() {
             return Err(Error::new(ErrorKind::Invalid, "this server does not remove everything at once"));
         }
-        Reach::clear(self)
+        LocalDatabase::clear(self)
     }
 
     fn facts(&self) -> Vec<(&'static str, String)> {
-        super::report::facts(self).into()
+        super::report::facts(self.served()).into()
     }
 }
 
@@ -122,35 +111,32 @@ impl Scripts {
     /// A machine with the program as it was last read.
     fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, Failure<'static>> {
         let reading = self.readings.load(Ordering::Acquire);
-        let (number, reaches) = {
+        let (number, databases) = {
             let mut machines = self.machines.lock();
             match machines.idle.pop() {
                 Some(machine) if machine.reading == reading => return Ok(machine),
-                Some(machine) => (machine.number, machine.reaches),
+                Some(machine) => (machine.number, machine.databases),
                 None => {
                     machines.made += 1;
                     (machines.made - 1, Vec::new())
                 }
             }
         };
-        let reach = |(number, served): (usize, &Served)| {
-            Reach::new(shared, number, WorkerDatabase::new(&served.database))
-        };
-        let reaches = match reaches {
-            none if none.is_empty() => shared.databases.iter().enumerate().map(reach).collect(),
-            reaches => reaches,
+        let databases = match databases {
+            none if none.is_empty() => LocalDatabase::all(shared),
+            databases => databases,
         };
         let program = self.program.lock().clone().ok_or(Failure::SCRIPTING_DISABLED)?;
-        let databases = reaches.iter().map(|reach| Arc::new(reach.clone()) as Arc<dyn Source>).collect();
+        let sources = databases.iter().map(|local| Arc::new(local.clone()) as Arc<dyn Source>).collect();
         let options = Options {
             files: shared.options.protocols.kyoto.files.clone(),
             time_max: shared.options.protocols.kyoto.script_time_max,
             memory_max: shared.options.protocols.kyoto.script_memory_max,
             ..Options::default()
         };
-        let loaded = Interpreter::new(&program, databases, number, &options);
+        let loaded = Interpreter::new(&program, sources, number, &options);
         let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
-        Ok(Machine { number, reading, interpreter: loaded.ok(), reaches })
+        Ok(Machine { number, reading, interpreter: loaded.ok(), databases })
     }
 
     /// Calls a procedure: its output, or why there is none. `changes`: what has to be settled before either may be told.
@@ -172,8 +158,8 @@ impl Scripts {
             let input = input.iter().map(|(name, value)| (&name[..], &value[..]));
             interpreter.call_unless(name, input, called_off)
         });
-        let commits = machine.reaches.iter().enumerate();
-        changes.extend(commits.filter_map(|(number, reach)| Some((number, reach.take_commit()?))));
+        let databases = machine.databases.iter();
+        changes.extend(databases.filter_map(|local| Some((local.number(), local.take_commit()?))));
         let mut machines = self.machines.lock();
         if !machines.is_closed {
             machines.idle.push(machine);

@@ -4,6 +4,7 @@ use super::cursor_table::CursorTable;
 use crate::databases::awaits::Changes;
 use crate::session::background::BackgroundJob;
 use crate::session::login::Basic;
+use crate::session::pending::PendingReplies;
 use crate::session::wake::Ticket;
 use std::sync::Arc;
 use todana_protocol::kyoto::Dialect;
@@ -19,6 +20,8 @@ pub(crate) struct KyotoSession {
     /// Of the bulk request under way.
     pub(super) bulk: Progress,
     pub(super) wait: Wait,
+    /// The replies that have to come before anything else is done.
+    pub(super) pending: PendingReplies,
     /// What scripts have changed for it on other threads, to be settled before it is told more.
     pub(super) changes: Changes,
     /// It is a replica: its connection goes to a thread of its own.
@@ -74,6 +77,11 @@ impl KyotoSession {
             Wait::For { name, ticket } => Some((name, *ticket)),
             _ => None,
         }
+    }
+
+    /// Returns true if the request at hand is decoded again once it has been waited for.
+    pub(super) fn keeps_request(&self) -> bool {
+        self.pending.is_waiting() || self.waits_for().is_some()
     }
 
     /// Returns the ticket that it waits with.

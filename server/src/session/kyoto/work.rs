@@ -4,10 +4,12 @@ use super::answer_memory::{Collected, Lack};
 use super::answers::{Answer, NO_PERMISSION, failure};
 use super::command;
 use super::image::Image;
-use super::scope::Scope;
+use super::scope::{Scope, local};
 use super::scripts::Pairs;
 use crate::databases::Served;
 use crate::databases::awaits::Changes;
+use crate::execution::LocalDatabase;
+use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -64,7 +66,7 @@ pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
 
 /// A procedure that may take long, with what it is given.
 pub(super) struct Work {
-    database: usize,
+    local: LocalDatabase,
     task: Task,
 }
 
@@ -117,10 +119,10 @@ pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
 
 impl Scope {
     /// The work of a call that may take long.
-    pub(super) fn work(&self, call: &Call<'_>) -> Result<Work, Failure<'static>> {
+    pub(super) fn work(&self, context: &WorkerContext, call: &Call<'_>) -> Result<Work, Failure<'static>> {
         if call.procedure == Some(Procedure::UlogRemove) {
             let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
-            return Ok(Work { database: 0, task });
+            return Ok(Work { local: local(context, 0)?.clone(), task });
         }
         if call.procedure == Some(Procedure::PlayScript) {
             self.counters().script.add(1);
@@ -128,9 +130,9 @@ impl Scope {
             if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
                 return Err(Failure::InvalidParameters);
             }
-            return self.script(name, call.records());
+            return self.script(context, name, call.records());
         }
-        let reach = self.reach(call.target())?;
+        let database = self.database(call.target())?;
         let short = |text: &[u8]| match text.len() {
             0..=PATTERN_LEN_MAX => Ok(text.to_vec()),
             _ => Err(Failure::InvalidParameters),
@@ -162,17 +164,22 @@ impl Scope {
                 Task::Vacuum
             }
         };
-        Ok(Work { database: reach.number(), task })
+        Ok(Work { local: local(context, database)?.clone(), task })
     }
 
     /// The work of a script of the binary protocol.
-    pub(super) fn binary_script(&self, script: &Script<'_>) -> Result<Work, Failure<'static>> {
+    pub(super) fn binary_script(
+        &self,
+        context: &WorkerContext,
+        script: &Script<'_>,
+    ) -> Result<Work, Failure<'static>> {
         self.counters().script.add(1);
-        self.script(script.name, script.input.iter())
+        self.script(context, script.name, script.input.iter())
     }
 
     fn script<'i>(
         &self,
+        context: &WorkerContext,
         name: &[u8],
         input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
     ) -> Result<Work, Failure<'static>> {
@@ -181,7 +188,7 @@ impl Scope {
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
         let task = Task::Script { name: name.to_vec(), input };
-        Ok(Work { database: 0, task })
+        Ok(Work { local: local(context, 0)?.clone(), task })
     }
 }
 
@@ -243,8 +250,8 @@ impl Work {
     }
 
     /// Whether it is soon done, so that others need not notice.
-    pub(super) fn is_brief(&self, shared: &Shared) -> bool {
-        let served = &shared.databases[self.database];
+    pub(super) fn is_brief(&self) -> bool {
+        let served = self.local.served();
         let status = served.database.status();
         let is_small = is_small(served);
         let is_ordered = || served.database.engine().ordered().is_some();
@@ -270,7 +277,7 @@ impl Work {
         changes: &mut Changes,
     ) -> Result<Done, Failure<'static>> {
         let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
-        let served = &shared.databases[self.database];
+        let served = self.local.served();
         let keys = Keys { served, waits: may_wait.then_some(is_called_off) };
         match &self.task {
             Task::Prefix { prefix, limit } => self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit),
@@ -322,7 +329,7 @@ impl Work {
                 let (Some(directory), Some(_turn)) = (directory, shared.kyoto.commands.turn()) else {
                     return Err(Failure::POSTPROCESSING_FAILED);
                 };
-                let image = Image::write(shared, self.database, called_off).map_err(|error| {
+                let image = Image::write(shared, self.local.number(), called_off).map_err(|error| {
                     tracing::warn!("synchronize: there is no backup for the command: {error}");
                     Failure::POSTPROCESSING_FAILED
                 })?;

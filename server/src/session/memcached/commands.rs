@@ -8,6 +8,7 @@ use super::watcher::Watcher;
 use crate::databases::exports::NO_DATABASE;
 use crate::execution::{Completion, Executor};
 use crate::observation::logging::set_verbosity;
+use crate::observation::observers::RecordBefore;
 use crate::observation::statistics;
 use crate::session::context::WorkerContext;
 use crate::session::login::Outcome;
@@ -17,8 +18,8 @@ use crate::transport::output::Output;
 use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use todana::Database;
-use todana_core::{RefusalReason, Reply};
+use todana::{Database, TransactionHolder};
+use todana_core::{Operation, RefusalReason, Reply};
 use todana_protocol::memcached::{Authenticate, ClockShift, Command, Export, Exported, List, Streams};
 use todana_protocol::memcached::{Form, Head, Request, encode};
 
@@ -48,8 +49,41 @@ impl MemcachedSession {
             return self.execute_own(context, request, output);
         };
         let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
-        let completion = context.executor.execute(self.database, operation, reply);
-        debug_assert_eq!(completion, Completion::Done, "local databases never wait");
+        let completion = if context.shared.observation.observers.is_active() {
+            execute_observed(context, self.database, operation, reply)
+        } else {
+            context.executor.execute(self.database, operation, reply)
+        };
+        if let Completion::Pending(ticket) = completion {
+            self.pending.add(ticket, &mut context.waits);
+            return Next::Wait;
+        }
+        if request.form.closes() { Next::Close } else { Next::Continue }
+    }
+
+    /// Answers a request whose reply has come since it was executed.
+    pub(super) fn answer_pending(
+        &mut self,
+        context: &mut WorkerContext,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let Command::Operation(operation) = &request.command else { return Next::Close };
+        let at = output.end();
+        let WorkerContext { shared, executor, descriptor, .. } = context;
+        let observers = &shared.observation.observers;
+        let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
+        observers.observe(*descriptor, operation, RecordBefore::default(), reply, |reply| {
+            self.pending.take(executor, reply);
+            Completion::Done
+        });
+        if context.logs_requests && !request.form.is_silent() {
+            let is_binary = self.dialect.is_binary();
+            shared.observation.log_request(|entry| {
+                let reply = output.copied_from(at);
+                entry.answer(*descriptor, is_binary, request.form.is_last_of_line(), reply);
+            });
+        }
         if request.form.closes() { Next::Close } else { Next::Continue }
     }
 
@@ -261,6 +295,21 @@ impl MemcachedSession {
         answer(request, &Reply::Faulty(refusal), output);
         Next::Continue
     }
+}
+
+#[cold]
+fn execute_observed(
+    context: &mut WorkerContext,
+    database: usize,
+    operation: &Operation<'_>,
+    reply: &mut dyn FnMut(Reply<'_>),
+) -> Completion {
+    let WorkerContext { shared, executor, descriptor, .. } = context;
+    let observers = &shared.observation.observers;
+    let local = executor.databases().get(database).map(TransactionHolder::database);
+    let before = observers.report_request(local, *descriptor, operation);
+    observers
+        .observe(*descriptor, operation, before, reply, |reply| executor.execute(database, operation, reply))
 }
 
 fn watch(context: &mut WorkerContext, request: &Request<'_>, streams: Streams, output: &mut Output) -> Next {

@@ -6,8 +6,8 @@ use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
-use crate::transport::output::OUTPUT_MAX;
-use todana_core::Reply;
+use crate::transport::output::{OUTPUT_MAX, Output};
+use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::Export;
 use todana_protocol::memcached::{Form, encode};
 
@@ -22,6 +22,10 @@ pub(crate) struct ExportSession {
     /// The session that goes on after it.
     after: MemcachedSession,
     is_cancelled: bool,
+    /// A part of it has been written ...
+    has_begun: bool,
+    /// ... and this was so when the connection began to wait for the update log.
+    is_amid_reply: bool,
 }
 
 impl ExportSession {
@@ -37,12 +41,23 @@ impl ExportSession {
         let database = shared.databases.get(export.database as usize).map(|served| &served.database);
         let started = shared.persistence.exports.start(export, handle, database);
         let receiving = started.inspect_err(|_| context.waits.leave(ticket))?;
-        Ok(ExportSession { receiving, ticket, after: session.take(), is_cancelled: false })
+        Ok(ExportSession {
+            receiving,
+            ticket,
+            after: session.take(),
+            is_cancelled: false,
+            has_begun: false,
+            is_amid_reply: false,
+        })
     }
 }
 
 impl Session for ExportSession {
     type Worker = ();
+
+    fn begin_turn(&mut self) {
+        self.is_amid_reply = self.has_begun;
+    }
 
     fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, _input: &[u8]) -> Step {
         let step = |next| Step { consumed: 0, next };
@@ -53,7 +68,7 @@ impl Session for ExportSession {
         if self.receiving.is_cut_off() {
             return step(Next::Close);
         }
-        let at = turn.output.end();
+        let (at, before) = (turn.output.end(), turn.output.len());
         if self.receiving.take(turn.output, OUTPUT_MAX) {
             let context = &mut *turn.context;
             if context.logs_requests {
@@ -63,6 +78,7 @@ impl Session for ExportSession {
             context.waits.leave(self.ticket);
             return step(Next::Become(Box::new(AnySession::Memcached(self.after.take()))));
         }
+        self.has_begun |= turn.output.len() > before;
         step(if turn.output.is_empty() { Next::Wait } else { Next::Flush })
     }
 
@@ -77,6 +93,12 @@ impl Session for ExportSession {
 
     fn ends_with_peer(&self) -> bool {
         true
+    }
+
+    fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
+        if !self.is_amid_reply {
+            encode(&Form::LINE, &Reply::Refused(refusal), output);
+        }
     }
 
     fn shown_as(&self) -> Option<ConnectionState> {

@@ -1,10 +1,11 @@
 //! memcached's session: decodes requests in batches, executes them, and goes on with what takes several turns.
 
 use super::listing::Listing;
-use super::upload::{Announced, Upload};
+use super::upload::{Announced, Received, Upload};
 use crate::execution::Executor;
 use crate::session::context::WorkerContext;
 use crate::session::login::{Login, Outcome};
+use crate::session::pending::PendingReplies;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
 use crate::shared::Shared;
@@ -24,8 +25,12 @@ pub(crate) struct MemcachedSession {
     pub(super) login: Login,
     /// Its password is being checked.
     pub(super) pending_login: Option<Box<PendingLogin>>,
+    /// The replies that have to come before anything else is done.
+    pub(super) pending: PendingReplies,
     /// The long value that is being received.
     upload: Option<Upload>,
+    /// The long value whose request is executed and has no reply yet.
+    uploaded: Option<Box<(Upload, Received)>>,
     /// A walk over all records is under way.
     pub(crate) listing: Option<Box<Listing>>,
     /// It has sent its first byte, and so which dialect it speaks.
@@ -60,7 +65,9 @@ impl MemcachedSession {
             database: 0,
             login: Login::default(),
             pending_login: None,
+            pending: PendingReplies::default(),
             upload: None,
+            uploaded: None,
             listing: None,
             is_introduced: false,
             is_amid_reply: false,
@@ -153,9 +160,10 @@ impl MemcachedSession {
                     .for_each(|key| turn.context.executor.prefetch(self.database, key));
             }
             for (index, request) in batch.iter().flatten().enumerate() {
+                let before = || if index == 0 { start } else { after[index - 1] };
                 let next = if turn.context.logs_requests {
-                    let (from, before) = if index == 0 { start } else { after[index - 1] };
-                    let head = before.head(&worker.limits, &data[from..]);
+                    let (from, dialect) = before();
+                    let head = dialect.head(&worker.limits, &data[from..]);
                     self.execute_logged(turn.context, head, request, turn.output)
                 } else {
                     self.execute(turn.context, request, turn.output)
@@ -166,6 +174,11 @@ impl MemcachedSession {
                         return Ok(Next::Flush);
                     }
                     Next::Continue => {}
+                    Next::Wait if self.pending.is_waiting() => {
+                        // Decoded again, and answered, once its reply has come.
+                        (*at, self.dialect) = before();
+                        return Ok(Next::Wait);
+                    }
                     next => return Ok(next),
                 }
             }
@@ -179,13 +192,49 @@ impl MemcachedSession {
         }
     }
 
+    /// Answers the request whose reply has come; its bytes are the first of `data`, or of an upload.
+    #[cold]
+    fn end_pending(
+        &mut self,
+        worker: &mut MemcachedWorker,
+        turn: &mut Turn<'_>,
+        data: &[u8],
+        at: &mut usize,
+    ) -> Next {
+        let uploaded = self.uploaded.take();
+        let scratch = &mut worker.scratch[0];
+        let decoded = match &uploaded {
+            Some(uploaded) => {
+                let (upload, received) = &**uploaded;
+                self.dialect.decode_block(&worker.limits, upload.head(), received.block(), scratch)
+            }
+            // It was complete before, whatever the room for incomplete requests is now.
+            None => {
+                let limits = Limits { unfinished_len_max: usize::MAX, ..worker.limits };
+                self.dialect.decode(&limits, &data[*at..], scratch)
+            }
+        };
+        let next = match decoded {
+            Decoded::Request { consumed, request } => {
+                if uploaded.is_none() {
+                    *at += consumed;
+                }
+                self.answer_pending(turn.context, &request, turn.output)
+            }
+            Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => Next::Close,
+        };
+        self.pending.abandon(turn.context);
+        *turn.budget = turn.budget.saturating_sub(1);
+        next
+    }
+
     /// Executes the request whose long value has been received.
     fn end_upload(
         &mut self,
         worker: &mut MemcachedWorker,
         turn: &mut Turn<'_>,
         upload: &Upload,
-        received: &super::upload::Received,
+        received: &Received,
     ) -> Next {
         let head = self.dialect.head(&worker.limits, upload.head());
         let block = received.block();
@@ -225,6 +274,12 @@ impl Session for MemcachedSession {
             self.end_login(turn);
         }
         let mut consumed = 0;
+        if self.pending.is_ready() {
+            let next = self.end_pending(worker, turn, input, &mut consumed);
+            if next.is_last() {
+                return Step { consumed, next };
+            }
+        }
         let next = loop {
             if let Some(listing) = &mut self.listing {
                 let is_over = listing.step(turn.output);
@@ -241,7 +296,13 @@ impl Session for MemcachedSession {
                 consumed += served;
                 let Some(received) = received else { break Next::Read { at_least: upload.missing() } };
                 let upload = self.upload.take().expect("it was here above");
+                let dialect = self.dialect;
                 let next = self.end_upload(worker, turn, &upload, &received);
+                if self.pending.is_waiting() {
+                    self.dialect = dialect;
+                    self.uploaded = Some(Box::new((upload, received)));
+                    break next;
+                }
                 *turn.budget = turn.budget.saturating_sub(1);
                 if next.is_last() {
                     break next;
@@ -262,6 +323,9 @@ impl Session for MemcachedSession {
     }
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {
+        if self.pending.is_complete_with(wake, &mut context.waits) {
+            return true;
+        }
         match (wake, &self.pending_login) {
             (Wake::Ready(ticket), Some(pending)) if ticket == pending.ticket => {
                 context.waits.leave(ticket);
@@ -272,11 +336,15 @@ impl Session for MemcachedSession {
     }
 
     fn is_waiting(&self) -> bool {
-        self.login.is_waiting()
+        self.pending.is_waiting() || self.login.is_waiting()
+    }
+
+    fn ends_with_reset(&self) -> bool {
+        self.pending.is_waiting()
     }
 
     fn has_work(&self) -> bool {
-        self.listing.is_some() || self.pending_login.is_some()
+        self.listing.is_some() || self.pending_login.is_some() || self.pending.is_some()
     }
 
     fn upload(&mut self) -> Option<(&mut Upload, usize)> {
@@ -294,10 +362,12 @@ impl Session for MemcachedSession {
     }
 
     fn retained(&self) -> Retained {
-        self.upload.as_ref().map_or(Retained::default(), Upload::retained)
+        let uploaded = || self.uploaded.as_ref().map(|uploaded| &uploaded.0);
+        self.upload.as_ref().or_else(uploaded).map_or(Retained::default(), Upload::retained)
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
+        self.pending.abandon(context);
         if let Some(pending) = &self.pending_login {
             context.waits.leave(pending.ticket);
         }

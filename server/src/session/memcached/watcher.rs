@@ -4,7 +4,9 @@ use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Ticket, Wake};
 use crate::session::{Next, Session, Step, Turn};
-use todana_protocol::memcached::Streams;
+use crate::transport::output::Output;
+use todana_core::{RefusalReason, Reply};
+use todana_protocol::memcached::{Form, Streams, encode};
 
 /// A connection that watches events. Its input is read and dropped.
 pub(crate) struct Watcher {
@@ -40,6 +42,11 @@ impl Session for Watcher {
 
     fn has_work(&self) -> bool {
         true
+    }
+
+    fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
+        // Events are lines, and leave as such.
+        encode(&Form::LINE, &Reply::Refused(refusal), output);
     }
 
     fn shown_as(&self) -> Option<ConnectionState> {

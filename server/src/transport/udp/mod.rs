@@ -12,11 +12,12 @@ mod socket;
 
 pub(crate) use socket::Socket;
 
+use crate::execution::Executor;
 use crate::handle::Stopping;
-use crate::session::Next;
 use crate::session::context::WorkerContext;
 use crate::session::memcached::commands::answer;
 use crate::session::memcached::session::MemcachedSession;
+use crate::session::{Next, Session};
 use crate::shared::Shared;
 use crate::transport::output::Output;
 use message::RequestId;
@@ -202,6 +203,8 @@ impl DatagramServer {
             }
             before = (at, session.dialect);
         }
+        // Nobody waits for a reply that is pending: senders of datagrams are used to hearing nothing.
+        session.leave(&mut self.context);
         // Keys of a line whose last one was never answered; there are none, but nothing may stay behind.
         self.output.clear(0);
     }
@@ -221,12 +224,9 @@ impl DatagramServer {
 
 /// Waits until what has been executed is settled, as far as it has not been before; returns false if that cannot be known.
 fn settle(context: &WorkerContext) -> bool {
-    let (shared, Some(worker_counters)) = (&context.shared, context.executor.worker_databases().next())
-    else {
-        return true;
-    };
+    let (shared, Some(local)) = (&context.shared, context.executor.databases().first()) else { return true };
     // Answers to reads wait for nothing.
-    let Some(point) = worker_counters.commits.take() else { return true };
+    let Some(point) = local.take_commit() else { return true };
     let Some(durability) = shared.databases.primary().database.durability() else { return true };
     durability.request(point);
     // A stop does not wait for a disk that does not answer.
@@ -234,7 +234,7 @@ fn settle(context: &WorkerContext) -> bool {
     let is_durable = durability.wait_while(point, &goes_on);
     if !is_durable {
         // Nor may a later answer leave before.
-        worker_counters.commits.note(point);
+        local.note_commit(point);
     }
     is_durable
 }

@@ -1,0 +1,209 @@
+//! Operations and replies with bytes of their own.
+
+use todana_core::{
+    Arithmetic, Delete, Get, Inspect, Modification, Modify, Operation, RefusedStore, Reply, SharedValue,
+    Store, Touch,
+};
+
+/// An operation with bytes of its own.
+pub(super) struct OwnedOperation {
+    operation: Operation<'static>,
+    key: Vec<u8>,
+    /// The value or piece, or the value that a swap expects ...
+    value: Vec<u8>,
+    /// ... and the value that it stores.
+    new: Vec<u8>,
+}
+
+/// Returns an operation with other bytes.
+fn with_bytes<'a>(operation: &Operation<'_>, key: &'a [u8], value: &'a [u8], new: &'a [u8]) -> Operation<'a> {
+    match *operation {
+        Operation::Get(Get {
+            key: _,
+            touch,
+            vivify,
+            recache_below_s,
+            recache_after_touch,
+            version,
+            needs,
+            silent,
+            counts_as_touch,
+            family,
+        }) => Operation::Get(Get {
+            key,
+            touch,
+            vivify,
+            recache_below_s,
+            recache_after_touch,
+            version,
+            needs,
+            silent,
+            counts_as_touch,
+            family,
+        }),
+        Operation::Store(Store {
+            key: _,
+            value: _,
+            shared: _,
+            flags,
+            ttl,
+            mode,
+            compare,
+            stale_if_older,
+            version,
+            vivify,
+            needs,
+            item_size_max,
+            family,
+        }) => Operation::Store(Store {
+            key,
+            value,
+            shared: SharedValue::default(),
+            flags,
+            ttl,
+            mode,
+            compare,
+            stale_if_older,
+            version,
+            vivify,
+            needs,
+            item_size_max,
+            family,
+        }),
+        Operation::RefusedStore(RefusedStore {
+            key: _,
+            value_len,
+            flags,
+            mode,
+            compares,
+            discards,
+            refusal,
+        }) => {
+            Operation::RefusedStore(RefusedStore { key, value_len, flags, mode, compares, discards, refusal })
+        }
+        Operation::Delete(Delete {
+            key: _,
+            compare,
+            mark_stale,
+            drop_value,
+            ttl,
+            flags,
+            version,
+            family,
+        }) => Operation::Delete(Delete { key, compare, mark_stale, drop_value, ttl, flags, version, family }),
+        Operation::Arithmetic(Arithmetic {
+            key: _,
+            direction,
+            delta,
+            vivify,
+            initial,
+            touch,
+            compare,
+            version,
+            needs,
+            family,
+        }) => Operation::Arithmetic(Arithmetic {
+            key,
+            direction,
+            delta,
+            vivify,
+            initial,
+            touch,
+            compare,
+            version,
+            needs,
+            family,
+        }),
+        Operation::Touch(Touch { key: _, ttl }) => Operation::Touch(Touch { key, ttl }),
+        Operation::Modify(Modify { key: _, ttl, change }) => {
+            let change = match change {
+                Modification::Append(_) => Modification::Append(value),
+                Modification::Swap { old, new: stored } => {
+                    Modification::Swap { old: old.map(|_| value), new: stored.map(|_| new) }
+                }
+                Modification::AddInteger { delta, initial, overwrites } => {
+                    Modification::AddInteger { delta, initial, overwrites }
+                }
+                Modification::AddReal { delta, initial, overwrites } => {
+                    Modification::AddReal { delta, initial, overwrites }
+                }
+                Modification::AddDecimal { delta, suffix_len } => {
+                    Modification::AddDecimal { delta, suffix_len }
+                }
+                Modification::Take => Modification::Take,
+            };
+            Operation::Modify(Modify { key, ttl, change })
+        }
+        Operation::Inspect(Inspect { key: _ }) => Operation::Inspect(Inspect { key }),
+        Operation::Flush { at } => Operation::Flush { at },
+        Operation::Noop => Operation::Noop,
+    }
+}
+
+impl OwnedOperation {
+    pub(super) fn new(operation: &Operation<'_>) -> OwnedOperation {
+        let (value, new): (&[u8], &[u8]) = match operation {
+            Operation::Store(store) => (store.value, b""),
+            Operation::Modify(Modify { change: Modification::Append(piece), .. }) => (piece, b""),
+            Operation::Modify(Modify { change: Modification::Swap { old, new }, .. }) => {
+                (old.unwrap_or_default(), new.unwrap_or_default())
+            }
+            _ => (b"", b""),
+        };
+        OwnedOperation {
+            operation: with_bytes(operation, b"", b"", b""),
+            key: operation.key().unwrap_or_default().to_vec(),
+            value: value.to_vec(),
+            new: new.to_vec(),
+        }
+    }
+
+    pub(super) fn borrowed(&self) -> Operation<'_> {
+        with_bytes(&self.operation, &self.key, &self.value, &self.new)
+    }
+}
+
+/// A reply with bytes of its own.
+pub(super) struct OwnedReply {
+    reply: Reply<'static>,
+    value: Vec<u8>,
+}
+
+impl OwnedReply {
+    pub(super) fn new(reply: Reply<'_>) -> OwnedReply {
+        let (reply, value) = match reply {
+            Reply::Hit(hit) => {
+                let record = todana_core::Record::new(b"", hit.record.attributes);
+                let (expiry_before, access_before) = (hit.expiry_before, hit.access_before);
+                let (recache, now) = (hit.recache, hit.now);
+                let empty = todana_core::HitReply { record, expiry_before, access_before, recache, now };
+                (Reply::Hit(empty), hit.record.value.to_vec())
+            }
+            Reply::Miss => (Reply::Miss, vec![]),
+            Reply::Stored(stored) => (Reply::Stored(stored), vec![]),
+            Reply::NotStored => (Reply::NotStored, vec![]),
+            Reply::Exists => (Reply::Exists, vec![]),
+            Reply::NotFound => (Reply::NotFound, vec![]),
+            Reply::Deleted => (Reply::Deleted, vec![]),
+            Reply::Touched => (Reply::Touched, vec![]),
+            Reply::Number(number) => (Reply::Number(number), vec![]),
+            Reply::Integer(sum) => (Reply::Integer(sum), vec![]),
+            Reply::Real(sum) => (Reply::Real(sum), vec![]),
+            Reply::Inspection(inspection) => (Reply::Inspection(inspection), vec![]),
+            Reply::Done => (Reply::Done, vec![]),
+            Reply::Refused(refusal) => (Reply::Refused(refusal), vec![]),
+            other => panic!("no operation has this reply: {other:?}"),
+        };
+        OwnedReply { reply, value }
+    }
+
+    pub(super) fn borrowed(&self) -> Reply<'_> {
+        match self.reply {
+            Reply::Hit(hit) => {
+                let record = todana_core::Record::new(&self.value, hit.record.attributes);
+                Reply::Hit(todana_core::HitReply { record, ..hit })
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Bulk calls: several records at once, one after the other or, if the call is atomic, together or not at all.
+
+use super::answer_memory::{Collected, Lack};
+use super::answers::{Answer, Ended, failure, refused};
+use super::scope::{Scope, local};
+use super::session::KyotoSession;
+use crate::execution::Completion;
+use crate::session::context::WorkerContext;
+use crate::session::pending::PendingReplies;
+use todana::Records;
+use todana::kyoto::{KyotoRecords, ttl_of};
+use todana_core::{Delete, Get, Operation, Reply, Store};
+use todana_protocol::kyoto::{Call, Failure, Procedure};
+
+/// The result of one record of a bulk call.
+type OneResult<T> = Result<T, Failure<'static>>;
+
+/// The records that a bulk call works on.
+trait BulkRecords {
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()>;
+    fn remove(&mut self, key: &[u8]) -> OneResult<bool>;
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()>;
+}
+
+/// Records within a transaction, which is local by nature.
+impl<R: Records> BulkRecords for KyotoRecords<R> {
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()> {
+        KyotoRecords::set(self, key, value, time).map_err(failure)
+    }
+
+    fn remove(&mut self, key: &[u8]) -> OneResult<bool> {
+        KyotoRecords::remove(self, key).map_err(failure)
+    }
+
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()> {
+        KyotoRecords::view(self, key, &mut |value, _| see(value)).map(drop).map_err(failure)
+    }
+}
+
+/// Records by way of the executor. Where replies are pending, all operations of the call are executed
+/// first, and their results do not count; once the replies have come, the call is gone through again.
+struct ExecutedRecords<'e> {
+    pending: &'e mut PendingReplies,
+    context: &'e mut WorkerContext,
+    database: usize,
+    is_persistent: bool,
+}
+
+impl ExecutedRecords<'_> {
+    fn execute<T: Default>(
+        &mut self,
+        operation: &Operation<'_>,
+        mut read: impl FnMut(Reply<'_>) -> OneResult<T>,
+    ) -> OneResult<T> {
+        let mut result = Ok(T::default());
+        self.pending.execute(self.context, self.database, operation, &mut |reply| result = read(reply));
+        result
+    }
+}
+
+impl BulkRecords for ExecutedRecords<'_> {
+    fn set(&mut self, key: &[u8], value: &[u8], time: u64) -> OneResult<()> {
+        let store = Store { key, value, ttl: ttl_of(time, self.is_persistent), ..Store::default() };
+        self.execute(&Operation::Store(store), |reply| match reply {
+            Reply::Stored(_) => Ok(()),
+            other => Err(refused(&other)),
+        })
+    }
+
+    fn remove(&mut self, key: &[u8]) -> OneResult<bool> {
+        self.execute(&Operation::Delete(Delete { key, ..Delete::default() }), |reply| match reply {
+            Reply::Deleted => Ok(true),
+            Reply::NotFound => Ok(false),
+            other => Err(refused(&other)),
+        })
+    }
+
+    fn view(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> OneResult<()> {
+        self.execute(&Operation::Get(Get { key, ..Get::default() }), |reply| match reply {
+            Reply::Hit(hit) => {
+                see(hit.record.value);
+                Ok(())
+            }
+            Reply::Miss => Ok(()),
+            other => Err(refused(&other)),
+        })
+    }
+}
+
+/// The result of a bulk call.
+enum BulkResult {
+    Stored,
+    Removed(u64),
+    Found(Collected),
+}
+
+impl Scope {
+    /// Executes a bulk call.
+    pub(super) fn bulk_call(
+        &self,
+        session: &mut KyotoSession,
+        context: &mut WorkerContext,
+        procedure: Procedure,
+        call: &Call<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Result<Completion, Failure<'static>> {
+        let result = self.database(call.target()).and_then(|database| {
+            let is_persistent = self.is_persistent(database);
+            if call.flag(b"atomic") {
+                let local = local(context, database)?;
+                let transaction = local.begin().map_err(failure)?;
+                let result =
+                    self.go_through(procedure, call, &mut KyotoRecords::new(&transaction, is_persistent))?;
+                local.commit(transaction).map_err(failure)?;
+                return Ok(result);
+            }
+            let pending = &mut session.pending;
+            let mut records = ExecutedRecords { pending, context, database, is_persistent };
+            self.go_through(procedure, call, &mut records)
+        });
+        if let Some(ticket) = session.pending.missing() {
+            return Ok(Completion::Pending(ticket));
+        }
+        self.answer_bulk(procedure, call, result, answer)?;
+        Ok(Completion::Done)
+    }
+
+    /// Stores, removes or reads the records of a call.
+    fn go_through(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        records: &mut dyn BulkRecords,
+    ) -> OneResult<BulkResult> {
+        match procedure {
+            Procedure::SetBulk => {
+                let time = self.time(call);
+                call.records().try_for_each(|(key, value)| records.set(key, value, time))?;
+                Ok(BulkResult::Stored)
+            }
+            Procedure::RemoveBulk => {
+                let mut removed = 0;
+                for (key, _) in call.records() {
+                    removed += u64::from(records.remove(key)?);
+                }
+                Ok(BulkResult::Removed(removed))
+            }
+            _ => {
+                let mut found = Collected::new(&self.shared);
+                for (key, _) in call.records() {
+                    let mut pushed: Result<(), Lack> = Ok(());
+                    records.view(key, &mut |value| pushed = found.push(b"_", key, value, None))?;
+                    pushed?;
+                }
+                Ok(BulkResult::Found(found))
+            }
+        }
+    }
+
+    /// Counts and answers a bulk call.
+    fn answer_bulk(
+        &self,
+        procedure: Procedure,
+        call: &Call<'_>,
+        result: OneResult<BulkResult>,
+        answer: &mut Answer<'_>,
+    ) -> Ended {
+        let given = call.records().count() as u64;
+        let hits = match &result {
+            Ok(BulkResult::Stored) => given,
+            Ok(BulkResult::Removed(removed)) => *removed,
+            Ok(BulkResult::Found(found)) => found.len() as u64,
+            Err(_) => 0,
+        };
+        let counters = self.counters();
+        let (count, misses) = match procedure {
+            Procedure::SetBulk => (&counters.set, &counters.set_misses),
+            Procedure::RemoveBulk => (&counters.remove, &counters.remove_misses),
+            _ => (&counters.get, &counters.get_misses),
+        };
+        count.add(given);
+        misses.add(given - hits);
+        let mut number = itoa::Buffer::new();
+        let number = number.format(hits).as_bytes();
+        if let BulkResult::Found(mut found) = result? {
+            found.push(b"", b"num", number, None)?;
+            answer.done_with_many(found);
+        } else {
+            answer.done(&[("num", number)]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Replies that have not come yet: how a session waits for an executor.
+//!
+//! ```text
+//! the request is decoded; its operations are executed, and are pending -> `PendingReplies` has their tickets
+//! the session leaves the request in its input and returns `Next::Wait` -> its connection is served no further
+//! the executor wakes each ticket through the worker's queue            -> `PendingReplies::is_complete_with`
+//! the request is decoded again; its replies are taken, in their order, where its operations were executed
+//! ```
+//!
+//! Invariants: an operation is executed once; a request with pending replies is the first in its
+//! session's input; a reply whose connection has closed is dropped.
+
+use super::context::WorkerContext;
+use super::wake::{Ticket, Waits, Wake};
+use crate::execution::{AnyExecutor, Completion, Executor};
+use std::collections::VecDeque;
+use todana_core::{Operation, Reply};
+
+/// The pending replies of a request, in the order of its operations.
+#[derive(Default)]
+pub(crate) struct PendingReplies(Option<Box<Tickets>>);
+
+#[derive(Default)]
+struct Tickets {
+    /// Ascending, because tickets are numbered as they are created.
+    in_order: VecDeque<Ticket>,
+    /// The number of tickets that are not ready.
+    missing: usize,
+}
+
+impl PendingReplies {
+    /// Returns true if a reply has to come before anything else is done.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.0.as_ref().is_some_and(|tickets| tickets.missing > 0)
+    }
+
+    /// Returns the ticket of a reply that has to come before anything else is done.
+    pub(crate) fn missing(&self) -> Option<Ticket> {
+        self.0.as_ref().filter(|tickets| tickets.missing > 0)?.in_order.front().copied()
+    }
+
+    /// Returns true if all replies have come and are not taken.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.as_ref().is_some_and(|tickets| tickets.missing == 0)
+    }
+
+    /// Returns true if replies are missing or not taken.
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Has the connection that is being served wait for a reply.
+    #[cold]
+    pub(crate) fn add(&mut self, ticket: Ticket, waits: &mut Waits) {
+        let tickets = self.0.get_or_insert_default();
+        tickets.in_order.push_back(ticket);
+        tickets.missing += 1;
+        waits.enter(ticket, None);
+    }
+
+    /// Notes a wake-up; returns true if it was the last one that was missing.
+    pub(crate) fn is_complete_with(&mut self, wake: Wake, waits: &mut Waits) -> bool {
+        let (Some(tickets), Wake::Ready(ticket)) = (&mut self.0, wake) else { return false };
+        if tickets.in_order.binary_search(&ticket).is_err() {
+            return false;
+        }
+        waits.leave(ticket);
+        tickets.missing -= 1;
+        tickets.missing == 0
+    }
+
+    /// Executes an operation; or takes its reply, if the request was executed before.
+    #[inline]
+    pub(crate) fn execute(
+        &mut self,
+        context: &mut WorkerContext,
+        database: usize,
+        operation: &Operation<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Completion {
+        if self.is_ready() {
+            self.take(&mut context.executor, reply);
+            return Completion::Done;
+        }
+        let completion = context.executor.execute(database, operation, reply);
+        if let Completion::Pending(ticket) = completion {
+            self.add(ticket, &mut context.waits);
+        }
+        completion
+    }
+
+    /// Takes the next reply.
+    #[cold]
+    pub(crate) fn take(&mut self, executor: &mut AnyExecutor, reply: &mut dyn FnMut(Reply<'_>)) {
+        let Some(tickets) = &mut self.0 else { return };
+        if let Some(ticket) = tickets.in_order.pop_front() {
+            executor.take_reply(ticket, reply);
+        }
+        if tickets.in_order.is_empty() {
+            self.0 = None;
+        }
+    }
+
+    /// Drops the replies that are left: the request is done with, or its connection has closed.
+    #[inline]
+    pub(crate) fn abandon(&mut self, context: &mut WorkerContext) {
+        if self.0.is_some() {
+            self.abandon_all(context);
+        }
+    }
+
+    #[cold]
+    fn abandon_all(&mut self, context: &mut WorkerContext) {
+        for ticket in self.0.take().map(|tickets| tickets.in_order).into_iter().flatten() {
+            context.waits.leave(ticket);
+            context.executor.abandon(ticket);
+        }
+    }
+}
