@@ -242,9 +242,7 @@ mod tests {
     fn lock_is_given_up_though_a_forked_process_has_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock =
-            HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap(), None);
-        lock.file.try_lock().unwrap();
+        let lock = HeldLock::take(|| open_lock(&path), fs::File::try_lock, &path).unwrap();
         let forked = lock.file.try_clone().unwrap();
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);
@@ -257,15 +255,9 @@ mod tests {
     fn child_of_a_fork_leaves_its_parents_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock =
-            HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap(), None);
-        lock.file.try_lock().unwrap();
+        let lock = HeldLock::take(|| open_lock(&path), fs::File::try_lock, &path).unwrap();
         // What a child has: the same open file.
-        drop(HeldLock {
-            file: lock.file.try_clone().unwrap(),
-            process: std::process::id() + 1,
-            removed: None,
-        });
+        drop(HeldLock { file: lock.file.try_clone().unwrap(), process: std::process::id() + 1 });
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);
         SystemDisk.lock(&path).unwrap();
