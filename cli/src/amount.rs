@@ -1,6 +1,6 @@
-//! How many of something, as people say it.
+//! Counts of things as text.
 
-/// `1 record`, `2 records`, `2 entries`.
+/// Returns a count with its noun: `1 record`, `2 records`, `2 entries`.
 pub(crate) fn amount(number: u64, noun: &str) -> String {
     match (number, noun.strip_suffix('y')) {
         (1, _) => format!("1 {noun}"),

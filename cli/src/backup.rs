@@ -1,4 +1,4 @@
-//! `todana backup`: a consistent copy of a database, with its place in the update log.
+//! `todana backup`: writes a consistent copy of a database with its position in the update log.
 
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -23,18 +23,18 @@ use todana_client::{Destination, ExportFrame};
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
-A backup is a directory of its own: a checkpoint, the update log behind it, and
-a list of both with their checksums. It has its name only once all of it is on
-disk and has been read again. What is there already is not replaced.
+A backup is a new directory with a checkpoint, the update log after it, and a
+list of both with their checksums. It gets its final name only when everything
+is on disk and has been read again. An existing directory is never replaced.
 
-Of a hash on disk it holds the files instead, as of one moment. What is damaged
-in them is backed up as it is, and told; the exit code is 1 then.
+A backup of a hash on disk holds copies of its files at one point in time.
+Damaged files are copied as they are and reported; the exit code is then 1.
 
-A server goes on working meanwhile; all that it has acknowledged before the
-command is in the backup, and what is changed until its end may be.
+A server keeps serving during the backup. The backup contains every write that
+was acknowledged before the command, and may contain later ones.
 
-HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
-everything else is a directory. ./HOST:PORT is a directory of such a name.
+HOST:PORT is a server, and so is anything that contains :// or begins with
+unix: or [; everything else is a directory. ./HOST:PORT is always a directory.
 
 Examples:
   todana backup 127.0.0.1:11311 /backup/monday --rate 20m
@@ -45,17 +45,17 @@ Examples:
   todana verify /backup/monday
   todana restore /backup/monday /var/lib/todana.new";
 
-/// What `backup` is told.
+/// The arguments of `todana backup`.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct BackupArguments {
-    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...) or by -S, or a data directory or a
-    /// database on disk that none has open
+    /// A running server (host:port, todanas://host:port, unix:/path ...; or use -S), or a data
+    /// directory or database on disk that no server has open
     #[arg(value_name = "SERVER|DIR")]
     source: Option<OsString>,
-    /// Where the backup is to be; made, with those above it
+    /// The directory to create for the backup, with its parents
     target: PathBuf,
-    /// Bytes a second at most, from a server; k, m or g behind the number
+    /// Maximum rate from a server in bytes per second; with k, m or g after the number
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     rate: Option<NonZeroU64>,
     #[command(flatten)]
@@ -63,14 +63,14 @@ pub(crate) struct BackupArguments {
 }
 
 fn rate(text: &str) -> Result<NonZeroU64, String> {
-    NonZeroU64::new(size(text)?).ok_or_else(|| "0 is no rate".into())
+    NonZeroU64::new(size(text)?).ok_or_else(|| "must be at least 1".into())
 }
 
 pub(crate) fn run(arguments: &BackupArguments) -> Result<(), CommandFailure> {
     let named = arguments.server.named(arguments.source.is_some())?;
     match DirectoryOrServer::of(arguments.source.as_deref(), named, "SERVER|DIR")? {
         DirectoryOrServer::Directory(_) if arguments.rate.is_some() => {
-            Err(CommandFailure::usage("--rate is for a backup of a server at work"))
+            Err(CommandFailure::usage("--rate: needs a running server as the source"))
         }
         DirectoryOrServer::Directory(directory) => {
             arguments.server.expect_no_database()?;
@@ -89,7 +89,7 @@ fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), Co
     let mut is_begun = false;
     take(&arguments.target, &mut |bytes, interruption| {
         if !is_begun {
-            // Not before it is known that there is a place for it.
+            // Requests the backup only after the target directory could be created.
             connection.give_up_when(interruption.flag());
             let database = arguments.server.database_number(&mut connection)?;
             connection.begin_backup(database, arguments.rate)?;
@@ -111,7 +111,7 @@ fn of_server(server: &Destination, arguments: &BackupArguments) -> Result<(), Co
 fn of_database(name: &Name, target: &Path) -> Result<(), CommandFailure> {
     let db = Db::open(&name.to_string()).map_err(|error| match error.kind() {
         ErrorKind::Busy => CommandFailure::trouble(format!(
-            "{name} is in use by a server: give the server's address instead, and it is backed up at work"
+            "{name}: in use by a server; give the server's address, and the running server sends the backup"
         )),
         _ => error.into(),
     })?;
@@ -125,7 +125,7 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
     let opened = DataDirectory::open_existing(Arc::new(SystemDisk), directory);
     let opened = opened.map_err(|error| match error.kind() {
         ErrorKind::Busy => CommandFailure::trouble(format!(
-            "{} is in use by a server: give the server's address instead, and it is backed up at work",
+            "{}: in use by a server; give the server's address, and the running server sends the backup",
             directory.display()
         )),
         _ => error.into(),
@@ -134,13 +134,11 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
     let mut backup = Backup::of_rest(&opened, &mut |done| checking.set_position(done))?;
     checking.finish_and_clear();
     for why in backup.refused() {
-        eprintln!(
-            "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
-        );
+        eprintln!("todana: a checkpoint is damaged; using the previous checkpoint and a longer log: {why}");
     }
     if let LogTail::Torn { path, offset, len } = backup.tail() {
         eprintln!(
-            "todana: {} at offset {offset}: {len} bytes of writes that were not finished are left out",
+            "todana: {} at offset {offset}: {len} bytes of unfinished writes are left out",
             path.display()
         );
     }
@@ -149,8 +147,8 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), CommandFailure> {
 
 type NextPiece<'n> = dyn FnMut(&mut Vec<u8>, &InterruptionFlag) -> Result<bool, CommandFailure> + 'n;
 
-/// Writes a backup from a stream: `next` appends some more of it, and says whether there may be more. Nothing stays of one
-/// that is interrupted.
+/// Writes a backup from a stream: `next` appends the next bytes and returns false at the end. An
+/// interrupted backup leaves no files.
 fn take(target: &Path, next: &mut NextPiece<'_>) -> Result<(), CommandFailure> {
     let interruption = InterruptionFlag::watch()?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
@@ -175,7 +173,7 @@ fn take(target: &Path, next: &mut NextPiece<'_>) -> Result<(), CommandFailure> {
     bar.finish_and_clear();
     report(&backed_up, target)?;
     for damage in &backed_up.damages {
-        eprintln!("todana: damaged before it was backed up, and so in the backup: {damage}");
+        eprintln!("todana: already damaged in the source: {damage}");
     }
     if backed_up.damages.is_empty() { Ok(()) } else { Err(CommandFailure::miss()) }
 }
@@ -197,7 +195,7 @@ fn report(backed_up: &BackedUp, target: &Path) -> Result<(), CommandFailure> {
         bytes => format!("{} of changes", amount(bytes, "byte")),
     };
     let what = match records {
-        0 => format!("{changes} from the beginning"),
+        0 => format!("{changes} since the beginning"),
         _ => format!("a checkpoint of {}, and {changes} after it", amount(*records, "record")),
     };
     let (target, made) = (target.display(), moment::text(*created_ms));

@@ -1,4 +1,6 @@
-//! `todana bench`: which server or database a benchmark is for, and how to reach it. The load itself is `todana_bench`'s.
+//! `todana bench`: selects the server or database to measure and connects to it.
+//!
+//! Not here: the workload and the measurement (`todana_bench`).
 
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -13,31 +15,31 @@ use todana_client::{Address, Connection, Destination};
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
   todana bench
-      a million requests, 50 connections, 10 gets to 1 set
+      a million requests, 50 connections, 10 gets per set
   todana bench --pipeline 16 --duration 10s
-      sixteen requests at a time, for ten seconds
+      batches of 16 requests, for ten seconds
   todana bench --distribution zipf:0.99 --value-size lognormal:300:1 --verify
-      few hot keys, sizes as in life, each value checked
+      few hot keys, realistic sizes, every value checked
   todana bench --plot run.html --json run.json
-      a page with charts; all figures for programs
+      a page with charts, and all figures as JSON
   todana bench --load-only --keys 10000000 --value-size key --pid 1234
-      what do ten million records cost in memory?
+      the memory of ten million records
   todana bench --pid 1234 --name Todana --vs 127.0.0.1:11212 --vs-pid 1235
       --vs-name memcached --plot both.svg
       two servers in turn: CPU time per request, memory per record, charts
   todana bench ./new.hash --threads 4 --value-size 400
-      no server: calls to a database on disk
+      no server: a database on disk in this process
   todana bench trace oltp.u32.zst
-      no server: how many recorded requests would miss?
+      no server: the miss ratio of recorded requests
   todana bench replay oltp.u32.zst
-      how many of them miss on a live server?
+      the miss ratio of recorded requests on a running server
 
 A connection sends a batch (--pipeline), waits for all its replies, and sends
-the next; a request's latency counts from the moment its batch is sent. Keys,
-values and the order of requests come from --seed: two runs do the same work.
+the next batch. Latency counts from the moment the batch is sent. --seed
+determines keys, values and order: two runs with one seed do the same work.
 
 Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a
-request, or sent what it should not have.";
+request, or sent a wrong reply.";
 
 /// Options of `todana bench`.
 #[derive(Debug, clap::Args)]
@@ -45,8 +47,8 @@ request, or sent what it should not have.";
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     command: Option<BenchCommand>,
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk, which is filled with the
-    /// keys; counts before -S
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk,
+    /// which the benchmark fills. Overrides -S
     #[arg(value_name = "SERVER")]
     named: Option<CommandTarget>,
     #[command(flatten)]
@@ -57,10 +59,11 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum BenchCommand {
-    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
+    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU,
+    /// S3-FIFO and SIEVE
     #[command(after_help = TRACE_AFTER_HELP)]
     Trace(TraceOptions),
-    /// Replay recorded requests on a live server: a get each, and on a miss a set
+    /// Replay recorded requests on a running server: a get for each, and a set after a miss
     #[command(after_help = REPLAY_AFTER_HELP)]
     Replay(Box<ReplayArguments>),
     /// Start servers, fill them with records of several shapes, and compare their memory per record
@@ -70,27 +73,27 @@ enum BenchCommand {
 
 const REPLAY_AFTER_HELP: &str = "\
 Examples:
-  todana bench replay oltp.u32.zst localhost:11311       how many requests of a recorded trace miss?
+  todana bench replay oltp.u32.zst localhost:11311       the miss ratio of a recorded trace
   todana bench replay oltp.u32.zst --copies 10 --pid 1234
-                                                         ten of them at a time, each with keys of its own
+                                                         ten copies at once, each with its own keys
   todana bench replay zipf:0.9 --keys 5000000 --requests 20000000
-                                                         drawn requests, few hot keys
-  todana bench replay oltp.u32.zst --dry-run             how many requests and keys are there?
+                                                         random requests, few hot keys
+  todana bench replay oltp.u32.zst --dry-run             count requests and keys only
 
-A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of such a name). The server
-should be empty. Keys and values are letters, so that nothing is gained by packing them. To compare servers, give
-them the same memory, RssAnon of the process: -m does not mean the same everywhere.
+A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of that name). The server
+should be empty. Keys and values are letters, so that number packing saves nothing. To compare servers, give both
+processes the same memory (RssAnon): -m means different things in different servers.
 
-Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or answers what it should
-not. A set that is refused for want of memory is counted.";
+Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or sends a wrong
+reply. A set that is refused because memory is full is counted.";
 
 /// Options of `todana bench replay`.
 #[derive(Debug, clap::Args)]
 struct ReplayArguments {
-    /// The trace: a file, or uniform, zipf, zipf:S for as many random requests as --requests says
+    /// The trace: a file; or uniform, zipf or zipf:S for random requests (--requests)
     #[arg(value_name = "TRACE")]
     trace: String,
-    /// The server; counts before -S
+    /// The server; overrides -S
     #[arg(value_name = "SERVER")]
     named: Option<Destination>,
     #[command(flatten)]
@@ -99,7 +102,7 @@ struct ReplayArguments {
     replay: ReplayOptions,
 }
 
-/// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
+/// Runs the benchmark. Fails if a server cannot be reached or sent wrong replies.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), CommandFailure> {
     match &arguments.command {
         Some(BenchCommand::Trace(options)) => Ok(options.run()?),
@@ -121,7 +124,7 @@ impl BenchArguments {
     fn on_database(&self, name: &LocalDatabase) -> Result<(), CommandFailure> {
         if self.load.need_server() {
             return Err(CommandFailure::usage(format!(
-                "{name} is a database on disk: --vs, --pid, --json and --plot are for servers"
+                "{name}: is a database on disk; --vs, --pid, --json and --plot need a server"
             )));
         }
         let workload = self.load.workload()?;
@@ -175,29 +178,27 @@ impl ReplayArguments {
     }
 }
 
-/// Returns how many records a server holds; `None` if it does not say.
+/// Returns the number of records of a server, or `None` if the server does not report it.
 fn records(connection: &mut Connection) -> Result<Option<u64>, CommandFailure> {
     Ok(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()))
 }
 
-/// Fails for a server or a database that holds records: somebody may need them.
+/// Fails for a server or database that holds records: the benchmark would mix its own with them.
 fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), CommandFailure> {
     match records {
         None | Some(0) => Ok(()),
         Some(count) => Err(CommandFailure::usage(format!(
-            "{place}: holds {}, among which the benchmark would store its own; --force does it",
+            "{place}: holds {}; the benchmark would add its own records; --force allows that",
             amount(count, "record")
         ))),
     }
 }
 
-/// Fails if the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
+/// Fails if the server argument is the second of several process ids, as in `--pid $(pidof NAME)`.
 fn expect_one_pid(named: Option<&Destination>, pid: Option<u32>) -> Result<(), CommandFailure> {
     match (named.map(|named| &named.address), pid) {
         (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(CommandFailure::usage(format!(
-                "{host} is no server; if it is another process id: --pid takes one"
-            )))
+            Err(CommandFailure::usage(format!("{host}: is not a server; --pid takes a single process id")))
         }
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! `todana checkpoint`: a checkpoint, now.
+//! `todana checkpoint`: lets a server write a checkpoint now.
 
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -13,17 +13,17 @@ use std::time::Duration;
 use todana_client::CompletedCheckpoint;
 
 pub(crate) const AFTER_HELP: &str = "\
-A server with --data-dir makes checkpoints by itself as its update log grows. One
-that is made now makes the next start quick. Ctrl-C calls it off.
+A server with --data-dir writes checkpoints by itself as its update log grows.
+A fresh checkpoint makes the next start faster. Ctrl-C cancels the command.
 
 Example:
   todana checkpoint 127.0.0.1:11311";
 
-/// What `checkpoint` is told.
+/// The arguments of `todana checkpoint`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckpointArguments {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; or -S [default: that of
-    /// TODANA_SERVER, or 127.0.0.1:11211]
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; or -S
+    /// [default: TODANA_SERVER, or 127.0.0.1:11211]
     #[arg(value_name = "SERVER")]
     place: Option<CommandTarget>,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure>
     let mut connection = server.connect(&destination)?;
     let database = server.database_number(&mut connection)?;
     connection.give_up_when(interruption.flag());
-    let bar = progress(None, "{spinner} the server makes a checkpoint {elapsed}");
+    let bar = progress(None, "{spinner} the server writes a checkpoint {elapsed}");
     bar.enable_steady_tick(Duration::from_millis(100));
     let made = connection.checkpoint(database);
     bar.finish_and_clear();
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &CheckpointArguments) -> Result<(), CommandFailure>
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),
-        "a checkpoint of {}, {len} bytes, in {took_s:.1} s; the log is needed from {position} on",
+        "a checkpoint of {}, {len} bytes, in {took_s:.1} s; the log is needed from position {position}",
         amount(records, "record")
     )?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Options of the commands that are clients of a server that wants a login.
+//! Login options of the client commands.
 
 use crate::CommandFailure;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,24 @@ const HEADING: &str = "Login";
 const USER: &str = "TODANA_USER";
 const PASSWORD: &str = "TODANA_PASSWORD";
 
-/// A password file is not longer than this.
+/// The longest password file, in bytes.
 const FILE_LEN_MAX: u64 = 64 << 10;
 
-/// Whom to log in as. For name and password alike counts first what the flag says, then the server's URL, then the
+/// The login of a client command. Precedence for both name and password: option, server URL,
 /// environment.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClientLogin {
-    /// Log in as this user, where the server wants a login; else as that of todana://USER:PASSWORD@HOST:PORT, else as
-    /// TODANA_USER of the environment
+    /// Log in as this user [default: the user in todana://USER:PASSWORD@HOST:PORT, or TODANA_USER]
     #[arg(long, value_name = "NAME", help_heading = HEADING)]
     user: Option<String>,
-    /// The password is the first line of this file; else it is that of the URL (which others see in the list of
-    /// processes), else TODANA_PASSWORD of the environment
+    /// Read the password from the first line of this file [default: the password in the URL
+    /// (visible in the process list), or TODANA_PASSWORD]
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     password_file: Option<PathBuf>,
 }
 
 impl ClientLogin {
-    /// Who one is at this server; `None` where nobody was named.
+    /// Returns the login for this server, or `None` if no user is given.
     pub(crate) fn at(&self, destination: &Destination) -> Result<Option<Login>, CommandFailure> {
         self.found(destination, |name| std::env::var(name).ok())
     }
@@ -41,7 +40,7 @@ impl ClientLogin {
         let user = self.user.clone().or_else(|| destination.user.clone()).or_else(|| variable(USER));
         let Some(user) = user else {
             return match &self.password_file {
-                Some(_) => Err(CommandFailure::usage("--password-file wants a user: --user NAME")),
+                Some(_) => Err(CommandFailure::usage("--password-file: needs a user; add --user NAME")),
                 None => Ok(None),
             };
         };
@@ -50,7 +49,9 @@ impl ClientLogin {
             None => destination.password.clone().or_else(|| variable(PASSWORD)),
         };
         let password = password.ok_or_else(|| {
-            CommandFailure::usage(format!("{user} has no password: --password-file FILE, or {PASSWORD}"))
+            CommandFailure::usage(format!(
+                "{user}: no password given; use --password-file FILE or {PASSWORD}"
+            ))
         })?;
         Login::new(&user, &password).map(Some).map_err(|error| CommandFailure::usage(error.to_string()))
     }
@@ -58,7 +59,7 @@ impl ClientLogin {
 
 fn first_line(path: &Path) -> Result<String, CommandFailure> {
     let wrong = |what: &dyn std::fmt::Display| {
-        CommandFailure::usage(format!("cannot read the password in {}: {what}", path.display()))
+        CommandFailure::usage(format!("{}: cannot read the password: {what}", path.display()))
     };
     let read = || {
         let mut text = String::new();
@@ -67,7 +68,7 @@ fn first_line(path: &Path) -> Result<String, CommandFailure> {
         Ok(text)
     };
     let text = read().map_err(|error: std::io::Error| wrong(&error))?;
-    text.lines().next().map(String::from).ok_or_else(|| wrong(&"it is empty"))
+    text.lines().next().map(String::from).ok_or_else(|| wrong(&"the file is empty"))
 }
 
 #[cfg(test)]
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_count_before_the_url_and_that_before_the_environment() {
+    fn login_precedence_is_flag_url_environment() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "filed\nsecond line\n").unwrap();
         let is = |user, password| Some(Some(Login::new(user, password).unwrap()));

@@ -1,4 +1,4 @@
-//! Options of the commands that are clients of a server that speaks TLS.
+//! TLS options of the client commands.
 
 use crate::CommandFailure;
 use std::path::PathBuf;
@@ -6,30 +6,31 @@ use todana_client::{Address, Tls, TlsFiles};
 
 const HEADING: &str = "TLS, for todanas://";
 
-/// Which files the client's side of TLS needs.
+/// The files for the client side of TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClientTls {
-    /// Authorities to check the server by, or its own certificate, PEM [default: those that the system trusts]
+    /// PEM file of the trusted authorities, or of the server's own certificate [default: the
+    /// authorities that the system trusts]
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     tls_ca: Option<PathBuf>,
-    /// Certificate to show to a server that asks for one, PEM
+    /// PEM file of the client certificate, for a server that requires one
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     tls_cert: Option<PathBuf>,
-    /// Its private key, PEM, if it is not in the same file
+    /// PEM file of its private key, if the certificate file does not contain it
     #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 }
 
 impl ClientTls {
-    /// What a connection to one of the addresses needs; `None` if none of them speaks TLS.
+    /// Returns the TLS settings for connections to these addresses, or `None` if none uses TLS.
     pub(crate) fn load(&self, addresses: &[&Address]) -> Result<Option<Tls>, CommandFailure> {
         let is_needed = addresses.iter().any(|address| matches!(address, Address::Tls(..)));
         if !is_needed {
             let given = [("--tls-ca", &self.tls_ca), ("--tls-cert", &self.tls_cert)];
             return match given.iter().find(|(_, file)| file.is_some()) {
-                // In the clear, where it was not meant to be, is the one thing that must not happen.
+                // The user expects TLS: never continue in the clear.
                 Some((name, _)) => {
-                    Err(CommandFailure::usage(format!("{name} wants a server todanas://HOST:PORT")))
+                    Err(CommandFailure::usage(format!("{name}: needs a TLS server; use todanas://HOST:PORT")))
                 }
                 None => Ok(None),
             };

@@ -1,16 +1,19 @@
-//! What a word of the command line names: a server, a database on disk or a data directory. The first line that fits counts:
+//! The server, database on disk or data directory that a word of the command line names. The first
+//! matching line decides:
 //!
 //! ```text
 //! todana://host  unix:path                    a server
-//! mem:hash  %  ...                            refused: only its server has it
+//! mem:hash  %  ...                            refused: only its server can reach it
 //! a directory that exists                     a database or a data directory, never a host
 //! PATH.hash  PATH.tree  PATH.kch ...          a database
-//! ./PATH  /PATH                               a data directory: anything else with a slash in it
+//! ./PATH  /PATH                               a data directory: any other word with a slash
 //! host:port  [v6]:port  host                  a server
 //! ```
 //!
-//! Where a directory is as likely (`Source`: backup, log), a bare word is one, also if it does not exist.
-//! A directory whose name would do as host:port is refused: `todana://NAME` is the server, `./NAME` the directory.
+//! For a backup or a log ([`DirectoryOrServer`]) a bare word is a directory, even if that does not
+//! exist.
+//! A directory whose name reads as host:port is refused as ambiguous: `todana://NAME` is the
+//! server, `./NAME` the directory.
 
 use crate::CommandFailure;
 use std::ffi::OsStr;
@@ -21,26 +24,26 @@ use std::str::FromStr;
 use todana::{Name, Storage};
 use todana_client::Destination;
 
-/// Where records are.
+/// The place of the records that a command works on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CommandTarget {
-    /// At a server.
+    /// The records of a server.
     Server(Destination),
-    /// In a database on disk.
+    /// The records of a database on disk.
     Database(LocalDatabase),
 }
 
-/// What the command line opens itself.
+/// A database that the command opens itself.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LocalDatabase {
     /// A database on disk.
     Named(Name),
-    /// What a server has kept of a database in memory (`--data-dir`).
+    /// The data directory in which a server keeps a database in memory (`--data-dir`).
     Kept(PathBuf),
 }
 
 impl LocalDatabase {
-    /// Where it lies.
+    /// Returns the directory of the database.
     pub(crate) fn path(&self) -> &Path {
         match self {
             LocalDatabase::Named(name) => name.path.as_deref().unwrap_or(Path::new("")),
@@ -48,12 +51,13 @@ impl LocalDatabase {
         }
     }
 
-    /// The name of a database on disk; fails for a data directory, which `what` is not for.
+    /// Returns the name of a database on disk. Fails for a data directory; `what` says what is
+    /// expected.
     pub(crate) fn named(&self, what: &str) -> Result<&Name, CommandFailure> {
         match self {
             LocalDatabase::Named(name) => Ok(name),
             LocalDatabase::Kept(path) => Err(CommandFailure::usage(format!(
-                "{} is a data directory, if anything; {what}, as ./x.hash and ./x.tree are",
+                "{}: is not a database on disk; {what}, such as ./x.hash or ./x.tree",
                 path.display()
             ))),
         }
@@ -86,14 +90,14 @@ impl CommandTarget {
         let may_be_server = text.contains(':') && !text.contains('/') && address.is_ok();
         if is_directory && may_be_server {
             return Err(format!(
-                "{text} may be a server's address, and is a directory here: todana://{text} is the server, ./{text} the directory"
+                "{text} is ambiguous: a directory of that name exists; use todana://{text} for the server, ./{text} for the directory"
             ));
         }
         match Name::parse(text) {
             Ok(name) => match name.kind.is_in_memory() {
                 false => Ok(CommandTarget::Database(LocalDatabase::Named(name))),
                 true => Err(format!(
-                    "{text} is in the memory of the server that has it: name that server, or a database on disk"
+                    "{text}: is in the memory of its server; name that server, or a database on disk"
                 )),
             },
             Err(_) if is_directory || text.contains('/') => {
@@ -103,18 +107,18 @@ impl CommandTarget {
         }
     }
 
-    /// The server that is named; fails for a database on disk.
+    /// Returns the server. Fails for a database on disk.
     pub(crate) fn server(self) -> Result<Destination, CommandFailure> {
         match self {
             CommandTarget::Server(destination) => Ok(destination),
-            CommandTarget::Database(local) => {
-                Err(CommandFailure::usage(format!("{local} is a database on disk; this needs a server")))
-            }
+            CommandTarget::Database(local) => Err(CommandFailure::usage(format!(
+                "{local}: is a database on disk; this command needs a server"
+            ))),
         }
     }
 }
 
-/// Returns true if a word can be nothing but an address, right or wrong.
+/// Returns true if a word can only be a server address, valid or not.
 pub(crate) fn is_address(text: &str) -> bool {
     text.contains("://") || text.starts_with("unix:")
 }
@@ -128,7 +132,7 @@ impl fmt::Display for CommandTarget {
     }
 }
 
-/// Returns true if a word stands for a database or a server rather than for a file: what is a file is none, nor is a bare word.
+/// Returns true if a word names a database or a server. A file is neither, nor is a bare word.
 pub(crate) fn names_database(word: &OsStr) -> bool {
     let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
     match text.parse() {
@@ -137,17 +141,18 @@ pub(crate) fn names_database(word: &OsStr) -> bool {
     }
 }
 
-/// Where a backup or a log is taken from: a directory of no server, or a server at work.
+/// The source of a backup or a log: a directory that no server has open, or a running server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DirectoryOrServer {
     /// A directory.
     Directory(PathBuf),
-    /// A server at work.
+    /// A running server.
     Server(Destination),
 }
 
 impl DirectoryOrServer {
-    /// What the word names, or else the options or the environment do; `what` it is called in a message.
+    /// Returns the source that the word names, or otherwise the options or the environment. Errors
+    /// call the word `what`.
     pub(crate) fn of(
         word: Option<&OsStr>,
         named: Option<CommandTarget>,
@@ -160,12 +165,14 @@ impl DirectoryOrServer {
             }
             None => {}
         }
-        let word = word
-            .ok_or_else(|| CommandFailure::usage(format!("{what} is missing; or name a server with -S")))?;
+        let word = word.ok_or_else(|| {
+            CommandFailure::usage(format!("{what}: missing; give it, or name a server with -S"))
+        })?;
         DirectoryOrServer::read(word)
     }
 
-    /// A word without a colon is a directory, also where there is none of that name: it was mistyped.
+    /// Reads a word. Without a colon it is a directory, even if that does not exist: a mistyped
+    /// path should not become a host name.
     fn read(word: &OsStr) -> Result<DirectoryOrServer, CommandFailure> {
         let directory = DirectoryOrServer::Directory(PathBuf::from(word));
         let Some(text) = word.to_str().filter(|text| text.contains(':')) else { return Ok(directory) };
@@ -173,7 +180,7 @@ impl DirectoryOrServer {
         match text.parse() {
             Ok(CommandTarget::Server(server)) => Ok(DirectoryOrServer::Server(server)),
             Ok(CommandTarget::Database(_)) => Ok(directory),
-            // A name with a colon that cannot be meant as an address.
+            // A name with a colon that cannot be an address.
             Err(_)
                 if !is_address(text)
                     && text.rsplit_once(':').is_some_and(|(_, behind)| !is_number(behind)) =>
@@ -185,34 +192,35 @@ impl DirectoryOrServer {
     }
 }
 
-/// The server whose address a word is, as host and port; a path with a slash in it is none.
+/// Returns the server if a word is its host and port. A path with a slash is not.
 fn address(text: &str) -> Option<Destination> {
     text.parse().ok().filter(|_| text.contains(':') && !text.contains('/'))
 }
 
-/// Fails if a directory that is to be read is none, or is not there: `what` wants one. Says what there is instead.
+/// Fails unless `path` is an existing directory, which the command or option `what` needs.
 pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), CommandFailure> {
     let name = path.display();
     let trouble = |what: String| Err(CommandFailure::trouble(what));
     let error = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
-        Ok(_) => return trouble(format!("{name} is a file; {what} wants a directory")),
+        Ok(_) => return trouble(format!("{name}: is a file; {what} needs a directory")),
         Err(error) => error,
     };
     match path.to_str() {
         Some(text) if is_address(text) || address(text).is_some() => Err(CommandFailure::usage(format!(
-            "{name} looks like a server; {what} wants a directory: the server's --data-dir, or a backup of it"
+            "{name}: looks like a server; {what} needs a directory: the server's --data-dir, or a backup of it"
         ))),
-        _ if error.kind() == io::ErrorKind::NotFound => trouble(format!("{name} does not exist")),
+        _ if error.kind() == io::ErrorKind::NotFound => trouble(format!("{name}: does not exist")),
         _ if error.kind() == io::ErrorKind::NotADirectory => {
             let file = path.ancestors().find(|above| above.is_file()).unwrap_or(path);
-            trouble(format!("{name} does not exist: {} is a file", file.display()))
+            trouble(format!("{name}: does not exist; {} is a file", file.display()))
         }
-        _ => trouble(format!("cannot read {name}: {error}")),
+        _ => trouble(format!("{name}: cannot read it: {error}")),
     }
 }
 
-/// The database on disk that a path leads to, if it is one: others may have named a directory so.
+/// Returns the name of the database on disk at a path, or `None` if the directory holds something
+/// else.
 pub(crate) fn database(path: &Path) -> Option<Name> {
     let Ok(CommandTarget::Database(LocalDatabase::Named(name))) = path.to_str()?.parse() else { return None };
     let is_one = match name.kind.storage() {
@@ -222,12 +230,13 @@ pub(crate) fn database(path: &Path) -> Option<Name> {
     is_one.then_some(name)
 }
 
-/// The same where a server can be named too: whoever left out its port is told.
+/// Fails as [`expect_directory`] does, and suggests the port if the word may be the name of a
+/// server.
 pub(crate) fn expect_source(path: &Path, what: &str) -> Result<(), CommandFailure> {
     match path.to_str() {
         Some(text) if !text.contains(['/', ':']) && !path.exists() => {
-            let hint = format!("a server is named with its port: {text}:11211");
-            Err(CommandFailure::trouble(format!("{text} does not exist; {hint}")))
+            let hint = format!("to name a server, add its port: {text}:11211");
+            Err(CommandFailure::trouble(format!("{text}: does not exist; {hint}")))
         }
         _ => expect_directory(path, what),
     }
@@ -247,7 +256,7 @@ mod tests {
             );
         }
         for text in ["host:11211", "127.0.0.1:1", "::1"] {
-            assert!(CommandTarget::read(text, true).unwrap_err().contains("is a directory here"), "{text}");
+            assert!(CommandTarget::read(text, true).unwrap_err().contains("is ambiguous"), "{text}");
         }
         assert_eq!(
             CommandTarget::read("./host:11211", true),
@@ -257,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_are_told_from_servers() {
+    fn databases_are_distinguished_from_servers() {
         for text in ["x.hash", "./x.tree", "/var/lib/carts.kch#bnum=1", "carts=x.tch", "dir:1/x.tree"] {
             assert!(matches!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::Named(_)))), "{text}");
         }
@@ -270,12 +279,12 @@ mod tests {
             assert_eq!(text.parse(), Ok(CommandTarget::Database(LocalDatabase::Kept(text.into()))));
         }
         for text in ["mem:hash", "%", "*#capcnt=5"] {
-            assert!(text.parse::<CommandTarget>().unwrap_err().contains("memory of the server"), "{text}");
+            assert!(text.parse::<CommandTarget>().unwrap_err().contains("memory of its server"), "{text}");
         }
     }
 
     #[test]
-    fn addresses_are_told_from_directories() {
+    fn addresses_are_distinguished_from_directories() {
         let of = |text: &str| DirectoryOrServer::read(OsStr::new(text)).ok();
         for text in [
             "todana://host:11211",

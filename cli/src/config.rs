@@ -1,4 +1,4 @@
-//! `todana config`: what is in force, and whether a file is right.
+//! `todana config`: shows the effective options, or checks a configuration file.
 
 use crate::{CommandFailure, serve};
 use clap::Subcommand;
@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print the effective options as a TOML file, each with where it comes from
+    /// Print the effective options as a TOML file, with the source of each
     Show {
-        /// Options as for `serve`
+        /// Options as for `todana serve`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         serve: Vec<OsString>,
     },
@@ -30,7 +30,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), CommandFailure> {
             for (name, value, origin) in &effective.origins {
                 let plain = value.parse::<i64>().is_ok() || value == "true" || value == "false";
                 let written = if plain { value.clone() } else { format!("{value:?}") };
-                // A file cannot name another one.
+                // `config` cannot stand in a file.
                 let comment = if value.is_empty() || name == "config" { "# " } else { "" };
                 writeln!(out, "{:<40} # {origin}", format!("{comment}{name} = {written}"))?;
             }

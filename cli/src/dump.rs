@@ -1,7 +1,7 @@
-//! `todana dump`: all records of a server in a file.
+//! `todana dump`: writes all records of a server to a file.
 //!
-//! A dump is no access: it reads by meta commands that keep no record alive. Only a server that has none, as memcached before
-//! 1.6, is read by `get`.
+//! A dump is not an access: it reads by meta commands, which do not extend sliding expiry. Only a
+//! server without them, such as memcached before 1.6, is read by `get`.
 
 use crate::amount::amount;
 
@@ -14,10 +14,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use todana_client::{Connection, Error, FoundRecord};
 
-/// Keys that are asked for at once.
+/// Number of keys per request.
 const KEYS_AT_ONCE: usize = 64;
 
-/// A key and when its record dies.
+/// A key and the expiry of its record.
 type ListedKey = (Vec<u8>, tsv::TsvExpiry);
 
 pub(crate) fn dump(
@@ -33,41 +33,41 @@ pub(crate) fn dump(
     })?;
     let written = writer.finish()?;
     eprintln!("{} written", amount(written, "record"));
-    left_out.told()
+    left_out.fail_if_any()
 }
 
-/// Which records of a server are wanted, and whether their values are.
+/// The keys to read, and whether their values are needed.
 pub(crate) struct RecordSelection<'w> {
     pub(crate) keys: &'w dyn Fn(&[u8]) -> bool,
     pub(crate) values: bool,
 }
 
-/// What is shown each record of a server: key, value, flags, expiry.
+/// Receives each record of a server: key, value, flags, expiry.
 pub(crate) type RecordSink<'s> =
     dyn FnMut(&[u8], &[u8], u32, tsv::TsvExpiry) -> Result<ControlFlow<()>, CommandFailure> + 's;
 
-/// What could not be read.
+/// Records that could not be read.
 #[derive(Default)]
 pub(crate) struct OmittedRecords {
     records: u64,
-    /// A key that was left out, and why.
+    /// The first such key, with the reason.
     example: Option<String>,
 }
 
 impl OmittedRecords {
-    /// Fails if there is anything.
-    pub(crate) fn told(self) -> Result<(), CommandFailure> {
+    /// Fails if a record was omitted.
+    pub(crate) fn fail_if_any(self) -> Result<(), CommandFailure> {
         match self.example {
             None => Ok(()),
             Some(example) => Err(CommandFailure::trouble(format!(
-                "{} left out; one is {example}",
+                "{} left out; for example {example}",
                 amount(self.records, "record")
             ))),
         }
     }
 }
 
-/// Shows the records of a server, in no order, until `see` breaks.
+/// Passes the records of a server to `see`, in no order, until it breaks.
 pub(crate) fn walk_server(
     server: &ServerTarget<'_>,
     wanted: &RecordSelection<'_>,
@@ -102,7 +102,7 @@ pub(crate) fn walk_server(
         } else if !walk.is_over {
             return Ok(());
         }
-        // Only to end the listing.
+        // The error only ends the listing.
         Err(io::Error::from(io::ErrorKind::Interrupted).into())
     });
     if let Some(failure) = failure {
@@ -116,9 +116,9 @@ pub(crate) fn walk_server(
     Ok(walk.left_out)
 }
 
-/// How values are read.
+/// The command that reads values.
 enum ReadMethod {
-    /// By what is no access.
+    /// `mg` without touching: not an access.
     Peeks,
     Gets,
 }
@@ -128,12 +128,13 @@ struct ServerWalk<'a, 's> {
     values: bool,
     reads: ReadMethod,
     left_out: OmittedRecords,
-    /// No more is wanted.
+    /// True once the receiver needs no more records.
     is_over: bool,
 }
 
 impl ServerWalk<'_, '_> {
-    /// Shows the records of these keys. One that was removed since it was listed is not there, and not missed.
+    /// Reads the records of these keys. A record that was removed since the listing is not an
+    /// error.
     fn take(&mut self, values: &mut Connection, batch: &mut Vec<ListedKey>) -> Result<(), CommandFailure> {
         let mut outcome = Ok(());
         let (see, is_over) = (&mut self.see, &mut self.is_over);
@@ -159,7 +160,7 @@ impl ServerWalk<'_, '_> {
                 Err(error) => {
                     left_out.records += 1;
                     let reason = match error {
-                        Error::Invalid(_) => "no request can carry it".to_string(),
+                        Error::Invalid(_) => "no request can carry the key".to_string(),
                         error => error.to_string(),
                     };
                     left_out.example.get_or_insert_with(|| format!("{}: {reason}", shown(key)));
@@ -175,7 +176,7 @@ impl ServerWalk<'_, '_> {
     }
 }
 
-/// Returns a key as a message shows it: its first bytes, and how many there are if those are not all.
+/// Returns a key as messages show it: its first bytes, and its length if that is not all.
 fn shown(key: &[u8]) -> String {
     const SHOWN_MAX: usize = 250;
     match key.get(..SHOWN_MAX) {
@@ -186,7 +187,7 @@ fn shown(key: &[u8]) -> String {
     }
 }
 
-/// A line of a metadump.
+/// Reads a line of a metadump.
 fn read_listed(line: &str) -> Option<ListedKey> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
     let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);

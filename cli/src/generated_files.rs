@@ -1,4 +1,4 @@
-//! What is generated from the command line's own description: completions and manual pages.
+//! Shell completions and manual pages, generated from the description of the command line.
 
 use crate::{CommandFailure, ProgramArguments};
 use clap::CommandFactory;

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, for commands that have something to clear away first.
+//! Ctrl-C and SIGTERM, for commands that must remove unfinished files first.
 
 use crate::CommandFailure;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,14 +7,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a shell reports of a program that SIGINT has ended.
+/// The exit code that a shell reports for a program ended by SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
-/// Notices the first signal; the second one ends the process at once.
+/// A flag that the first signal sets. The second signal ends the process at once.
 pub(crate) struct InterruptionFlag(Arc<AtomicBool>);
 
 impl InterruptionFlag {
-    /// From here on signals are noticed.
+    /// Starts to catch the signals.
     pub(crate) fn watch() -> io::Result<InterruptionFlag> {
         let has_come = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -24,12 +24,12 @@ impl InterruptionFlag {
         Ok(InterruptionFlag(has_come))
     }
 
-    /// True once one has come.
+    /// Returns the flag, which is true after the first signal.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 
-    /// Fails once one has come.
+    /// Fails after the first signal.
     pub(crate) fn check(&self) -> Result<(), CommandFailure> {
         if self.0.load(Ordering::Relaxed) { Err(CommandFailure::interrupted()) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! `todana load`: the records of a file into a server at work.
+//! `todana load`: stores the records of a file in a running server.
 
 use crate::CommandFailure;
 use crate::formats::{FileChange, LoadOptions, LoadTally, LoadedRecord, StoreProblem, read};
@@ -6,12 +6,12 @@ use crate::time_to_live::now;
 use std::path::Path;
 use todana_client::{Connection, Error, WriteOutcome, needs_base64};
 
-/// Requests that are sent ahead of their replies.
+/// Number of requests that may be sent ahead of their replies.
 const AHEAD: usize = 512;
-/// Bytes that are gathered before they are sent.
+/// Number of bytes to collect before sending.
 const SEND_BYTES: usize = 64 << 10;
 
-/// Stores the records of a file in a server, or does with it what a log tells.
+/// Stores the records of a file in a server, or applies the changes of an update log.
 pub(crate) fn load(
     connection: &mut Connection,
     file: &Path,
@@ -19,20 +19,20 @@ pub(crate) fn load(
 ) -> Result<(), CommandFailure> {
     let mut load = ServerLoad { connection, waiting: 0, takes_meta: None };
     let mut tally = LoadTally::default();
-    // What stands before the place that cannot be read is loaded, and told of.
+    // The records before an unreadable place are loaded and reported.
     let read = read(file, options, &mut tally, &mut |change, tally| load.take(change, tally));
-    let settled = load.settle(&mut tally);
-    let outcome = read.and(settled);
-    tally.tell(true, outcome.as_ref().err());
+    let sent = load.await_replies(&mut tally);
+    let outcome = read.and(sent);
+    tally.report(true, outcome.as_ref().err());
     outcome.map_err(CommandFailure::silent)?;
-    tally.outcome("the server")
+    tally.fail_if_refused("the server")
 }
 
 struct ServerLoad<'a> {
     connection: &'a mut Connection,
-    /// Requests whose outcome is due.
+    /// Number of requests without a reply so far.
     waiting: usize,
-    /// `None` until the first key that needs it.
+    /// `None` until the first key that needs the meta commands.
     takes_meta: Option<bool>,
 }
 
@@ -41,20 +41,18 @@ impl ServerLoad<'_> {
         match change {
             FileChange::Put(record) => self.put(&record, tally),
             FileChange::Remove(key) => {
-                self.settle(tally)?;
+                self.await_replies(tally)?;
                 match self.connection.delete(key) {
                     Ok(outcome) => tally.removed += u64::from(outcome == WriteOutcome::Done),
                     Err(Error::Invalid(_)) => {
-                        return Err(StoreProblem::ToRecord(
-                            "no request can carry the key that is removed".into(),
-                        ));
+                        return Err(StoreProblem::ToRecord("no request can carry the key to remove".into()));
                     }
                     Err(error) => return Err(error.into()),
                 }
                 Ok(())
             }
             FileChange::Clear => {
-                self.settle(tally)?;
+                self.await_replies(tally)?;
                 self.connection.simple("flush_all")?;
                 tally.cleared += 1;
                 Ok(())
@@ -70,7 +68,7 @@ impl ServerLoad<'_> {
         }
         if needs_base64(key) {
             if self.takes_meta.is_none() {
-                self.settle(tally)?;
+                self.await_replies(tally)?;
                 self.takes_meta = Some(self.connection.takes_meta()?);
             }
             if self.takes_meta == Some(false) {
@@ -88,20 +86,20 @@ impl ServerLoad<'_> {
         match written {
             Ok(()) => {}
             Err(Error::Invalid(_)) => {
-                let what = "the key is empty, or longer than a request can carry";
+                let what = "the key is empty or too long for a request";
                 return Err(StoreProblem::ToRecord(what.into()));
             }
             Err(error) => return Err(error.into()),
         }
         self.waiting += 1;
         if self.connection.unsent_len() >= SEND_BYTES || self.waiting >= AHEAD {
-            self.settle(tally)?;
+            self.await_replies(tally)?;
         }
         Ok(())
     }
 
-    /// Sends what is written and takes the outcomes that are due.
-    fn settle(&mut self, tally: &mut LoadTally) -> Result<(), CommandFailure> {
+    /// Sends the collected requests and reads all outstanding replies.
+    fn await_replies(&mut self, tally: &mut LoadTally) -> Result<(), CommandFailure> {
         self.connection.flush()?;
         while self.waiting > 0 {
             match self.connection.read_outcome() {

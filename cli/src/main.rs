@@ -42,47 +42,48 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use todana::tsv;
 
-/// Columns of a help text at most: wider lines are hard to read.
+/// Maximum width of help texts, in columns: wider lines are hard to read.
 pub(crate) const HELP_WIDTH_MAX: usize = 110;
 
-/// What `todana --help` prints: it fits one screen.
+/// The text of `todana --help`, which fits one screen.
 const HELP: &str = "\
-A key-value store for very many small records, in memcached's place
+A memcached-compatible key-value server that needs little memory, and its tools
 
 Usage: todana [COMMAND]
 
-Server     serve config as password          run it, also in place of memcached
-           ping stats log checkpoint bench   ask, watch and measure one
-Records    get set delete incr decr touch    some, by their keys
-           list count load dump flush        all: keys, number, files, removal
-Databases  copy merge compact                on disk, while no server has them
-Copies     backup restore                    copy a database, make one of a copy
-           verify salvage                    find damage, save what is complete
-PersonalityName    version completions man help
+Server     serve config as password          run a server, also as memcached
+           ping stats log checkpoint bench   check, watch and measure it
+Records    get set delete incr decr touch    read and change records by key
+           list count load dump flush        list, import, export, remove all
+Databases  copy merge compact                on disk, while no server uses them
+Backups    backup restore                    back up a database, restore it
+           verify salvage                    find damage, save intact records
+Program    version completions man help
 
 Examples:
-  todana serve -p 11311 &                start a server, beside a memcached
-  export TODANA_SERVER=127.0.0.1:11311   all commands from here on go to it
-  todana set hello world --ttl 1h
-  todana get hello
+  todana serve -p 11311 &                start a server beside a memcached
+  export TODANA_SERVER=127.0.0.1:11311   use it in all following commands
+  todana set hello world --ttl 1h        store a record for an hour
+  todana get hello                       print its value
+  todana list -S ./carts.hash            print the keys of a database on disk
 
--S HOST:PORT, or TODANA_SERVER, names the server [default: 127.0.0.1:11211];
--S ./x.hash or ./x.tree (also --db) names a database that no server has open.
+-S HOST:PORT or TODANA_SERVER names the server [default: 127.0.0.1:11211];
+-S ./x.hash or ./x.tree (or --db) opens a database that no server uses.
 `todana COMMAND --help` shows its options, `todana man DIR` writes all pages.
 Exit codes: 0 done, 1 no such record, 2 wrong usage, 3 unreachable or refused.
 ";
 
-/// What the manual page says besides.
+/// Further text of the manual page.
 const AFTER_HELP: &str = "\
-Where a server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
+If a server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
 the environment, or todana://USER:PASSWORD@HOST:PORT.
 
-`todana` without a command serves on 127.0.0.1:11211, except at a terminal, where it prints its help.
+`todana` without a command serves on 127.0.0.1:11211; at a terminal it prints its help instead.
 
 Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 3 the server cannot be reached or refuses.";
 
-/// A key-value store for very many small records, in memcached's place
+/// A memcached-compatible key-value server that needs little memory, and its tools
 #[derive(Debug, Parser)]
 #[command(name = "todana", version, override_help = HELP, after_help = AFTER_HELP, max_term_width = HELP_WIDTH_MAX, args_override_self = true)]
 pub(crate) struct ProgramArguments {
@@ -102,45 +103,45 @@ enum ProgramCommand {
     Data(Box<record_commands::RecordCommand>),
     #[command(flatten)]
     Database(Box<database::DatabaseCommand>),
-    /// Have a server make a checkpoint of the data that it keeps
+    /// Let a server write a checkpoint of its data now
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::CheckpointArguments),
-    /// Make a backup of a server at work, or of a data directory
+    /// Back up a running server, a data directory or a database on disk
     #[command(after_help = backup::AFTER_HELP)]
     Backup(backup::BackupArguments),
-    /// Make a data directory of a backup, to its end or to a point in time
+    /// Restore a backup to its end or to a point in time
     #[command(after_help = restore::AFTER_HELP)]
     Restore(restore::RestoreArguments),
     /// Print an update log as text, or follow it
     #[command(after_help = log::AFTER_HELP)]
     Log(log::LogArguments),
-    /// Read all of a database, data directory or backup and check every checksum
+    /// Check every checksum of a database, data directory or backup
     #[command(after_help = verify::AFTER_HELP)]
     Verify(verify::VerifyArguments),
-    /// Make a new database of what is complete in a damaged one
+    /// Recover the intact records of a damaged database into a new one
     #[command(after_help = salvage::AFTER_HELP)]
     Salvage(restore::RestoreRequest),
-    /// Check as `verify` does (until the next version)
+    /// Check, as `verify` does (until the next version)
     #[command(hide = true)]
     Repair {
         #[command(flatten)]
         of: verify::VerifyArguments,
-        /// Refused: nothing is repaired in place
+        /// Refused: repair never changes a database in place
         #[arg(long)]
         yes: bool,
     },
-    /// Hash a password for a user of a server with SASL (serve -S)
+    /// Hash a password for the users file of a server with logins (serve -S)
     #[command(after_help = password::AFTER_HELP)]
     Password(password::PasswordArguments),
-    /// Measure a server: throughput, latency, memory; or compare two
+    /// Measure the throughput, latency and memory of a server, or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::BenchArguments>),
-    /// Run in place of memcached, or of Kyoto Tycoon's server, with its options
+    /// Run as a replacement of memcached or of Kyoto Tycoon's server, with its options
     #[command(
         after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
     )]
     As {
-        /// The program
+        /// The program to replace
         program: PersonalityName,
         /// Its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -157,32 +158,32 @@ enum ProgramCommand {
     /// Write the manual pages into a directory
     #[command(after_help = "Example:\n  todana man /usr/local/share/man/man1; man todana-serve")]
     Man {
-        /// The directory, made if need be
+        /// The directory, created if it does not exist
         directory: std::path::PathBuf,
     },
 }
 
-/// Programs whose place it takes.
+/// The programs that Todana can replace.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PersonalityName {
-    /// memcached, with the version that clients know
+    /// memcached, with the version that clients expect
     Memcached,
     /// Kyoto Tycoon's server
     Ktserver,
 }
 
-/// The servers whose place it takes.
+/// The personalities of the program.
 const PERSONALITIES: [serving::ServerPersonality; 2] = [memcached::PERSONALITY, kyoto::PERSONALITY];
 
-/// Says where the server's options go, to whoever gives them to the program itself.
+/// Adds a hint to an error: options of the server that precede `serve`, and several process ids.
 fn with_hint(mut error: clap::Error) -> clap::Error {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() == ErrorKind::UnknownArgument && words.first().is_some_and(|word| word.starts_with('-')) {
-        let hint = format!("the server's options come behind `serve`: todana serve {}", words.join(" "));
+        let hint = format!("options of the server follow `serve`: todana serve {}", words.join(" "));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
-    // A password in a URL is not repeated.
+    // A message never repeats the password of a URL.
     if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
         && let Some((scheme, rest)) = value.split_once("://")
         && let Some((_, place)) = rest.rsplit_once('@')
@@ -190,7 +191,7 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         let shown = format!("{scheme}://...@{place}");
         error.insert(ContextKind::InvalidValue, ContextValue::String(shown));
     }
-    // What `--pid $(pidof NAME)` becomes where there are several.
+    // `--pid $(pidof NAME)` becomes this if several processes have that name.
     let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
     let mut behind_pid = words.iter().skip_while(|word| *word != "--pid").skip(1);
     if behind_pid.by_ref().take(2).filter(|word| is_number(word)).count() == 2 {
@@ -201,7 +202,8 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
 }
 
 fn run() -> Result<(), CommandFailure> {
-    // `serve` reads its words itself: clap's messages do not say that a value comes from the environment.
+    // `serve` parses its words itself: clap's messages do not say that a value comes from the
+    // environment.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
     }
@@ -227,15 +229,15 @@ fn run() -> Result<(), CommandFailure> {
         Some(ProgramCommand::Verify(arguments)) => verify::run(&arguments),
         Some(ProgramCommand::Salvage(wanted)) => salvage::run(wanted),
         Some(ProgramCommand::Repair { of, yes: true }) => Err(CommandFailure::usage(format!(
-            "nothing is repaired in place; {}",
+            "repair never changes a database in place; {}",
             salvage::advice(of.directory())
         ))),
         Some(ProgramCommand::Repair { of, yes: false }) => verify::run(&of),
         Some(ProgramCommand::Password(arguments)) => password::run(&arguments),
         Some(ProgramCommand::Bench(arguments)) => bench::run(&arguments),
-        // All whose name is known are dispatched in `main`.
+        // `main` has already dispatched the known names.
         Some(ProgramCommand::As { .. }) => {
-            Err(CommandFailure::usage("the program's name comes right behind `as`"))
+            Err(CommandFailure::usage("as: the program's name must follow immediately"))
         }
         Some(ProgramCommand::Version) => {
             println!("todana {}", env!("CARGO_PKG_VERSION"));

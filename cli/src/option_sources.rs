@@ -1,14 +1,15 @@
-//! What the environment and the configuration file say to `serve`, beneath the flags.
+//! The values that the environment and the configuration file give to the options of `serve`.
 //!
 //! ```text
-//! flags            what clap reads
-//! TODANA_NAME      an option's variable; an empty one says nothing
+//! command line     flags, read by clap
+//! TODANA_NAME      the variable of an option; an empty one counts as unset
 //! name = value     the file of --config
 //! built-in         the defaults in the table of options
 //! ```
 //!
-//! Each value is read by its option's own rules, so that what is wrong is told with its place: the variable, or file and
-//! line. What is right becomes the option's default, which any flag outranks.
+//! Each value is checked by the rules of its option, so that an error names the variable, or file
+//! and line. A valid value becomes the default of the option, which a flag overrides.
+//!
 //! Not here: the options themselves (`serve`).
 
 use crate::CommandFailure;
@@ -17,23 +18,23 @@ use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A value that was said outside the command line.
+/// A value from the environment or the file.
 pub(crate) struct ConfiguredValue {
     /// The long name of its option.
     pub(crate) name: String,
     pub(crate) origin: &'static str,
-    /// Where, for messages: `TODANA_PORT`, or `todana.toml, line 3`.
+    /// The source, for messages: `TODANA_PORT`, or `todana.toml, line 3`.
     pub(crate) place: String,
-    /// As on the command line.
+    /// The same value as command line words.
     pub(crate) flags: Vec<OsString>,
 }
 
-/// The command without a look at the environment: clap's messages do not name the variable.
+/// Returns the command without its variables: clap's messages would not name the variable.
 pub(crate) fn flags_only(command: Command) -> Command {
     command.mut_args(|argument| argument.env(None::<&str>))
 }
 
-/// The file of `--config`: by the flag, or by its variable.
+/// Returns the configuration file that the flag or its variable names.
 pub(crate) fn file(command: &Command, flag: Option<&PathBuf>) -> Option<PathBuf> {
     let variable = || {
         let argument = command.get_arguments().find(|argument| argument.get_long() == Some("config"))?;
@@ -42,15 +43,17 @@ pub(crate) fn file(command: &Command, flag: Option<&PathBuf>) -> Option<PathBuf>
     flag.cloned().or_else(variable)
 }
 
-/// An option's variable, if it says something. Compose files write `TODANA_PORT=` for "not set".
+/// Returns the variable of an option unless it is empty: compose files write `TODANA_PORT=` for
+/// "not set".
 fn variable(argument: &Arg) -> Option<(String, OsString)> {
     let name = argument.get_env()?;
     let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
     Some((name.to_string_lossy().into_owned(), value))
 }
 
-/// The command with environment and file as its defaults, and what they say, the strongest for each option.
-pub(crate) fn beneath(
+/// Returns the command with environment and file as its defaults, and the value that wins for each
+/// option.
+pub(crate) fn with_configuration(
     command: Command,
     file: Option<&Path>,
 ) -> Result<(Command, Vec<ConfiguredValue>), CommandFailure> {
@@ -63,20 +66,20 @@ pub(crate) fn beneath(
         let in_environment = variable(argument).map(|(place, value)| {
             (ConfigEntry { name: name.to_string(), place, values: vec![value] }, "environment")
         });
-        // The file's value is checked even where the environment outranks it.
+        // The file's value is checked even if the environment overrides it.
         for (entry, origin) in in_file.into_iter().chain(in_environment) {
-            let (defaults, flags) = in_force(&layered, argument, &entry)?;
+            let (defaults, flags) = checked(&layered, argument, &entry)?;
             layered = layered
                 .mut_arg(argument.get_id().as_str(), |argument| argument.default_values(defaults.clone()));
-            all.retain(|said: &ConfiguredValue| said.name != name);
+            all.retain(|configured: &ConfiguredValue| configured.name != name);
             all.push(ConfiguredValue { name: entry.name, origin, place: entry.place, flags });
         }
     }
     Ok((layered, all))
 }
 
-/// The defaults that stand for these values, and the flags. Fails if the option does not take them.
-fn in_force(
+/// Returns the values as defaults and as flags. Fails if the option does not accept them.
+fn checked(
     command: &Command,
     argument: &Arg,
     entry: &ConfigEntry,
@@ -85,18 +88,18 @@ fn in_force(
     let flag = |ending: &str| OsString::from(format!("--{}{ending}", entry.name));
     let [value] = entry.values.as_slice() else {
         if entry.values.is_empty() {
-            return Err(wrong(&format!("{} has no value in its list", entry.name)));
+            return Err(wrong(&format!("{} must have a value in its list", entry.name)));
         }
         if !matches!(argument.get_action(), ArgAction::Append) {
-            return Err(wrong(&format!("{} takes one value, not a list", entry.name)));
+            return Err(wrong(&format!("{} must be a single value, not a list", entry.name)));
         }
-        return valued(command, argument, entry);
+        return checked_values(command, argument, entry);
     };
     let text = value.to_string_lossy();
     match argument.get_action() {
         ArgAction::SetTrue => {
             let is_set = switch(&text).ok_or_else(|| {
-                wrong(&format!("{} is {text:?}, and must be one of true, yes, 1, false, no, 0", entry.name))
+                wrong(&format!("{} must be one of true, yes, 1, false, no, 0, not {text:?}", entry.name))
             })?;
             let flags = if is_set { vec![flag("")] } else { Vec::new() };
             Ok((vec![is_set.to_string().into()], flags))
@@ -105,21 +108,21 @@ fn in_force(
             let count: u8 = text
                 .trim()
                 .parse()
-                .map_err(|_| wrong(&format!("{} is {text:?}, and must be a number from 0", entry.name)))?;
+                .map_err(|_| wrong(&format!("{} must be a number from 0, not {text:?}", entry.name)))?;
             Ok((vec![count.to_string().into()], vec![flag(""); usize::from(count)]))
         }
-        _ => valued(command, argument, entry),
+        _ => checked_values(command, argument, entry),
     }
 }
 
-fn valued(
+fn checked_values(
     command: &Command,
     argument: &Arg,
     entry: &ConfigEntry,
 ) -> Result<(Vec<OsString>, Vec<OsString>), CommandFailure> {
     let mut values = Vec::new();
     for value in &entry.values {
-        // On the command line clap does the same; of defaults it takes each for one value.
+        // clap splits flags at the delimiter, but not defaults.
         match (argument.get_value_delimiter(), value.to_str()) {
             (Some(delimiter), Some(text)) => values.extend(text.split(delimiter).map(OsString::from)),
             _ => values.push(value.clone()),
@@ -138,7 +141,7 @@ fn valued(
     Ok((values, flags))
 }
 
-/// What clap says of a value, without its prefix and its advice.
+/// Returns clap's message without prefix and advice.
 fn first_paragraph(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -154,7 +157,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// An option that a file or the environment names.
+/// An option in the file or the environment.
 #[derive(Clone)]
 struct ConfigEntry {
     name: String,
@@ -162,11 +165,11 @@ struct ConfigEntry {
     values: Vec<OsString>,
 }
 
-/// What the file says. Fails if it cannot be read, or names what is no option.
+/// Reads the file. Fails if it is unreadable or names an unknown option.
 fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
-        .map_err(|error| CommandFailure::usage(format!("cannot read {shown}: {error}")))?;
+        .map_err(|error| CommandFailure::usage(format!("{shown}: cannot read it: {error}")))?;
     let table: toml::Table = text
         .parse()
         .map_err(|error| CommandFailure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
@@ -181,7 +184,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailu
         let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
         if key == "config" {
             return Err(CommandFailure::usage(format!(
-                "{place}: a file cannot name another one; config is for the command line and the environment"
+                "{place}: config is not allowed in a file; use the command line or the environment"
             )));
         }
         let known: Vec<&str> = command
@@ -192,7 +195,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailu
         if !known.contains(&key.as_str()) {
             let nearest = known.iter().min_by_key(|name| distance(name, &key)).copied().unwrap_or_default();
             return Err(CommandFailure::usage(format!(
-                "{place}: there is no option {key:?}; did you mean {nearest:?}?"
+                "{place}: unknown option {key:?}; did you mean {nearest:?}?"
             )));
         }
         let values = texts(&value).ok_or_else(|| {
@@ -207,7 +210,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<ConfigEntry>, CommandFailu
     Ok(entries)
 }
 
-/// The texts that a flag would have in place of a TOML value.
+/// Returns the flag values that correspond to a TOML value.
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
     Some(match value {
         toml::Value::String(text) => vec![text.clone()],

@@ -1,4 +1,4 @@
-//! `todana password`: a line for the file of users of a server with SASL.
+//! `todana password`: hashes a password for the users file of a server with logins.
 
 use crate::{CommandFailure, sasldb};
 use clap::Args;
@@ -8,38 +8,38 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) const AFTER_HELP: &str = "\
-The password is asked for, or read from standard input where that is no
-terminal (a line end behind it is dropped). It is hashed with Argon2id and a
-salt of its own. A running server reads its file again on SIGHUP.
+The command prompts for the password, or reads it from standard input if that is
+not a terminal (without the final line end). It hashes the password with Argon2id
+and a random salt. A running server reads its file again on SIGHUP.
 
 Examples:
-  todana password alice --file users   put alice in, or change her password
+  todana password alice --file users   add alice, or change her password
   todana password alice                print the line
   db_dump -p /etc/sasldb2 | todana password --from-sasldb > users
-                                       the users of Cyrus SASL, as memcached has them
+                                       the users of Cyrus SASL, as memcached uses them
   todana serve -S --password-file users";
 
-/// A password is not longer than this.
+/// The longest password, in bytes.
 const PASSWORD_LEN_MAX: u64 = 4096;
 
-/// A longer dump is cut off, and then refused as incomplete.
+/// The longest dump, in bytes. A longer one is cut off and refused as incomplete.
 const DUMP_LEN_MAX: u64 = 16 << 20;
 
-/// What `password` can be told.
+/// The arguments of `todana password`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PasswordArguments {
-    /// The user
+    /// The name of the user
     #[arg(required_unless_present = "from_sasldb")]
     user: Option<String>,
-    /// Read the output of `db_dump -p` on a database of Cyrus SASL, and print the lines of all its users
+    /// Read the output of `db_dump -p` on a database of Cyrus SASL, and print a line for each user
     #[arg(long, conflicts_with_all = ["user", "file"])]
     from_sasldb: bool,
-    /// Write the line into this file, in the place of the user's old one if there is one, instead of printing it
+    /// Write the line to this file instead of printing it; replaces the old line of the user
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Hashes one password, or those of a dump.
 pub(crate) fn run(arguments: &PasswordArguments) -> Result<(), CommandFailure> {
     let line_of = |user: &str, password: &[u8]| {
         todana_server::password_line(user, password).map_err(|error| CommandFailure::usage(error.to_string()))
@@ -49,13 +49,14 @@ pub(crate) fn run(arguments: &PasswordArguments) -> Result<(), CommandFailure> {
     let line = line_of(user, &password)?;
     match &arguments.file {
         None => writeln!(io::stdout(), "{line}")?,
-        Some(path) => put(path, user, &line)
-            .map_err(|error| CommandFailure::trouble(format!("cannot change {}: {error}", path.display())))?,
+        Some(path) => put(path, user, &line).map_err(|error| {
+            CommandFailure::trouble(format!("{}: cannot change it: {error}", path.display()))
+        })?,
     }
     Ok(())
 }
 
-/// Prints the lines of all users of the dump on standard input, or none of them.
+/// Prints a line for each user of the dump on standard input, or none if one is wrong.
 fn print_users_of_sasldb(
     line_of: impl Fn(&str, &[u8]) -> Result<String, CommandFailure>,
 ) -> Result<(), CommandFailure> {
@@ -93,21 +94,22 @@ fn read_password(user: &str) -> Result<Vec<u8>, CommandFailure> {
     if password.len() as u64 > PASSWORD_LEN_MAX {
         return Err(CommandFailure::usage(format!("the password is longer than {PASSWORD_LEN_MAX} bytes")));
     }
-    // A NUL ends the password in SASL PLAIN; a line end was pasted by mistake.
+    // A NUL ends the password in SASL PLAIN. A line end was pasted by mistake.
     if password.iter().any(|byte| b"\0\r\n".contains(byte)) {
         return Err(CommandFailure::usage("the password must be one line of text"));
     }
     Ok(password)
 }
 
-/// Puts a user's line into a file: all of it or nothing, and nobody else may read a new one.
+/// Puts a user's line into a file atomically. Only the owner can read a new file.
 fn put(path: &Path, user: &str, line: &str) -> io::Result<()> {
     let old = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         outcome => outcome?,
     };
     let mode = fs::metadata(path).ok().map(|metadata| metadata.permissions());
-    // Beside it, as a file can be moved into place only within its file system. What a link points at is changed.
+    // The temporary file is in the same directory, because a rename cannot cross file systems. A
+    // link keeps pointing to the changed file.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let mut unfinished = path.clone().into_os_string();
     unfinished.push(".new");
@@ -121,7 +123,7 @@ fn put(path: &Path, user: &str, line: &str) -> io::Result<()> {
     fs::rename(&unfinished, &path)
 }
 
-/// The lines of a file with this one in the place of the user's old one, or at the end.
+/// Returns the lines of a file with the user's line replaced, or added at the end.
 fn with_line(old: &[u8], user: &str, line: &str) -> Vec<u8> {
     let start = format!("{user}:");
     let mut new = Vec::new();
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_takes_the_place_of_the_users_old_one() {
+    fn new_line_replaces_the_old_one() {
         for (old, new) in [
             ("", "al:new\n"),
             ("# users\nbob:x\n", "# users\nbob:x\nal:new\n"),

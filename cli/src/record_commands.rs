@@ -1,4 +1,6 @@
-//! Commands on the records of a running server; those of a database on disk go to `database`.
+//! Commands on the records of a running server, and their options.
+//!
+//! Not here: the same commands on a database on disk (`database`).
 
 use crate::amount::amount;
 use crate::command_target::CommandTarget;
@@ -16,57 +18,59 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use todana_client::{FetchedRecord, Store, Verb, WriteOutcome};
 
-/// The format of `load` and `dump`, for those who have the executable alone.
+/// The tsv format, for users who have only the executable.
 const TSV_HELP: &str = "\
-tsv is one record a line: KEY, tab, VALUE; perhaps tab, FLAGS; perhaps tab, EXPIRY as a Unix time, 0 for never.
-Backslash, tab, LF and CR are written as \\\\ \\t \\n \\r in key and value, any byte as \\xHH.";
+tsv has one record per line: KEY, tab, VALUE; optionally tab, FLAGS; optionally tab, EXPIRY as a Unix time, 0 for never.
+Key and value escape backslash, tab, LF and CR as \\\\ \\t \\n \\r, and any byte as \\xHH.";
 
-/// Whether a miss is told.
+/// Suppresses messages about missing records.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct QuietOption {
-    /// Do not say what is missing or not stored; the exit code does
+    /// Do not report missing records on standard error; the exit code does
     #[arg(short, long)]
     quiet: bool,
 }
 
 impl QuietOption {
-    /// Says on standard error what became of a key.
-    pub(crate) fn tell(self, key: &OsStr, what: &str) {
+    /// Prints a message about a key on standard error.
+    pub(crate) fn report(self, key: &OsStr, what: &str) {
         if !self.quiet {
             let safe = |letter: char| if letter.is_control() { '\u{FFFD}' } else { letter };
             eprintln!("todana: {}: {what}", key.to_string_lossy().chars().map(safe).collect::<String>());
         }
     }
 
-    /// Fails, having said so, unless there is such a record.
+    /// Fails, after a message, if the record does not exist.
     pub(crate) fn found(self, key: &OsStr, is_there: bool) -> Result<(), CommandFailure> {
         if is_there {
             return Ok(());
         }
-        self.tell(key, "no such record");
+        self.report(key, "no such record");
         Err(CommandFailure::miss())
     }
 }
 
-/// How records are shown.
+/// The output format of `get`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct GetFormat {
-    /// One JSON object a record, with flags; value_base64 where the value is no text
+    /// Print each record as a JSON object with flags; value_base64 if the value is not UTF-8
     #[arg(long)]
     json: bool,
-    /// With its version, for `set --cas`; a record without one is given one, and grows by it
+    /// Include the version for `set --cas`; a record without a version gets one and grows by 8
+    /// bytes
     #[arg(long, requires = "json")]
     pub(crate) versions: bool,
-    /// KEY, tab, VALUE a line, escaped as by `list --values`: so are several keys at a terminal
+    /// Print KEY, tab, VALUE per line, escaped as by `list --values`; the default for several keys
+    /// at a terminal
     #[arg(long, conflicts_with = "json")]
     keys: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RecordCommand {
-    /// Read records
+    /// Print the values of records
     #[command(
-        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe the value of one key goes as it is, without a newline after it.\nExit code 1 if any is missing; standard error names it."
+        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe, the value of a single key is written without a newline after it.\nExit code 1 if a record is missing; standard error names it."
     )]
     Get {
         /// The keys
@@ -81,7 +85,7 @@ pub(crate) enum RecordCommand {
     },
     /// Store a record
     #[command(
-        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 1h\n  todana set counter 0 --add\n\nExit code 1 if a condition (--add, --replace ...) does not hold."
+        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 1h\n  todana set counter 0 --add\n\nExit code 1 if a condition (--add, --replace ...) is not met."
     )]
     Set {
         /// The key
@@ -89,25 +93,25 @@ pub(crate) enum RecordCommand {
         /// The value; - reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: OsString,
-        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 is for ever
+        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 for never
         #[arg(long, default_value = "0", allow_negative_numbers = true, value_parser = exptime)]
         ttl: i64,
-        /// The client's flags
+        /// Client flags to store with the value
         #[arg(long, default_value_t = 0)]
         flags: u32,
-        /// Only if there is no such record
+        /// Only if the record does not exist
         #[arg(long, group = "how")]
         add: bool,
-        /// Only if there is such a record
+        /// Only if the record exists
         #[arg(long, group = "how")]
         replace: bool,
-        /// Behind the value that is there
+        /// Append to the existing value
         #[arg(long, group = "how")]
         append: bool,
-        /// Before the value that is there
+        /// Prepend to the existing value
         #[arg(long, group = "how")]
         prepend: bool,
-        /// Only if its version is this (`get --json --versions` shows it)
+        /// Only if the record has this version (see `get --json --versions`)
         #[arg(long, group = "how", value_name = "VERSION")]
         cas: Option<u64>,
         #[command(flatten)]
@@ -116,7 +120,7 @@ pub(crate) enum RecordCommand {
         server: ServerOptions,
     },
     /// Remove records
-    #[command(visible_alias = "del", after_help = "Exit code 1 if any was missing.")]
+    #[command(visible_alias = "del", after_help = "Exit code 1 if a record was missing.")]
     Delete {
         /// The keys
         #[arg(required = true)]
@@ -126,7 +130,7 @@ pub(crate) enum RecordCommand {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Add to a number and print it
+    /// Add to a number and print the result
     #[command(after_help = "Example:\n  todana incr visits --initial 1")]
     Incr {
         #[command(flatten)]
@@ -136,7 +140,7 @@ pub(crate) enum RecordCommand {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Subtract from a number (not below 0) and print it
+    /// Subtract from a number (not below 0) and print the result
     Decr {
         #[command(flatten)]
         sum: CounterArguments,
@@ -145,15 +149,15 @@ pub(crate) enum RecordCommand {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Give a record a new time to live
+    /// Set the time to live of a record
     #[command(after_help = "Examples:\n  todana touch hello 1h\n  todana touch hello --ttl 1h")]
     Touch {
         /// The key
         key: OsString,
-        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 is for ever
+        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 for never
         #[arg(allow_negative_numbers = true, value_parser = exptime, required_unless_present = "ttl")]
         time: Option<i64>,
-        /// The same as an option
+        /// The time to live as an option
         #[arg(long, allow_negative_numbers = true, value_parser = exptime, conflicts_with = "time", value_name = "TIME")]
         ttl: Option<i64>,
         #[command(flatten)]
@@ -161,42 +165,43 @@ pub(crate) enum RecordCommand {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Print statistics of a server; of a database on disk what it is: its kind, records, bytes
+    /// Print statistics of a server, or kind, records and bytes of a database on disk
     #[command(
         after_help = "Examples:\n  todana stats\n  todana stats databases\n  todana stats --db ./carts.hash"
     )]
     Stats {
-        /// The group: items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset
+        /// The group: items, slabs, sizes, settings, conns, databases, detail on|off|dump,
+        /// cachedump CLASS LIMIT, reset
         group: Vec<String>,
-        /// As one JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Remove all records; asks first where somebody sits at a terminal
+    /// Remove all records, after a confirmation at a terminal
     #[command(after_help = "Example:\n  todana flush --yes -S 127.0.0.1:11311")]
     Flush {
-        /// Seconds from now, or 5m, 1h ...
+        /// Delay in seconds, or as 5m, 1h ...
         #[arg(long, default_value = "0", value_parser = seconds)]
         delay: i64,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Ask whether the server answers, and print its version
+    /// Check that the server replies, and print its version
     Ping {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Store the records of a file: tab-separated text, or one of Kyoto Tycoon's or Kyoto Cabinet's
+    /// Store the records of a file: tab-separated text, or a file of Kyoto Tycoon or Kyoto Cabinet
     #[command(
         after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load records.tsv --db ./carts.hash\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record was refused.")
     )]
     Load {
-        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's
+        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon
         file: PathBuf,
         #[command(flatten)]
         options: LoadOptions,
@@ -205,7 +210,7 @@ pub(crate) enum RecordCommand {
     },
     /// Write all records to a file
     #[command(
-        after_help = format!("Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record had to be left out. FILE is replaced at the end, by a complete dump.")
+        after_help = format!("Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record could not be dumped. An existing FILE is replaced only by a complete dump.")
     )]
     Dump {
         /// The file; - is standard output
@@ -217,20 +222,20 @@ pub(crate) enum RecordCommand {
     },
 }
 
-/// What is added to which number.
+/// The arguments of `incr` and `decr`.
 #[derive(Debug, Args)]
 pub(crate) struct CounterArguments {
     /// The key
     pub(crate) key: OsString,
-    /// How much
+    /// The amount
     #[arg(default_value_t = 1)]
     pub(crate) by: u64,
-    /// Create the number with this value if there is no such record, instead of failing
+    /// Create a missing record with this value instead of failing
     #[arg(long, value_name = "NUMBER")]
     pub(crate) initial: Option<u64>,
 }
 
-/// Says why a record was not stored.
+/// Fails, after a message, if a record was not stored.
 pub(crate) fn stored(
     key: &OsStr,
     verb: Verb,
@@ -239,11 +244,11 @@ pub(crate) fn stored(
 ) -> Result<(), CommandFailure> {
     let why = match (outcome, verb) {
         (WriteOutcome::Done, _) => return Ok(()),
-        (WriteOutcome::NotStored, Verb::Add) => "not stored: there is such a record already",
-        (WriteOutcome::Exists, _) => "not stored: its version is another",
+        (WriteOutcome::NotStored, Verb::Add) => "not stored: the record exists already",
+        (WriteOutcome::Exists, _) => "not stored: the record has another version",
         _ => "not stored: no such record",
     };
-    quiet.tell(key, why);
+    quiet.report(key, why);
     Err(CommandFailure::miss())
 }
 
@@ -264,7 +269,7 @@ impl RecordCommand {
         }
     }
 
-    /// The value of a `set`, which may have to be read.
+    /// Returns the value of a `set`, which may have to be read from standard input.
     pub(crate) fn value(&self) -> Result<Vec<u8>, CommandFailure> {
         match self {
             RecordCommand::Set { value, .. } if value == "-" => {
@@ -277,7 +282,7 @@ impl RecordCommand {
         }
     }
 
-    /// What a `set` stores; `None` for other commands.
+    /// Returns the store request of a `set`, or `None` for other commands.
     pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<Store<'a>> {
         let RecordCommand::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
             return None;
@@ -367,7 +372,7 @@ fn count(
     number.map_or(Ok(()), |number| Ok(writeln!(io::stdout(), "{number}")?))
 }
 
-/// Removes records, each by `remove`, which returns false for one that there was not.
+/// Removes records. `remove` returns false if a record does not exist.
 pub(crate) fn delete(
     keys: &[OsString],
     quiet: QuietOption,
@@ -383,7 +388,7 @@ pub(crate) fn delete(
 /// Reads the record of a key.
 type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<FetchedRecord>, CommandFailure> + 'r;
 
-/// Shows records, each read by `read`.
+/// Prints records, each read by `read`.
 pub(crate) fn get(
     keys: &[OsString],
     shown: GetFormat,
@@ -417,16 +422,16 @@ pub(crate) fn get(
     outcome
 }
 
-/// Asks whether all records may go.
+/// Asks for confirmation to remove all records.
 pub(crate) fn confirm_flush(
     records: Option<u64>,
     place: &dyn std::fmt::Display,
 ) -> Result<(), CommandFailure> {
     let what = records.map_or_else(|| "all records".to_string(), |count| amount(count, "record"));
-    confirm(&format!("{place}: remove {what}?"), "nothing was removed")
+    confirm(&format!("{place}: remove {what}?"), "flush: not confirmed, nothing was removed")
 }
 
-/// Asks for consent where somebody sits at a terminal: scripts mean what they say. Fails if it is not given.
+/// Asks for confirmation at a terminal; scripts need none. Fails if it is refused.
 fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(());
@@ -440,7 +445,8 @@ fn confirm(question: &str, otherwise: &str) -> Result<(), CommandFailure> {
     }
 }
 
-/// A record as a JSON object. What is no text would be another value as one.
+/// Returns a record as a JSON object. Bytes that are not UTF-8 become base64, because a lossy text
+/// would be another value.
 fn object(item: &FetchedRecord) -> serde_json::Value {
     let mut object = serde_json::Map::new();
     for (name, bytes) in [("key", &item.key), ("value", &item.value)] {
@@ -457,8 +463,8 @@ fn object(item: &FetchedRecord) -> serde_json::Value {
     object.into()
 }
 
-/// Reads a span of time that is not negative.
+/// Reads a duration that is not negative.
 fn seconds(text: &str) -> Result<i64, String> {
     let seconds = crate::time_to_live::seconds(text)?;
-    if seconds < 0 { Err("not 0 or more".into()) } else { Ok(seconds) }
+    if seconds < 0 { Err("must be 0 or more".into()) } else { Ok(seconds) }
 }

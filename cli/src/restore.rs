@@ -1,4 +1,4 @@
-//! `todana restore`: a data directory from a backup, to its end or to a point in time.
+//! `todana restore`: creates a database from a backup, to its end or to a point in time.
 
 use crate::amount::amount;
 use crate::command_target::expect_directory;
@@ -21,54 +21,55 @@ use todana::{
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
-With --log the update log of the same database is read from where the backup's
-ends: of a data directory, also while a server is at work on it, or of what is
-left of one.
-What a server keeps of its log for that is told with --log-keep-size and
---log-keep-age of `todana serve`.
+--log continues after the end of the backup with the update log of the same
+database: that of a data directory, even while its server runs, or what remains
+of one. `todana serve --log-keep-size` and `--log-keep-age` determine how much of
+the log a server keeps for this purpose.
 
 TIME is RFC 3339 (2026-11-21T14:30:00Z, 2026-11-21T15:30:00+01:00) or Unix
-seconds. Changes of that second are in, later ones are not; `todana log` shows
-the times of all.
+seconds. Changes of that second are included, later ones are not. `todana log`
+shows the times of all changes.
 
-What is damaged is refused, and nothing is made of it: `todana salvage` makes a
-database of what is complete.
+Damaged data is refused, and nothing is created: `todana salvage` recovers the
+intact records.
 
-The records go through memory, as much as a server takes for them, unless TARGET is
-a database on disk. What is made is a new database; its server is started by
+The records are read into memory, as a server would, unless TARGET is a database
+on disk. The result is a new database with a new ID. To serve it:
   todana serve --data-dir TARGET    or    todana serve TARGET.tree
 
-A backup of a hash on disk becomes a hash on disk again, as of the moment when it
-was begun; all others become whatever TARGET says.
+A backup of a hash on disk becomes a hash on disk again, as of the start of the
+backup. All other backups become the kind of database that TARGET names.
 
 Examples:
   todana restore /backup/monday /var/lib/todana
   todana restore /backup/users ./users.tree
   todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z";
 
-/// A database to make, and of what.
+/// The source and target of a restore or a salvage.
 #[derive(Debug, Args)]
 pub(crate) struct RestoreRequest {
-    /// A backup (a directory, or the file that `synchronize` hands to a command), or a data directory that no server has open
+    /// A backup (a directory, or the file that `synchronize` passes to a command), or a data
+    /// directory that no server has open
     #[arg(value_name = "SOURCE")]
     from: PathBuf,
-    /// Where the data directory is to be, or the database on disk (NAME.hash, NAME.tree); made, with those above it. What is
-    /// there already is not replaced
+    /// The data directory or database on disk (NAME.hash, NAME.tree) to create, with its parents;
+    /// an existing one is never replaced
     target: PathBuf,
-    /// To this time, instead of to the end
+    /// Restore to this time instead of to the end
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     until: Option<u64>,
-    /// Go on in this log of the same database: a data directory, or a directory of log segments
+    /// Continue with this log of the same database: a data directory, or a directory of log
+    /// segments
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
 }
 
-/// What `restore` is told.
+/// The arguments of `todana restore`.
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArguments {
     #[command(flatten)]
     wanted: RestoreRequest,
-    /// As `salvage` does (until the next version)
+    /// Salvage, as `todana salvage` does (until the next version)
     #[arg(long, hide = true)]
     damaged: bool,
 }
@@ -77,15 +78,16 @@ pub(crate) fn run(arguments: RestoreArguments) -> Result<(), CommandFailure> {
     if arguments.damaged {
         return salvage::run(arguments.wanted);
     }
-    // A backup in one file is unpacked to a place that is gone when this is read.
+    // The unpacked directory of a single-file backup is already removed when a user reads the
+    // error.
     let source = arguments.wanted.from.clone();
-    make(arguments.wanted, "restore", &mut |options, into, clock, progress| {
+    create(arguments.wanted, "restore", &mut |options, into, clock, progress| {
         let restored = todana::restore(Arc::new(SystemDisk), options, into, clock, progress);
         restored.map_err(|error| refused(error, &source))
     })
 }
 
-/// Makes the new database of a source.
+/// Creates the new database from its source.
 type MakeDatabase<'m> = dyn FnMut(
         &RestoreOptions,
         RestoreInto<'_>,
@@ -94,8 +96,8 @@ type MakeDatabase<'m> = dyn FnMut(
     ) -> Result<Restored, CommandFailure>
     + 'm;
 
-/// Makes the database that is wanted, for the command of this name.
-pub(crate) fn make(
+/// Creates the requested database; `command` is named in errors.
+pub(crate) fn create(
     wanted: RestoreRequest,
     command: &str,
     make: &mut MakeDatabase<'_>,
@@ -104,7 +106,7 @@ pub(crate) fn make(
     let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
     let place = name.as_ref().and_then(|name| name.path.as_deref()).unwrap_or(&target);
     refuse_overlap([&*from].into_iter().chain(log.as_deref()), place)?;
-    // As long as it is read.
+    // Kept until the end: dropping it removes the directory.
     let unpacked = if from.is_file() { Some(unpack(&from, &target)?) } else { None };
     let from = unpacked.as_ref().map_or(from, |unpacked| unpacked.path().join(UNPACKED));
     expect_directory(&from, command)?;
@@ -119,7 +121,7 @@ pub(crate) fn make(
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let restored = match &name {
-        // Its records do not go through memory.
+        // The records do not pass through memory.
         Some(name) => make(&options, name.into(), clock, &mut progress)?,
         None => {
             let seed = seed_of(Arc::new(SystemDisk), &options.from);
@@ -130,27 +132,28 @@ pub(crate) fn make(
         }
     };
     bar.finish_and_clear();
-    tell(&options, &restored)
+    report(&options, &restored)
 }
 
-/// What a backup in one file becomes.
+/// Name of the unpacked backup in its temporary directory.
 const UNPACKED: &str = "backup";
-/// What is read of it at once.
+/// Number of bytes to read at once.
 const PIECE: usize = 256 << 10;
 
-/// A backup in one file, as a server's `synchronize` hands it to a command, as a directory beside the target.
+/// Unpacks a single-file backup, as a server's `synchronize` passes it to a command, into a
+/// directory beside the target.
 fn unpack(file: &Path, target: &Path) -> Result<TempDir, CommandFailure> {
-    let unreadable = |error| CommandFailure::trouble(format!("{}: cannot be read: {error}", file.display()));
+    let unreadable = |error| CommandFailure::trouble(format!("{}: cannot read it: {error}", file.display()));
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let no_backup = |error: Error| match error.kind() {
         ErrorKind::Corrupt | ErrorKind::Invalid => CommandFailure::trouble(format!(
-            "{}: neither a directory nor a complete backup in one file: {error}",
+            "{}: neither a directory nor a complete single-file backup: {error}",
             file.display()
         )),
         _ => CommandFailure::from(error),
     };
     let unwritable =
-        |error| CommandFailure::trouble(format!("{}: cannot be written: {error}", parent.display()));
+        |error| CommandFailure::trouble(format!("{}: cannot write to it: {error}", parent.display()));
     let folder = tempfile::Builder::new().prefix(".todana-restore").tempdir_in(parent).map_err(unwritable)?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
     let (mut from, mut piece) = (File::open(file).map_err(unreadable)?, vec![0; PIECE]);
@@ -175,33 +178,31 @@ fn refused(error: Error, from: &Path) -> CommandFailure {
     }
 }
 
-fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFailure> {
+fn report(options: &RestoreOptions, restored: &Restored) -> Result<(), CommandFailure> {
     for why in &restored.refused {
-        eprintln!(
-            "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
-        );
+        eprintln!("todana: a checkpoint is damaged; using the previous checkpoint and a longer log: {why}");
     }
     if let LogTail::Torn { path, offset, len } = &restored.tail {
         eprintln!(
-            "todana: {} at offset {offset}: {len} bytes of writes that were not finished are left out",
+            "todana: {} at offset {offset}: {len} bytes of unfinished writes are left out",
             path.display()
         );
     }
     if restored.lost > 0 {
-        eprintln!("todana: {} bytes of the log are lost, as a repair has marked", restored.lost);
+        eprintln!("todana: {} bytes of the log are marked as lost", restored.lost);
     }
     if let Some(at) = restored.called_off {
         let at = moment::text(at.0.saturating_mul(1000));
-        eprintln!("todana: a flush was planned for {at}, and had not come by then: it is called off");
+        eprintln!("todana: a flush planned for {at} was still pending; it is cancelled");
     }
     if restored.ends_before {
         let more = if options.log.is_some() {
             ""
         } else {
-            "; --log DIR goes on in the log of the directory it was made of"
+            "; use --log DIR to continue with the log of its data directory"
         };
         eprintln!(
-            "todana: what there is ends before --until: a change made behind {} is not in it{more}",
+            "todana: the source ends before --until; changes after {} are missing{more}",
             moment::text(restored.time_ms)
         );
     }

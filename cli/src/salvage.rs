@@ -1,7 +1,7 @@
-//! `todana salvage`: a new database of what is complete in a damaged one.
+//! `todana salvage`: recovers the intact records of a damaged database into a new one.
 
 use crate::CommandFailure;
-use crate::restore::{RestoreRequest, make};
+use crate::restore::{RestoreRequest, create};
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
@@ -10,14 +10,14 @@ use todana::{ErrorKind, Salvaged, salvage, verify};
 
 pub(crate) const AFTER_HELP: &str = "\
 SOURCE may also be a database on disk (./x.hash, ./x.tree). It is never changed.
-What is lost is reported; `todana verify` tells beforehand what is damaged.
+Lost data is reported; `todana verify` reports the damage beforehand.
 
-The new database is of the kind that TARGET names: a data directory, or NAME.hash,
-NAME.tree. A hash on disk, and the backup of one, becomes a hash again. Beside TARGET
-as much room is needed again, but for a hash on disk.
+TARGET determines the kind of the new database: a data directory, or NAME.hash,
+NAME.tree. A hash on disk, or a backup of one, becomes a hash again. Except for a
+hash on disk, the work needs twice the space of TARGET.
 
-A torn end of the log, as a crash leaves it, is no damage: it is cut off when the
-database is opened.
+A torn end of the log after a crash is not damage: opening the database cuts it
+off.
 
 Examples:
   todana salvage /backup/monday saved
@@ -25,43 +25,43 @@ Examples:
   todana salvage ./carts.hash ./saved.hash";
 
 pub(crate) fn run(wanted: RestoreRequest) -> Result<(), CommandFailure> {
-    make(wanted, "salvage", &mut |options, into, clock, progress| {
-        // The list of a backup may know of more than can be seen in what is there.
+    create(wanted, "salvage", &mut |options, into, clock, progress| {
+        // The file list of a backup may report damage that its files alone do not show.
         let damages = verify(Arc::new(SystemDisk), &options.from, &mut |_| ());
         let salvaged = salvage(Arc::new(SystemDisk), options, into, clock, progress);
         let salvaged = salvaged.map_err(|error| match error.kind() {
             ErrorKind::Busy => CommandFailure::trouble(format!("{error}; stop it first")),
             _ => error.into(),
         })?;
-        tell(&salvaged, &damages.map_or(Vec::new(), |seen| seen.damages));
+        report(&salvaged, &damages.map_or(Vec::new(), |seen| seen.damages));
         Ok(salvaged.restored)
     })
 }
 
-fn tell(salvaged: &Salvaged, damages: &[String]) {
+fn report(salvaged: &Salvaged, damages: &[String]) {
     for damage in &salvaged.damages {
         eprintln!("todana: {}: {}", finding(&damage.finding), damage.outcome);
     }
-    let is_told = |damage: &&String| {
+    let is_reported = |damage: &&String| {
         let mut paths = salvaged.damages.iter().map(|damage| damage.finding.path.display().to_string());
         paths.any(|path| damage.starts_with(&path))
     };
-    for damage in damages.iter().filter(|damage| !is_told(damage)) {
+    for damage in damages.iter().filter(|damage| !is_reported(damage)) {
         eprintln!("todana: {damage}");
     }
 }
 
-/// What is damaged, with its place.
+/// Returns the damage with its place.
 fn finding(finding: &LogDamage) -> String {
     let place = finding.path.display().to_string();
-    // Some say it themselves, with a better offset.
+    // Some findings name the path themselves, with a more precise offset.
     match finding.what.starts_with(&place) {
         true => finding.what.clone(),
         false => format!("{place} at offset {}: {}", finding.offset, finding.what),
     }
 }
 
-/// What to do about damage.
+/// Returns the advice for a damaged database.
 pub(crate) fn advice(path: &Path) -> String {
-    format!("`todana salvage {} TARGET` makes a new database of what is complete", path.display())
+    format!("`todana salvage {} TARGET` recovers the intact records into a new database", path.display())
 }

@@ -1,4 +1,5 @@
-//! The users of Cyrus SASL's database (`/etc/sasldb2`), read from the output of Berkeley DB's `db_dump -p`.
+//! Reader of Cyrus SASL's user database (`/etc/sasldb2`), in the output of Berkeley DB's `db_dump
+//! -p`.
 //!
 //! ```text
 //! HEADER=END
@@ -9,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-/// The names that clients send, each with its password.
+/// User names as clients send them, each with its password.
 type SaslUsers = Vec<(String, Vec<u8>)>;
 
-/// Returns the users of a dump, each as `user@realm`. `user` alone means the one in the realm of this host, as in Cyrus SASL,
-/// or else the only one of that name.
+/// Returns the users of a dump, each as `user@realm`. A bare `user` is the one in the realm of this
+/// host, as in Cyrus SASL, or otherwise the only one of that name.
 pub(crate) fn users(dump: &[u8], host: &str) -> Result<SaslUsers, String> {
     let lines: Vec<&[u8]> = dump.split(|&byte| byte == b'\n').collect();
     let begin = lines.iter().position(|line| line == b"HEADER=END").ok_or(NO_DUMP)? + 1;
@@ -40,7 +41,7 @@ pub(crate) fn users(dump: &[u8], host: &str) -> Result<SaslUsers, String> {
 
 const NO_DUMP: &str = "standard input: not a complete dump; pipe `db_dump -p /etc/sasldb2` into it";
 
-/// Returns the bytes that a line of the dump stands for: `\\` is a backslash, `\xx` a byte in hexadecimal.
+/// Decodes a line of the dump: `\\` is a backslash, `\xx` a byte in hexadecimal.
 fn bytes(line: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let mut rest = line.strip_prefix(b" ").ok_or(NO_DUMP)?;
@@ -67,7 +68,7 @@ mod tests {
     const HEAD: &str = "VERSION=3\nformat=print\ntype=hash\ndb_pagesize=4096\nHEADER=END\n";
 
     #[test]
-    fn users_of_a_dump_come_with_and_without_their_realm() {
+    fn users_have_names_with_and_without_realm() {
         let dump = format!(
             "{HEAD} bob\\00a.org\\00userPassword\n one\n bob\\00b.org\\00userPassword\n two\n \
              alice\\00host\\00userPassword\n s\\5cec\\\\r\\c3\\a9t \n alice\\00host\\00other\n x\n \
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_complete_dump_is_refused() {
+    fn incomplete_dump_is_refused() {
         for text in [
             "",
             "alice:secret\n",

@@ -1,9 +1,10 @@
-//! Which server a command talks to, which of its databases, and as whom: the same words for every command.
+//! The options that select a server, one of its databases, and a login: the same for every command.
 
 use crate::CommandFailure;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::command_target::CommandTarget;
+use crate::suggestions::did_you_mean;
 use todana_client::{Connection, Destination, Error, Timeouts};
 
 /// The variable that names a server.
@@ -11,15 +12,16 @@ const VARIABLE: &str = "TODANA_SERVER";
 
 const DEFAULT: &str = "127.0.0.1:11211";
 
-/// Which server or database, and how to reach it.
+/// The server or database of a command, and how to reach it.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ServerOptions {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; user:password@ may stand
-    /// before a host behind ://. Or a database on disk that no server has open: ./x.hash, ./x.tree [default: TODANA_SERVER of
-    /// the environment, or 127.0.0.1:11211]
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path, with
+    /// user:password@ before the host after ://. Or a database on disk that no server has open:
+    /// ./x.hash, ./x.tree [default: TODANA_SERVER of the environment, or 127.0.0.1:11211]
     #[arg(short = 'S', long = "server", visible_alias = "db", value_name = "SERVER")]
     server: Option<CommandTarget>,
-    /// Which of the server's databases, by its number or its name (`todana stats databases` shows them) [default: the first]
+    /// The database of the server, by number or name (see `todana stats databases`) [default: the
+    /// first]
     #[arg(long, value_name = "NAME")]
     database: Option<String>,
     #[command(flatten)]
@@ -29,12 +31,13 @@ pub(crate) struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Returns the place of `-S`, or else of the environment. Fails if `-S` and another word name one both.
+    /// Returns the place that `-S` or the environment names. Fails if both `-S` and another word
+    /// name one.
     pub(crate) fn named(&self, has_word: bool) -> Result<Option<CommandTarget>, CommandFailure> {
         match &self.server {
-            // The word may hold a password.
+            // The message does not quote the word, which may contain a password.
             Some(_) if has_word => {
-                Err(CommandFailure::usage("-S names a server, and so does the first word: which one?"))
+                Err(CommandFailure::usage("-S: the first word names a server too; give only one"))
             }
             Some(server) => Ok(Some(server.clone())),
             None if has_word => Ok(None),
@@ -48,12 +51,12 @@ impl ServerOptions {
         }
     }
 
-    /// Returns true if `-S` names a place.
+    /// Returns true if `-S` is given.
     pub(crate) fn has_server(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Returns the place that a word names, or `-S`, or the environment, or the default.
+    /// Returns the place that a word names, or otherwise `-S`, the environment, or the default.
     pub(crate) fn place(&self, word: Option<&CommandTarget>) -> Result<CommandTarget, CommandFailure> {
         match (word, self.named(word.is_some())?) {
             (Some(word), _) => Ok(word.clone()),
@@ -62,25 +65,25 @@ impl ServerOptions {
         }
     }
 
-    /// Returns the server there, with how to reach it.
+    /// Returns the server at a destination, with the options to reach it.
     pub(crate) fn at(&self, destination: Destination) -> ServerTarget<'_> {
         ServerTarget { destination, options: self }
     }
 
-    /// Returns true if a database of the server is named.
+    /// Returns true if `--database` is given.
     pub(crate) fn has_database(&self) -> bool {
         self.database.is_some()
     }
 
-    /// Fails if a database of a server is named where there is none.
+    /// Fails if `--database` is given for a place that is not a server.
     pub(crate) fn expect_no_database(&self) -> Result<(), CommandFailure> {
         match &self.database {
-            Some(_) => Err(CommandFailure::usage("--database is for a server with several databases")),
+            Some(_) => Err(CommandFailure::usage("--database: needs a server with several databases")),
             None => Ok(()),
         }
     }
 
-    /// Returns the number of the database that is named, the first by default.
+    /// Returns the number of the selected database, by default that of the first.
     pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, CommandFailure> {
         let Some(wanted) = &self.database else { return Ok(0) };
         if let Ok(number) = wanted.parse() {
@@ -91,11 +94,18 @@ impl ServerOptions {
             let number = name.strip_suffix(":name").filter(|_| value == wanted)?;
             number.parse().ok()
         });
-        let hint = "`todana stats databases` shows what it has";
-        number.ok_or_else(|| CommandFailure::trouble(format!("the server has no database {wanted}; {hint}")))
+        number.ok_or_else(|| {
+            let names = all.iter().filter(|(name, _)| name.ends_with(":name"));
+            let names: Vec<&str> = names.map(|(_, value)| value.as_str()).collect();
+            let hint = match did_you_mean(wanted, &names) {
+                none if none.is_empty() => "; `todana stats databases` lists its databases".into(),
+                hint => hint,
+            };
+            CommandFailure::trouble(format!("--database {wanted}: the server has no such database{hint}"))
+        })
     }
 
-    /// Connects, and logs in if the server wants that.
+    /// Connects, and logs in if the options name a user.
     pub(crate) fn connect(&self, destination: &Destination) -> Result<Connection, CommandFailure> {
         let tls = self.tls.load(&[&destination.address])?;
         let login = self.login.at(destination)?;
@@ -114,7 +124,7 @@ pub(crate) struct ServerTarget<'o> {
 }
 
 impl ServerTarget<'_> {
-    /// Connects, logs in if the server wants that, and uses the database that is named.
+    /// Connects, logs in if the options name a user, and selects the database.
     pub(crate) fn connect(&self) -> Result<Connection, CommandFailure> {
         let mut connection = self.options.connect(&self.destination)?;
         let number = self.options.database_number(&mut connection)?;
@@ -125,11 +135,11 @@ impl ServerTarget<'_> {
     }
 }
 
-/// Explains a refusal by a server that has no databases to choose from.
+/// Explains the refusal by a server that has only one database.
 pub(crate) fn without_databases(error: Error) -> CommandFailure {
     match error {
         Error::Refused(refusal) if refusal.line == "ERROR" => {
-            CommandFailure::trouble("the server has one database only: it does not know --database")
+            CommandFailure::trouble("--database: the server has only one database")
         }
         error => error.into(),
     }

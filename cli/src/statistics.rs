@@ -1,19 +1,21 @@
-//! Statistics of a server: typed as JSON, by theme at a terminal, and the few that tell what a server holds.
+//! Statistics of a server: typed as JSON, grouped by theme at a terminal, and a summary of its
+//! contents.
 
 use crate::CommandFailure;
 use crate::server_options::ServerTarget;
+use crate::suggestions::did_you_mean;
 use serde_json::{Map, Value};
 use std::io::{self, IsTerminal, Write};
 use todana_client::{Connection, Error};
 
-/// The groups that a server has.
+/// The groups of statistics.
 pub(crate) const GROUPS: &str =
     "items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset";
 
-/// Statistic by name and value.
+/// The name and the value of a statistic.
 type StatisticPair = (String, String);
 
-/// Themes of the general statistics, with what the names of each begin with. The first that fits counts.
+/// Themes of the general statistics, with the prefixes of their names. The first match counts.
 const THEMES: [(&str, &[&str]); 6] = [
     ("Todana", &["todana_"]),
     (
@@ -57,11 +59,11 @@ const THEMES: [(&str, &[&str]); 6] = [
             "extstore",
         ],
     ),
-    ("Housekeeping", &["lru", "crawler", "moves_", "unexpected"]),
+    ("Maintenance", &["lru", "crawler", "moves_", "unexpected"]),
 ];
 
 fn theme(name: &str) -> &'static str {
-    // "time" is no beginning of others, "bytes" none of bytes_read.
+    // These are complete names: "bytes" must not match bytes_read.
     let fits = |beginning: &&str| match *beginning {
         "time" | "bytes" | "pid" | "threads" => name == *beginning,
         beginning => name.starts_with(beginning),
@@ -70,13 +72,13 @@ fn theme(name: &str) -> &'static str {
     found.map_or("Other", |(theme, _)| theme)
 }
 
-/// Prints a group of statistics; of the database that is named, what it holds.
+/// Prints a group of statistics, or the statistics of the selected database.
 pub(crate) fn print(server: &ServerTarget<'_>, words: &[String], json: bool) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let statistics = if server.options.has_database() {
         if !words.is_empty() {
             return Err(CommandFailure::usage(
-                "a database has no groups of statistics: leave out the group, or --database",
+                "stats: a database has no groups of statistics; leave out the group or --database",
             ));
         }
         of_database(server, &mut connection)?
@@ -84,7 +86,9 @@ pub(crate) fn print(server: &ServerTarget<'_>, words: &[String], json: bool) -> 
         let group = words.join(" ");
         connection.stats(&group).map_err(|error| match error {
             Error::Refused(refusal) if refusal.line == "ERROR" => {
-                CommandFailure::usage(format!("stats {group}: no such group; groups: {GROUPS}"))
+                let known: Vec<&str> = GROUPS.split([',', ' ']).collect();
+                let hint = did_you_mean(&words[0], &known);
+                CommandFailure::usage(format!("stats {group}: unknown group{hint}; the groups are {GROUPS}"))
             }
             error => error.into(),
         })?
@@ -120,7 +124,8 @@ fn put_by_theme(out: &mut impl Write, statistics: &[StatisticPair]) -> io::Resul
     Ok(())
 }
 
-/// Returns the statistics as one object: numbers as numbers, and `1:name` as `name` within `1`.
+/// Returns the statistics as one JSON object, with numbers as numbers and `1:name` as `name` within
+/// `1`.
 fn nested(statistics: &[StatisticPair]) -> Value {
     let mut all = Map::new();
     for (name, value) in statistics {
@@ -139,7 +144,7 @@ fn put_nested(object: &mut Map<String, Value>, name: &str, value: Value) {
     object.insert(name.to_string(), value);
 }
 
-/// Returns a number if the text is how it is written; else the text, as of `1.6.45`.
+/// Returns the value as a number if its text is the canonical form of one. `1.6.45` stays a text.
 fn typed(text: &str) -> Value {
     let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let unsigned = text.strip_prefix('-').unwrap_or(text);
@@ -155,7 +160,7 @@ fn typed(text: &str) -> Value {
     number.unwrap_or_else(|| text.into())
 }
 
-/// Returns the statistics of the database that is named, or of the first.
+/// Returns the statistics of the selected database.
 fn of_database(
     server: &ServerTarget<'_>,
     connection: &mut Connection,
@@ -169,19 +174,19 @@ fn of_database(
     });
     let own: Vec<StatisticPair> = own.collect();
     match own.is_empty() {
-        true => Err(CommandFailure::trouble(format!("the server has no database {number}"))),
+        true => Err(CommandFailure::trouble(format!("--database {number}: the server has no such database"))),
         false => Ok(own),
     }
 }
 
-/// Prints what a server holds, by the names that `inform` has for databases on disk.
+/// Prints a summary of a server's contents, with the same names as for databases on disk.
 pub(crate) fn inform(server: &ServerTarget<'_>, json: bool) -> Result<(), CommandFailure> {
     let mut connection = server.options.connect(&server.destination)?;
     let place = ("server".to_string(), server.destination.to_string());
     let known = match of_database(server, &mut connection) {
         Ok(known) => known,
         Err(failure) if server.options.has_database() => return Err(failure),
-        // A memcached.
+        // memcached has no statistics of databases.
         Err(_) => connection.stats("")?,
     };
     let name = |(name, value): StatisticPair| {
@@ -215,7 +220,7 @@ pub(crate) fn count(server: &ServerTarget<'_>) -> Result<u64, CommandFailure> {
         connection.statistic("curr_items")?
     };
     let count = count.and_then(|count| count.parse().ok());
-    count.ok_or_else(|| CommandFailure::trouble("the server does not say how many records it has"))
+    count.ok_or_else(|| CommandFailure::trouble("the server does not report its number of records"))
 }
 
 #[cfg(test)]

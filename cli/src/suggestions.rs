@@ -1,12 +1,12 @@
-//! What is proposed in place of a word that is not known: a command, an option, a variable.
+//! Suggestions for unknown words: commands, options, variables, database names.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
 
-/// Commands that other tools have, and what does the same here.
-const ELSEWHERE: [(&str, &str); 15] = [
+/// Commands of other tools, and the commands that do the same here.
+const FOREIGN_COMMANDS: [(&str, &str); 15] = [
     ("add", "set --add"),
     ("bgsave", "checkpoint"),
     ("dbsize", "count"),
@@ -25,8 +25,8 @@ const ELSEWHERE: [(&str, &str); 15] = [
 ];
 const SHELLS: [&str; 5] = ["cli", "console", "interactive", "repl", "shell"];
 
-/// Options that memcached has and `serve` does not.
-const OF_MEMCACHED: [&str; 22] = [
+/// Options that only memcached has, not `serve`.
+const MEMCACHED_OPTIONS: [&str; 22] = [
     "-C",
     "-L",
     "-N",
@@ -51,12 +51,12 @@ const OF_MEMCACHED: [&str; 22] = [
     "--user",
 ];
 
-/// Variables that the commands read and `serve` does not.
-const OF_COMMANDS: [&str; 3] = ["TODANA_SERVER", "TODANA_USER", "TODANA_PASSWORD"];
+/// Variables that only the client commands read, not `serve`.
+const CLIENT_VARIABLES: [&str; 3] = ["TODANA_SERVER", "TODANA_USER", "TODANA_PASSWORD"];
 
 const MORE: &str = "For more information, try '--help'.\n";
 
-/// Returns the error in words that a user of the program knows.
+/// Returns the error with a suggestion, and without the words of Rust's parsers.
 pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -65,11 +65,11 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let typed = text(ContextKind::InvalidSubcommand);
-            // Not one of a command's own commands.
+            // Only for the first word, not for a subcommand of a command.
             if std::env::args().nth(1).as_ref() != Some(&typed) {
                 return error;
             }
-            let tip = instead_of(&typed, command).map_or_else(String::new, |tip| format!("  tip: {tip}\n\n"));
+            let tip = suggestion(&typed, command).map_or_else(String::new, |tip| format!("  tip: {tip}\n\n"));
             let message = format!("unrecognized subcommand '{typed}'\n\n{tip}{MORE}");
             clap::Error::raw(ErrorKind::InvalidSubcommand, message)
         }
@@ -79,7 +79,7 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
             };
             let problem = match wrong.kind() {
                 IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "out of range",
-                _ => "not a whole number",
+                _ => "must be a whole number",
             };
             let (value, option) = (text(ContextKind::InvalidValue), text(ContextKind::InvalidArg));
             let message = format!("invalid value '{value}' for '{option}': {problem}\n\n{MORE}");
@@ -89,55 +89,78 @@ pub(crate) fn clearer(error: clap::Error, command: &Command) -> clap::Error {
     }
 }
 
-fn instead_of(typed: &str, command: &Command) -> Option<String> {
+fn suggestion(typed: &str, command: &Command) -> Option<String> {
     if SHELLS.contains(&typed) {
-        return Some("there is no shell: each request is a command of its own, as `todana get KEY`".into());
+        return Some("todana has no shell; each request is a command, as in `todana get KEY`".into());
     }
-    if let Some((_, instead)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == typed) {
-        return Some(format!("try `todana {instead}`"));
+    if let Some((_, instead)) = FOREIGN_COMMANDS.iter().find(|(foreign, _)| *foreign == typed) {
+        return Some(format!("use `todana {instead}`"));
     }
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     let names: Vec<&str> = shown.map(Command::get_name).collect();
     let begins = names.iter().find(|name| typed.len() > 2 && name.starts_with(typed)).copied();
     let nearest = begins.or_else(|| nearest(typed, &names));
-    nearest.map(|name| format!("try `todana {name}`"))
+    nearest.map(|name| format!("did you mean `todana {name}`?"))
 }
 
-/// Adds where an option of memcached's is known to an error that says that `serve` does not know it.
+/// Adds a suggestion to the error for an option that only memcached has.
 pub(crate) fn with_memcached(mut error: clap::Error, words: &[String]) -> clap::Error {
     if error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
-        && OF_MEMCACHED.contains(&option.as_str())
+        && MEMCACHED_OPTIONS.contains(&option.as_str())
     {
-        let tip = format!("{option} is an option of memcached's: todana as memcached {}", words.join(" "));
+        let tip =
+            format!("{option} is an option of memcached; use `todana as memcached {}`", words.join(" "));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// Warns of variables that look as if they were for this program, and are not read.
+/// Warns of `TODANA_` variables that no option reads.
 pub(crate) fn warn_of_unknown_variables(serve: &Command) {
     let own = serve.get_arguments().filter_map(Arg::get_env).filter_map(|name| name.to_str());
-    let known: Vec<&str> = own.chain(OF_COMMANDS).collect();
+    let known: Vec<&str> = own.chain(CLIENT_VARIABLES).collect();
     let mut unknown: Vec<String> = std::env::vars_os()
         .filter_map(|(name, _)| name.into_string().ok())
         .filter(|name| name.starts_with("TODANA_") && !known.contains(&name.as_str()))
         .collect();
     unknown.sort();
     for name in unknown {
-        let hint = nearest(&name, &known).map_or_else(String::new, |near| format!("; did you mean {near}?"));
-        eprintln!("todana: {name}: there is no such variable{hint}");
+        eprintln!("todana: {name}: unknown variable{}", did_you_mean(&name, &known));
     }
 }
 
-/// Returns the word that is at most two slips away, if there is one.
+/// Returns `; did you mean WORD?` for the nearest word, or an empty text if none is near.
+pub(crate) fn did_you_mean(typed: &str, words: &[&str]) -> String {
+    nearest(typed, words).map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
+/// Returns a suggestion for a misspelt database name, or an empty text if none is near.
+pub(crate) fn did_you_mean_database(name: &str) -> String {
+    const KINDS: [&str; 2] = ["hash", "tree"];
+    let name = name.split('#').next().unwrap_or_default();
+    let name = name.rsplit_once('=').map_or(name, |(_, name)| name);
+    let near = |typed: &str| KINDS.into_iter().find(|kind| distance(typed, kind) <= 2 && !typed.is_empty());
+    let meant = if let Some(kind) = name.strip_prefix("disk:") {
+        // The name of the kind in statistics.
+        near(kind).map(|kind| format!("PATH.{kind}"))
+    } else if let Some((memory, kind)) = name.split_once(':').filter(|(memory, _)| !memory.contains('/')) {
+        near(kind).filter(|_| distance(memory, "mem") <= 1).map(|kind| format!("mem:{kind}"))
+    } else {
+        let ending = name.rsplit_once('.');
+        ending.and_then(|(path, ending)| near(ending).map(|kind| format!("{path}.{kind}")))
+    };
+    meant.filter(|meant| meant != name).map_or_else(String::new, |meant| format!("; did you mean {meant}?"))
+}
+
+/// Returns the word within an edit distance of 2, or of 1 for short words.
 fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
     let limit = if typed.len() < 6 { 1 } else { 2 };
     let distances = words.iter().map(|word| (distance(typed, word), *word));
     distances.filter(|(distance, _)| *distance <= limit).min().map(|(_, word)| word)
 }
 
-/// Returns how many letters have to be changed, added, left out, or exchanged with the next.
+/// Returns the edit distance: the number of letters to change, insert, delete, or swap with the next.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
@@ -168,5 +191,22 @@ mod tests {
         assert_eq!(nearest("gte", &["set", "get", "delete"]), Some("get"));
         assert_eq!(nearest("TODANA_PROT", &["TODANA_PORT", "TODANA_SYNC"]), Some("TODANA_PORT"));
         assert_eq!(nearest("scan", &["man", "count"]), None);
+    }
+
+    #[test]
+    fn misspelt_database_names_get_suggestions() {
+        for (typed, meant) in [
+            ("mem:hsah", "mem:hash"),
+            ("users=mem:tre", "mem:tree"),
+            ("men:hash", "mem:hash"),
+            ("disk:hash", "PATH.hash"),
+            ("./carts.hsh#bnum=1", "./carts.hash"),
+            ("./users.treee", "./users.tree"),
+        ] {
+            assert_eq!(did_you_mean_database(typed), format!("; did you mean {meant}?"), "{typed}");
+        }
+        for typed in ["./x.db", "mem:", "mem:hash", "./x.hash", "localhost:11211", "./dir.d/x"] {
+            assert_eq!(did_you_mean_database(typed), "", "{typed}");
+        }
     }
 }

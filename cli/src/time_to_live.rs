@@ -1,8 +1,8 @@
-//! Times to live, and other spans of time, as people write them: `90`, `5m`, `1h`, `2d`.
+//! Durations as users write them: `90`, `5m`, `1h`, `2d`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// memcached takes numbers up to this as seconds from now, larger ones as a Unix time.
+/// memcached reads numbers up to this as seconds from now, larger ones as a Unix time.
 const RELATIVE_MAX_S: i64 = 30 * 86_400;
 
 const UNITS: [(char, i64); 5] = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400), ('w', 604_800)];
@@ -12,7 +12,7 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Reads seconds: a whole number, perhaps with a unit after it.
+/// Reads a number of seconds, with an optional unit.
 pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     let text = text.trim();
     let unit = UNITS.iter().find_map(|(letter, seconds)| Some((text.strip_suffix(*letter)?, *seconds)));
@@ -20,13 +20,13 @@ pub(crate) fn seconds(text: &str) -> Result<i64, String> {
     let number: i64 = match digits.parse() {
         Ok(number) => number,
         Err(_) if digits.parse::<i128>().is_ok() => return Err("out of range".into()),
-        Err(_) => return Err("not a time: seconds, or a number with s, m, h, d or w (90, 5m, 1h, 2d)".into()),
+        Err(_) => return Err("must be seconds, or a number with s, m, h, d or w (90, 5m, 1h, 2d)".into()),
     };
     number.checked_mul(unit).ok_or_else(|| "out of range".into())
 }
 
-/// Reads a time to live as memcached's protocol writes it: up to 30 days from now, or a Unix time. A time with a unit counts from
-/// now, however long it is.
+/// Reads a time to live and returns it as memcached's protocol writes it: up to 30 days from now,
+/// or a Unix time. A duration with a unit counts from now, however long it is.
 pub(crate) fn exptime(text: &str) -> Result<i64, String> {
     let seconds = seconds(text)?;
     let has_unit = text.trim().ends_with(|last: char| last.is_alphabetic());
@@ -36,15 +36,15 @@ pub(crate) fn exptime(text: &str) -> Result<i64, String> {
     Ok(seconds)
 }
 
-/// Warns that a record with this time to live is gone at once.
+/// Warns if a record with this time to live expires at once.
 pub(crate) fn warn_if_past(exptime: i64) {
     if exptime < 0 {
         eprintln!(
-            "todana: --ttl {exptime}: the record expires at once, unless the server has negative_exptime=sliding"
+            "todana: --ttl {exptime}: the record expires immediately, unless the server has negative_exptime=sliding"
         );
     } else if exptime > RELATIVE_MAX_S && exptime < now() as i64 {
         eprintln!(
-            "todana: --ttl {exptime}: more than 30 days are a Unix time, and this one is past; 40d is from now"
+            "todana: --ttl {exptime}: values above 30 days are Unix times, and this one has passed; write 40d for a duration"
         );
     }
 }
@@ -64,7 +64,7 @@ mod tests {
         let soon = now() as i64;
         assert!((soon + 5_184_000..=soon + 5_184_060).contains(&exptime("60d").unwrap()));
         for text in ["", "abc", "m", "1.5h", "1y", "5 m", "+", "1h30m"] {
-            assert!(exptime(text).unwrap_err().starts_with("not a time: "), "{text:?}");
+            assert!(exptime(text).unwrap_err().starts_with("must be seconds"), "{text:?}");
         }
         for text in ["99999999999999999999", "999999999999999999w"] {
             assert_eq!(exptime(text), Err("out of range".into()));

@@ -1,4 +1,4 @@
-//! `todana verify`: reads all of a database, data directory or backup and checks every checksum.
+//! `todana verify`: checks every checksum of a database, data directory or backup.
 
 use crate::CommandFailure;
 use crate::amount::amount;
@@ -17,24 +17,24 @@ use todana::{Newest, Verified, holds_hash, moment, verify};
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
-Nothing is changed. A server may be at work on a data directory meanwhile; a
-database on disk must not be open.
+Nothing is changed. A server may have the data directory open; a database on disk
+must not be open.
 
-A tree of version 1 of the format has records without checksums, where a changed
-byte of a value is not found: how many there are is reported, and `todana copy`
-makes a tree without them.
+Trees of format version 1 have records without checksums, in which a changed byte
+goes undetected. The number of such records is reported; `todana copy` writes a
+tree with checksums.
 
-Exit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read.
+Exit codes: 0 everything is intact, 1 data is damaged, 3 data cannot be read.
 
 Examples:
   todana verify /var/lib/todana
   todana verify /backup/monday
   todana verify ./carts.hash";
 
-/// However busy the server is, one look of these comes between two checkpoints.
-const LOOKS_MAX: u32 = 10;
+/// Maximum number of passes. However busy the server is, one of them falls between two checkpoints.
+const PASSES_MAX: u32 = 10;
 
-/// What `verify` is told.
+/// The arguments of `todana verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
     /// The data directory, backup, or database on disk (./x.hash, ./x.tree)
@@ -54,7 +54,7 @@ impl VerifyArguments {
 
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     expect_directory(&arguments.directory, "verify")?;
-    // `.` may be within one.
+    // `.` may be a database.
     let whole_path = arguments.directory.canonicalize().unwrap_or_else(|_| arguments.directory.clone());
     if let Some(name) = database(&arguments.directory).or_else(|| database(&whole_path)) {
         return check(&name);
@@ -62,31 +62,31 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), CommandFailure> {
     if arguments.directory.join("tree/data.mdb").is_file() {
         let path = arguments.directory.display();
         return Err(CommandFailure::usage(format!(
-            "{path} is a tree on disk, no data directory; name the directory NAME.tree"
+            "{path}: is a tree on disk, not a data directory; rename the directory to NAME.tree"
         )));
     }
     if holds_hash(&SystemDisk, &arguments.directory) {
         let path = arguments.directory.display();
         return Err(CommandFailure::trouble(format!(
-            "{path}: the files of a hash on disk; name the directory NAME.hash"
+            "{path}: has the files of a hash on disk; rename the directory to NAME.hash"
         )));
     }
-    let verified = match look_until_sure(arguments) {
+    let verified = match verify_until_stable(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            // Whoever reads no further is told by the exit code all the same.
+            // If nobody reads the line, the exit code still reports the damage.
             let _ = writeln!(std::io::stdout(), "damaged: {error}");
             return Err(CommandFailure::miss());
         }
         verified => verified?,
     };
-    let told = tell(&verified, &arguments.directory);
+    let reported = report(&verified, &arguments.directory);
     if !verified.damages.is_empty() {
         return Err(CommandFailure::miss());
     }
-    Ok(told?)
+    Ok(reported?)
 }
 
-fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
+fn report(verified: &Verified, directory: &Path) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(backup) = &verified.backup {
         writeln!(out, "a backup as of {}", moment::text(backup.created_ms))?;
@@ -96,20 +96,20 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
             writeln!(out, "damaged: {damage}")?;
         }
         let files = amount(verified.hash_segments, "file");
-        writeln!(out, "{files} of a hash on disk, {} bytes, are whole", verified.hash_bytes)?;
+        writeln!(out, "{files} of a hash on disk, {} bytes, are intact", verified.hash_bytes)?;
         if !verified.damages.is_empty() {
             let of_before = match verified.inherited == verified.damages.len() {
-                true => "it was damaged before it was backed up; ",
+                true => "the source was damaged before the backup; ",
                 false => "",
             };
-            let what = "`todana salvage` makes a hash of what is complete";
-            writeln!(out, "{of_before}{what}; another backup of it may be whole")?;
+            let what = "`todana salvage` recovers the intact records";
+            writeln!(out, "{of_before}{what}; another backup may be intact")?;
         }
         return Ok(());
     }
     let Verified { checkpoint_bytes, log_bytes, .. } = verified;
     let torn = if let LogTail::Torn { len, .. } = verified.tail { len } else { 0 };
-    write!(out, "checkpoints: {} whole, {checkpoint_bytes} bytes", verified.checkpoints)?;
+    write!(out, "checkpoints: {} intact, {checkpoint_bytes} bytes", verified.checkpoints)?;
     if let Some(Newest { records, created_ms, .. }) = &verified.newest {
         let (which, made) =
             (if verified.checkpoints > 1 { "the newest" } else { "it" }, moment::text(*created_ms));
@@ -120,22 +120,22 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
         0 => "no entries".to_string(),
         entries => {
             let (changes, entries) = (amount(verified.changes, "change"), amount(entries, "entry"));
-            format!("{changes} among {entries} (the others tell the time)")
+            format!("{changes} in {entries} (the others are time marks)")
         }
     };
     let segments = amount(verified.segments, "segment");
     writeln!(out, "\nlog: {segments}, {log_bytes} bytes; {entries}, from position {} to {}", from.0, to.0)?;
     if verified.lost > 0 {
-        writeln!(out, "{} bytes of changes are lost, as a repair has marked", verified.lost)?;
+        writeln!(out, "{} bytes of changes are marked as lost", verified.lost)?;
     }
     if let LogTail::Torn { path, offset, len } = &verified.tail {
         let why = match verified.backup {
             Some(_) => "",
             None => {
-                "; a server is writing them, or has been stopped at it, and cuts them off when it is started"
+                "; a server is writing them, or was stopped while it did, and removes them at its next start"
             }
         };
-        writeln!(out, "{} at offset {offset}: {len} bytes that are no whole entry{why}", path.display())?;
+        writeln!(out, "{} at offset {offset}: {len} bytes of an incomplete entry{why}", path.display())?;
     }
     for damage in &verified.damages {
         writeln!(out, "damaged: {damage}")?;
@@ -143,14 +143,14 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
             writeln!(out, "  {substitute}")?;
         }
     }
-    writeln!(out, "{} bytes of checkpoints and log are whole", checkpoint_bytes + log_bytes - torn)?;
+    writeln!(out, "{} bytes of checkpoints and log are intact", checkpoint_bytes + log_bytes - torn)?;
     if !verified.damages.is_empty() {
         writeln!(out, "{}", advice(directory))?;
     }
     Ok(())
 }
 
-/// What the server does about a damaged checkpoint, as long as it starts at all.
+/// Returns the checkpoint that a server uses instead of a damaged one, if it can start at all.
 fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<String> {
     let checkpoints = format!("{}/", directory.join("checkpoints").display());
     let starts =
@@ -158,26 +158,29 @@ fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<Str
     let newest = &verified.newest.as_ref().filter(|_| starts)?.path;
     let (name, newest) =
         (damage.strip_prefix(&checkpoints)?.split(' ').next()?, newest.file_name()?.to_str()?);
-    // Their names are their positions, all of one length.
+    // Names of checkpoints are positions of equal length, so they sort as text.
     Some(match name.cmp(newest) {
-        Ordering::Less => format!("an older one: the server starts with {newest} and does not need it"),
-        _ => format!("the server starts with {newest}, an older one, and more of the log"),
+        Ordering::Less => {
+            format!("an older checkpoint: the server starts with {newest} and does not need it")
+        }
+        _ => format!("the server starts with the older {newest}, and reads more of the log"),
     })
 }
 
-/// A server may have removed or finished a file while it was read. What is damaged is so the next time, too.
-fn look_until_sure(arguments: &VerifyArguments) -> Result<Verified, Error> {
+/// Verifies until two passes agree: a server may remove or finish a file during a pass, but damage
+/// is there again the next time.
+fn verify_until_stable(arguments: &VerifyArguments) -> Result<Verified, Error> {
     let what_is_wrong = |outcome: &Result<Verified, Error>| match outcome {
         Ok(verified) => verified.damages.clone(),
         Err(error) => vec![error.to_string()],
     };
-    let mut outcome = look(arguments);
-    for _ in 1..LOOKS_MAX {
+    let mut outcome = verify_once(arguments);
+    for _ in 1..PASSES_MAX {
         let before = what_is_wrong(&outcome);
         if before.is_empty() {
             break;
         }
-        outcome = look(arguments);
+        outcome = verify_once(arguments);
         if what_is_wrong(&outcome) == before {
             break;
         }
@@ -185,7 +188,7 @@ fn look_until_sure(arguments: &VerifyArguments) -> Result<Verified, Error> {
     outcome
 }
 
-fn look(arguments: &VerifyArguments) -> Result<Verified, Error> {
+fn verify_once(arguments: &VerifyArguments) -> Result<Verified, Error> {
     let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
     let verified = verify(Arc::new(SystemDisk), &arguments.directory, &mut |done| bar.set_position(done));
     bar.finish_and_clear();

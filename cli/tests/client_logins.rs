@@ -141,12 +141,12 @@ fn half_a_login_is_wrong_usage() {
     for (words, what) in [
         (
             &["get", "k", "--user", "alice"][..],
-            "alice has no password: --password-file FILE, or TODANA_PASSWORD",
+            "alice: no password given; use --password-file FILE or TODANA_PASSWORD",
         ),
-        (&["get", "k", "--password-file", "/dev/null"], "--password-file wants a user: --user NAME"),
+        (&["get", "k", "--password-file", "/dev/null"], "--password-file: needs a user; add --user NAME"),
         (
             &["bench", "todana://alice@127.0.0.1:1"],
-            "alice has no password: --password-file FILE, or TODANA_PASSWORD",
+            "alice: no password given; use --password-file FILE or TODANA_PASSWORD",
         ),
     ] {
         let output = run("127.0.0.1:1", words, &[]);

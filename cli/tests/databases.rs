@@ -90,8 +90,8 @@ fn what_is_only_read_is_not_made() {
 #[test]
 fn names_that_are_no_database_on_disk_are_told_why() {
     let folder = Folder::new();
-    assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of the server"));
-    assert!(folder.complaint(&["copy", "localhost:1", "x.hash"], 2).contains("no database on disk"));
+    assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of its server"));
+    assert!(folder.complaint(&["copy", "localhost:1", "x.hash"], 2).contains("not a database on disk"));
     std::fs::write(folder.path("f.hash"), "").unwrap();
     assert!(folder.complaint(&["get", "a", "-S", "f.hash"], 3).contains("is a file"));
     assert!(folder.complaint(&["verify", "x.hash"], 3).contains("does not exist"));
@@ -151,8 +151,8 @@ fn import_and_export_keep_every_attribute_and_so_do_copies_of_either_kind() {
         for to in ["copy.hash", "copy.tree"] {
             folder.expect(&["copy", name, to], 0);
             assert_eq!(sorted(&folder.expect(&["export", to], 0)), lines);
-            assert!(folder.complaint(&["copy", name, to], 2).contains("there already"));
-            assert!(folder.expect(&["check", to], 0).starts_with("whole: 3005 records"));
+            assert!(folder.complaint(&["copy", name, to], 2).contains("exists already"));
+            assert!(folder.expect(&["check", to], 0).starts_with("intact: 3005 records"));
             std::fs::remove_dir_all(folder.path(to)).unwrap();
         }
         folder.expect(&["export", name, "out.tsv"], 0);
@@ -212,7 +212,7 @@ fn compaction_gives_the_room_of_old_records_back() {
         serde_json::from_str(&folder.expect(&["inform", "x.hash", "--json"], 0)).unwrap();
     let bytes = told["record_bytes"].as_u64().unwrap();
     assert!(bytes < 2 * 4000 * 1010, "{bytes}");
-    assert!(folder.expect(&["check", "x.hash"], 0).starts_with("whole: 4000 records"));
+    assert!(folder.expect(&["check", "x.hash"], 0).starts_with("intact: 4000 records"));
     assert!(folder.complaint(&["compact", "x.tree"], 3).contains("does not exist"));
 }
 
@@ -284,10 +284,7 @@ fn the_banner_tells_each_database_and_a_file_may_name_them() {
         server.stdout.read_line(&mut line).unwrap();
         lines.push(line);
     }
-    assert!(
-        lines[0].starts_with("database 0: mem:hash, 64 MiB, evicting beyond, gone with the process"),
-        "{lines:?}"
-    );
+    assert!(lines[0].starts_with("database 0: mem:hash, 64 MiB, then evicting, lost at exit"), "{lines:?}");
     assert!(lines[1].starts_with(&format!("database 1 (carts): {path}, disk:tree")), "{lines:?}");
     assert!(lines[1].contains("--sync always"), "{lines:?}");
     let shown = folder.expect(&["config", "show", "--", "--config", &config, "x.hash"], 0);
@@ -304,7 +301,7 @@ fn databases_on_disk_are_verified_and_salvaged() {
         let made = format!("made-{name}");
         folder.expect(&["salvage", name, &made], 0);
         for place in [name, &made] {
-            assert!(folder.expect(&["verify", place], 0).starts_with("whole: 1 record,"), "{place}");
+            assert!(folder.expect(&["verify", place], 0).starts_with("intact: 1 record,"), "{place}");
         }
     }
 }
@@ -316,10 +313,10 @@ fn options_that_do_not_go_with_a_database_are_refused() {
         (&["serve", "x.txt"][..], "PATH.hash"),
         (&["serve", "x.hash", "--data-dir", "d"], "its own path"),
         (&["serve", "x.hash", "x.hash"], "told apart"),
-        (&["serve", "x.tree#capcnt=5", "-M"], "-M does not allow"),
+        (&["serve", "x.tree#capcnt=5", "-M"], "(-M, when_full)"),
         (&["serve", "mem:hash", "%", "--data-dir", "d"], "NAME=%"),
-        (&["serve", "mem:hash", "log=%", "--data-dir", "d"], "taken"),
-        (&["serve", "mem:tree", "--sync", "always"], "nothing is kept"),
+        (&["serve", "mem:hash", "log=%", "--data-dir", "d"], "reserved"),
+        (&["serve", "mem:tree", "--sync", "always"], "needs --data-dir DIR"),
     ] {
         assert!(folder.complaint(words, 2).contains(what), "{words:?}");
     }

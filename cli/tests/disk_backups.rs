@@ -52,7 +52,7 @@ fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
             let said = folder.expect(&["restore", "saved", to], 0);
             assert!(said.starts_with(&format!("{to}: 5005 records")), "{said}");
             assert_eq!(records(&folder, to), all);
-            assert!(folder.expect(&["check", to], 0).starts_with("whole: 5005 records"));
+            assert!(folder.expect(&["check", to], 0).starts_with("intact: 5005 records"));
             // It is a database like others: it is written to, and opened once more.
             folder.expect(&["set", "new", "1", "-S", to], 0);
             assert_eq!(folder.expect(&["get", "new", "-S", to], 0), "1");
@@ -104,11 +104,11 @@ fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
     });
     assert!(spoilt);
     let said = folder.complaint(&["backup", "x.hash", "saved"], 1);
-    assert!(said.contains("damaged before it was backed up, and so in the backup: saved/hash/"), "{said}");
+    assert!(said.contains("already damaged in the source: saved/hash/"), "{said}");
     let said = folder.expect(&["verify", "saved"], 1);
     assert!(said.contains("damaged: saved/hash/"), "{said}");
     let said = folder.complaint(&["restore", "saved", "y.hash"], 3);
-    assert!(said.contains("`todana salvage saved TARGET` makes a new database"), "{said}");
+    assert!(said.contains("`todana salvage saved TARGET` recovers"), "{said}");
     let said = folder.complaint(&["salvage", "saved", "data"], 2);
     assert!(said.contains("name it NAME.hash"), "{said}");
     assert_eq!(folder.expect(&["get", "old", "-S", "x.hash"], 0), "new");
@@ -242,7 +242,7 @@ fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
         folder.expect(&["restore", saved, to], 0);
         assert_eq!(folder.expect(&["get", "in", "-S", to], 0), value);
     }
-    assert!(backup("nobody", "none", 3).contains("no database nobody"));
+    assert!(backup("nobody", "none", 3).contains("--database nobody: the server has no such database"));
     assert!(backup("3", "none", 3).contains("no database of this number"));
     assert!(backup("0", "none", 3).contains("no data directory"));
     assert!(!Path::new(&folder.path("none")).exists());
@@ -254,7 +254,7 @@ fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
     let refused = folder.complaint(&["checkpoint", &server.address, "--database", "2"], 3);
     assert!(refused.contains("its files are its log"), "{refused}");
     let misplaced = folder.complaint(&["backup", "x.tree", "none", "--database", "users"], 2);
-    assert!(misplaced.contains("--database is for a server"), "{misplaced}");
+    assert!(misplaced.contains("--database: needs a server"), "{misplaced}");
 }
 
 #[test]

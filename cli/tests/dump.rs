@@ -111,7 +111,7 @@ fn records_under_keys_of_any_bytes_survive_dump_and_load() {
     }
 
     let loaded = to.run(&["load", first.to_str().unwrap()]);
-    let told = "13 records loaded, 0 expired ones skipped, 0 refused\n";
+    let told = "13 records loaded, 0 expired skipped, 0 refused\n";
     assert_eq!((loaded.status.code(), text(&loaded.stderr)), (Some(0), told.into()));
     new.ask(
         &[b"get ", &long[..], b"\r\n"].concat(),
@@ -135,7 +135,7 @@ fn a_dump_that_leaves_a_record_out_says_which_and_fails() {
     let output = server.run(&["dump", "-"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "other\ty\n".into()));
     let expected = format!(
-        "1 record written\ntodana: 1 record left out; one is \"{}\\x00\": no request can carry it\n",
+        "1 record written\ntodana: 1 record left out; for example \"{}\\x00\": no request can carry the key\n",
         "k".repeat(249)
     );
     assert_eq!(text(&output.stderr), expected);
@@ -158,7 +158,7 @@ fn a_server_that_knows_no_base64_is_dumped_but_for_the_keys_that_need_it() {
     let output = dump(&address, Path::new("-"));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "c\\t\tx\t5\t2000000000\n".into()));
     let error = text(&output.stderr);
-    assert!(error.contains("1 record left out; one is \"a b\": the server says: ERROR"), "{error}");
+    assert!(error.contains("1 record left out; for example \"a b\": the server says: ERROR"), "{error}");
     server.join().unwrap();
 }
 
@@ -180,7 +180,7 @@ fn nothing_under_a_key_in_base64_is_sent_to_a_server_that_knows_none() {
     let output = todana().arg("load").arg(&path).args(["-S", &address]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let error = text(&output.stderr);
-    assert!(error.starts_with("2 records loaded, 0 expired ones skipped, 2 refused\n"), "{error}");
+    assert!(error.starts_with("2 records loaded, 0 expired skipped, 2 refused\n"), "{error}");
     server.join().unwrap();
 }
 

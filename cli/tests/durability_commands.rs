@@ -45,10 +45,10 @@ fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
     stopped(&data);
     let said = expect(&["backup", &data, &backup], 0);
     assert!(said.starts_with(&format!("{backup}: ")), "{said}");
-    assert!(said.contains(" bytes of changes from the beginning; "), "{said}");
+    assert!(said.contains(" bytes of changes since the beginning; "), "{said}");
     let said = expect(&["verify", &backup], 0);
     assert!(said.starts_with("a backup as of 2"), "{said}");
-    assert!(said.contains("checkpoints: 0 whole"), "{said}");
+    assert!(said.contains("checkpoints: 0 intact"), "{said}");
     let said = expect(&["restore", &backup, &again], 0);
     assert!(said.starts_with(&format!("{again}: 2 records restored, last changed 2")), "{said}");
     let server = start(&again, &[]);
@@ -73,10 +73,10 @@ fn directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_salvaged() {
     let data = folder.path("data");
     let server = start(&data, &[]);
     server.expect(&["set", "a", "1"], 0);
-    assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address instead"));
+    assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address, and"));
     assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("make a backup of it first"));
     assert!(refused(&["salvage", &data, &folder.path("s")], 3).contains("stop it first"));
-    assert!(expect(&["verify", &data], 0).contains("; 1 change among 2 entries ("));
+    assert!(expect(&["verify", &data], 0).contains("; 1 change in 2 entries ("));
     let line = expect(&["log", &data], 0);
     let columns: Vec<&str> = line.trim_end_matches('\n').split('\t').collect();
     assert_eq!(columns[3..], ["put", "a", "size=1", "1"], "{line}");
@@ -166,7 +166,7 @@ fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
     let said = text(&output.stderr);
     let place = format!("todana: {} at offset 89: entries are damaged or missing: ", path.display());
     assert!(output.status.success() && said.starts_with(&place), "{said}");
-    assert!(said.contains("bytes of the log are lost"), "{said}");
+    assert!(said.contains("bytes of the log are marked as lost"), "{said}");
     assert!(text(&output.stdout).starts_with(&format!("{target}: ")));
     assert_eq!(fs::read(&path).unwrap(), bytes);
     expect(&["verify", &target], 0);

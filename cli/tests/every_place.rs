@@ -113,11 +113,11 @@ fn verify_and_compact_know_each_kind() {
     let [hash, tree, data, _] = &places;
     for place in [hash, tree] {
         for command in ["verify", "check", "repair"] {
-            assert!(expect(&[command, place], 0).starts_with("whole: 4 records"), "{command} {place}");
+            assert!(expect(&[command, place], 0).starts_with("intact: 4 records"), "{command} {place}");
         }
     }
     for command in ["verify", "check", "repair"] {
-        assert!(expect(&[command, data], 0).contains("bytes of checkpoints and log are whole"));
+        assert!(expect(&[command, data], 0).contains("bytes of checkpoints and log are intact"));
     }
     expect(&["compact", hash], 0);
     assert!(refused(&["compact", tree], 2).contains("todana copy"));
@@ -135,9 +135,9 @@ fn a_directory_that_is_none_and_a_database_in_memory_are_told_as_such() {
     for words in [&["count"][..], &["list"], &["inform"], &["export"], &["get", "a", "-S"]] {
         let at = |place: &str, code| refused(&[words, &[place]].concat(), code);
         assert!(at(&gone, 3).contains("does not exist"), "{words:?}");
-        assert!(at(&folder.path("empty"), 3).contains("no data directory"), "{words:?}");
+        assert!(at(&folder.path("empty"), 3).contains("not a data directory"), "{words:?}");
         for name in ["*", "%", "mem:tree"] {
-            assert!(at(name, 2).contains("memory of the server"), "{words:?}");
+            assert!(at(name, 2).contains("memory of its server"), "{words:?}");
         }
     }
     // Nor is one made.

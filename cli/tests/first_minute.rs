@@ -51,7 +51,7 @@ fn flush_asks_at_a_terminal_and_obeys_scripts() {
             let shown = text(&output.stdout);
             assert_eq!(output.status.code(), Some(1), "{typed:?}: {shown}");
             assert!(shown.contains(&format!("{place}: remove 2 records? [y/N] ")), "{shown}");
-            assert!(shown.ends_with("todana: nothing was removed\r\n"), "{shown:?}");
+            assert!(shown.ends_with("todana: flush: not confirmed, nothing was removed\r\n"), "{shown:?}");
             assert_eq!(left(), "2\n");
         }
         assert_eq!(at_a_terminal(&flush, "y\n").status.code(), Some(0));
@@ -75,7 +75,7 @@ fn bench_refuses_a_place_that_holds_records() {
     for place in [server.address.as_str(), &database] {
         running::expect(&["set", "precious", "1", "-S", place], 0);
         let refusal = format!(
-            "todana: {place}: holds 1 record, among which the benchmark would store its own; --force does it\n"
+            "todana: {place}: holds 1 record; the benchmark would add its own records; --force allows that\n"
         );
         let bench = [&["bench", place][..], &small].concat();
         assert_eq!(running::refused(&bench, 2), refusal);
@@ -113,7 +113,7 @@ fn banner_warns_of_a_server_open_to_the_network() {
     let open = whole_banner(&["-l", "0.0.0.0"]);
     let port = open.lines().nth(1).unwrap().strip_prefix("listening on 0.0.0.0:").unwrap().to_string();
     let warning = format!(
-        "warning: 0.0.0.0:{port}: anybody who can reach it can read and write; logins: -S or -Y, this machine only: -l 127.0.0.1"
+        "warning: 0.0.0.0:{port}: anyone who can reach it can read and write; require logins (-S or -Y), or listen on this machine only (-l 127.0.0.1)"
     );
     assert_eq!(open.lines().last(), Some(warning.as_str()));
     let example =
@@ -131,16 +131,12 @@ fn banner_shows_the_limit_of_each_database() {
     let (hash, tree) = (folder.path("a.hash"), folder.path("b.tree"));
     let shown = whole_banner(&[&hash]);
     assert!(!shown.contains("MiB") && !shown.contains("evicting"), "{shown}");
-    let line = format!(
-        "database: {hash}, disk:hash, no limit; nothing was there, a new database begins; --sync 1000"
-    );
+    let line =
+        format!("database: {hash}, disk:hash, no limit; no data found, starting a new database; --sync 1000");
     assert!(shown.contains(&line), "{shown}");
     let shown = whole_banner(&["mem:hash", &format!("{tree}#capcnt=7"), "-m", "32"]);
-    assert!(shown.lines().next().unwrap().contains(", 32 MiB, evicting beyond, "), "{shown}");
-    assert!(
-        shown.contains("database 0: mem:hash, 32 MiB, evicting beyond, gone with the process\n"),
-        "{shown}"
-    );
+    assert!(shown.lines().next().unwrap().contains(", 32 MiB, then evicting, "), "{shown}");
+    assert!(shown.contains("database 0: mem:hash, 32 MiB, then evicting, lost at exit\n"), "{shown}");
     assert!(shown.contains("b.tree#capcnt=7, disk:tree, at most 7 records, in "), "{shown}");
-    assert!(whole_banner(&["-m", "32"]).contains(", 32 MiB, evicting beyond, "));
+    assert!(whole_banner(&["-m", "32"]).contains(", 32 MiB, then evicting, "));
 }

@@ -35,7 +35,7 @@ fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
     assert!(told.contains(&format!("saved/hash/{name} at offset ")), "{told}");
     assert!(told.contains("its key seems to be \"k077\": left out"), "{told}");
     assert!(told.contains("there were 500 records") && told.contains("1 are lost"), "{told}");
-    assert!(folder.expect(&["verify", "y.hash"], 0).starts_with("whole: 499 records"));
+    assert!(folder.expect(&["verify", "y.hash"], 0).starts_with("intact: 499 records"));
     assert_eq!(folder.expect(&["get", "k078", "-S", "y.hash"], 0), "the value of 78");
     folder.expect(&["get", "k077", "-S", "y.hash"], 1);
     // One that is no backup, too; and nothing of it is changed.
@@ -43,7 +43,7 @@ fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
     let before = fs::read(&file).unwrap();
     let told = folder.complaint(&["salvage", "x.hash", "z.hash"], 0);
     assert!(told.contains("\"k009\""), "{told}");
-    assert!(folder.expect(&["verify", "z.hash"], 0).starts_with("whole: 499 records"));
+    assert!(folder.expect(&["verify", "z.hash"], 0).starts_with("intact: 499 records"));
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -60,7 +60,7 @@ fn a_torn_end_is_no_damage_and_is_told_when_it_is_cut_off() {
     let last = segments.pop().unwrap();
     let bytes = fs::read(&last).unwrap();
     fs::write(&last, &bytes[..bytes.len() - 5]).unwrap();
-    assert!(folder.expect(&["verify", "./x.hash"], 0).starts_with("whole: 499 records"));
+    assert!(folder.expect(&["verify", "./x.hash"], 0).starts_with("intact: 499 records"));
     assert_eq!(fs::read(&last).unwrap().len(), bytes.len() - 5, "verifying cuts nothing off");
     let told = folder.complaint(&["count", "x.hash"], 0);
     assert!(told.contains("a torn tail") && told.contains("has no index"), "{told}");

@@ -184,7 +184,7 @@ fn an_update_log_is_listed_and_brings_databases_in_memory_back() {
         server.call(&format!("set?key=k{number}&value={}", "v".repeat(300)));
     }
     server.call("set?DB=1&key=k&value=v");
-    assert!(read(&server.log).contains("[ERROR]: -ulog u: the original's files there"));
+    assert!(read(&server.log).contains("[ERROR]: -ulog u: the update logs of Kyoto Tycoon there"));
     let listed = |server: &Server| {
         let list = server.call("ulog_list");
         for line in list.lines() {

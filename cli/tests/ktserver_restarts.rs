@@ -22,7 +22,7 @@ fn crash(mut server: Server) {
     server.end();
 }
 
-/// Its position said that it had everything, so the master sent nothing again of what had gone with the process.
+/// Its position said that it had everything, so the master sent nothing again of what had lost at exit.
 #[test]
 fn a_replica_in_memory_alone_gets_from_its_master_what_went_with_the_process() {
     let place = Place::new();

@@ -111,11 +111,11 @@ fn passwords_that_cannot_be_are_refused() {
 #[test]
 fn half_of_a_login_is_not_an_open_server() {
     for (words, message) in [
-        (&["-S"][..], "logins (-S) need a file of users (--password-file)"),
-        (&["--password-file", "/x"], "--password-file is of use only with -S"),
+        (&["-S"][..], "-S: needs a file of users; add --password-file FILE"),
+        (&["--password-file", "/x"], "--password-file: needs -S"),
         (
             &["-S", "--password-file", "/x", "-Y", "/x"],
-            "clients log in by the users of one file, of -S or of -Y, not of both",
+            "-Y: cannot be combined with -S and --password-file; use one file of users",
         ),
     ] {
         let output = todana().arg("serve").args(["-p", "-1"]).args(words).output().unwrap();
@@ -242,7 +242,7 @@ fn memcacheds_messages_about_files_of_users_are_kept() {
         ),
         (
             &["-S"],
-            "MEMCACHED_SASL_PWDB must name a file of users (`todana password USER` writes its lines); one is made \
+            "MEMCACHED_SASL_PWDB must name a file of users (`todana password USER` writes its lines); for example made \
              of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
              Error initializing sasl.\n"
                 .to_string(),

@@ -209,7 +209,7 @@ fn the_long_way_to_the_name_does_the_same() {
     for words in [&["as"][..], &["as", "no-such-program"]] {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
     }
-    assert!(text(&run(&["--help"]).stdout).contains("in place of memcached"));
+    assert!(text(&run(&["--help"]).stdout).contains("also as memcached"));
 }
 
 /// Command lines that are refused: exit code and standard error.
@@ -660,7 +660,7 @@ fn without_any_port_it_runs_and_listens_nowhere() {
     // A pair by which signals are told.
     assert!(listening.count() <= 2);
     let said =
-        "-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
+        "-p 0: the server is unreachable without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), said.into()));
 }
 

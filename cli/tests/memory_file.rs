@@ -35,7 +35,7 @@ fn records_come_back_with_flags_expiry_and_version_however_it_was_stopped() {
             assert_eq!(status.code(), Some(0), "{said}");
         }
         assert!(said.starts_with("[restart] records are kept in "), "{said}");
-        assert!(said.contains("memory.todana; a write is on disk when the kernel likes\n"), "{said}");
+        assert!(said.contains("memory.todana; every write is on disk when the kernel decides\n"), "{said}");
         let is_first = before.is_none();
         assert_eq!(said.contains("starting with a clean cache"), is_first, "{said}");
         let next = start(&place, &["-e", &memory]);
@@ -82,7 +82,7 @@ fn a_place_that_cannot_be_had_ends_the_start() {
         assert!(message.starts_with(wanted) && message.contains(" /dev/null/memory.todana"), "{message}");
     }
     let (code, message) = refused(&["-e", ""]);
-    assert_eq!((code, &*message), (Some(134), "failed to open the memory file: -e names none\n"));
+    assert_eq!((code, &*message), (Some(134), "failed to open the memory file: -e has an empty path\n"));
     let holder = start(&place, &["-e", "memory"]);
     let (code, message) = refused(&["-e", "memory"]);
     assert_eq!(code, Some(134));
@@ -112,11 +112,11 @@ fn the_environment_asks_for_what_the_command_line_has_no_words_for_and_nothing_e
     let kept = [("TODANA_DATA_DIR", "data"), ("TODANA_SYNC", "always")];
     let (status, said) = with(&kept, &[]).end_by(Signal::SIGTERM);
     assert_eq!(status.code(), Some(0));
-    assert!(said.contains("/data; a write is on disk before it is answered\n"), "{said}");
+    assert!(said.contains("/data; every write is on disk before its reply\n"), "{said}");
     let first = with(&kept[..1], &[]);
     first.ask("set a 0 0 1\r\nx\r\n");
     let (_, said) = first.end_by(Signal::SIGKILL);
-    assert!(said.contains("/data; a write is on disk within 1000 ms\n"), "{said}");
+    assert!(said.contains("/data; every write is on disk within 1000 ms\n"), "{said}");
 
     let foreign = [("TODANA_MEMORY_LIMIT", "1"), ("TODANA_PORT", "7"), ("TODANA_SERVER", "other")];
     let server = with(&foreign, &["-v"]);
@@ -124,16 +124,16 @@ fn the_environment_asks_for_what_the_command_line_has_no_words_for_and_nothing_e
     let (_, said) = server.end_by(Signal::SIGTERM);
     assert_eq!(
         said,
-        "TODANA_MEMORY_LIMIT has no effect: under this name the command line counts\n\
-         TODANA_PORT has no effect: under this name the command line counts\n\
+        "TODANA_MEMORY_LIMIT has no effect; under this name only the command line counts\n\
+         TODANA_PORT has no effect; under this name only the command line counts\n\
          Exiting normally\n"
     );
     // The command line counts before the environment.
     let (_, said) = with(&kept, &["-e", "memory"]).end_by(Signal::SIGTERM);
-    let outdone = "TODANA_DATA_DIR has no effect beside -e: records are kept in memory.todana\n";
+    let outdone = "TODANA_DATA_DIR has no effect beside -e; records are kept in memory.todana\n";
     assert!(said.starts_with(outdone), "{said}");
-    assert!(said.contains("/memory.todana; a write is on disk before it is answered\n"), "{said}");
+    assert!(said.contains("/memory.todana; every write is on disk before its reply\n"), "{said}");
     let wrong = place.command(&[]).env("TODANA_SYNC", "always").stderr(Stdio::piped()).output().unwrap();
     assert_eq!(wrong.status.code(), Some(64));
-    assert_eq!(wrong.stderr, b"TODANA_SYNC means nothing without TODANA_DATA_DIR or -e\n");
+    assert_eq!(wrong.stderr, b"TODANA_SYNC: needs TODANA_DATA_DIR or -e\n");
 }

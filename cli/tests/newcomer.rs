@@ -13,7 +13,7 @@ fn start(options: &[&str]) -> Server {
     Server::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
 }
 
-/// A server that keeps its data, of which writes are on disk before they are answered.
+/// A server that keeps its data, of which every write is on disk before its reply.
 fn keep(directory: &str, options: &[&str]) -> Server {
     start(&[&["--data-dir", directory, "--sync", "always"], options].concat())
 }
@@ -44,26 +44,26 @@ fn what_is_no_directory_is_told_by_what_it_is() {
     ];
     for (what, before, behind) in commands {
         let why = |word: &str, code| refused(&[before, &[word], behind].concat(), code);
-        assert_eq!(why(&gone, 3), format!("todana: {gone} does not exist\n"), "{what}");
+        assert_eq!(why(&gone, 3), format!("todana: {gone}: does not exist\n"), "{what}");
         let said = why(&file, 3);
         if what == "restore" {
             // It also takes a backup in one file.
-            let begins = format!("todana: {file}: neither a directory nor a complete backup in one file: ");
+            let begins = format!("todana: {file}: neither a directory nor a complete single-file backup: ");
             assert!(said.starts_with(&begins), "{said}");
         } else {
-            assert_eq!(said, format!("todana: {file} is a file; {what} wants a directory\n"));
+            assert_eq!(said, format!("todana: {file}: is a file; {what} needs a directory\n"));
         }
         let below = format!("{file}/data");
-        assert_eq!(why(&below, 3), format!("todana: {below} does not exist: {file} is a file\n"));
+        assert_eq!(why(&below, 3), format!("todana: {below}: does not exist; {file} is a file\n"));
         if !["log", "backup"].contains(&what) {
             for word in ["127.0.0.1:11211", "todanas://host", "unix:/run/todana.sock", "[::1]:5"] {
                 let expected = format!(
-                    "todana: {word} looks like a server; {what} wants a directory: the server's --data-dir, or a backup of it\n"
+                    "todana: {word}: looks like a server; {what} needs a directory: the server's --data-dir, or a backup of it\n"
                 );
                 assert_eq!(why(word, 2), expected);
             }
         } else {
-            let expected = "todana: nowhere does not exist; a server is named with its port: nowhere:11211\n";
+            let expected = "todana: nowhere: does not exist; to name a server, add its port: nowhere:11211\n";
             assert_eq!(why("nowhere", 3), expected);
         }
         assert!(!fs::exists(&target).unwrap());
@@ -91,7 +91,7 @@ fn a_server_is_named_in_the_same_words_by_every_command() {
     // Where and to what is not guessed.
     for words in [&["checkpoint"][..], &["log"], &["backup", &folder.path("x")]] {
         let both = [&words[..1], &["-S", address, address], &words[1..]].concat();
-        assert!(refused(&both, 2).contains("which one?"), "{words:?}");
+        assert!(refused(&both, 2).contains("give only one"), "{words:?}");
     }
     assert!(refused(&["log"], 2).contains("name a server with -S"));
     assert!(refused(&["backup", &folder.path("x")], 2).contains("name a server with -S"));
@@ -106,7 +106,10 @@ fn a_directory_that_is_named_as_a_server_is_read_only_when_that_is_said() {
     let unsure = at_home(&["backup", "localhost:11211", "target"]);
     assert_eq!(unsure.status.code(), Some(2));
     let why = text(&unsure.stderr);
-    assert!(why.contains("todana://localhost:11211 is the server, ./localhost:11211 the directory"), "{why}");
+    assert!(
+        why.contains("todana://localhost:11211 for the server, ./localhost:11211 for the directory"),
+        "{why}"
+    );
     assert!(at_home(&["backup", "./localhost:11211", "target"]).status.success());
     assert!(text(&at_home(&["log", "./localhost:11211"]).stdout).contains("\tput\tc\t"));
 }
@@ -198,7 +201,7 @@ fn the_banners_example_works_where_a_login_is_wanted() {
     }
     // Whoever speaks binary only is not told to speak text.
     let server = start(&["-B", "binary"]);
-    assert!(server.banner[2].starts_with("try: a client of the binary protocol; "), "{:?}", server.banner);
+    assert!(server.banner[2].starts_with("try: a client of the binary protocol ("), "{:?}", server.banner);
 }
 
 #[test]
@@ -214,23 +217,22 @@ fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
     };
     let (server, line) = begun(&[]);
     let expected = format!(
-        "data: {data}: nothing was there, a new database begins; --sync always: writes are on disk before they are answered\n"
+        "data: {data}: no data found, starting a new database; --sync always: every write is on disk before its reply\n"
     );
     assert_eq!(line, expected);
     server.expect(&["set", "a", "1"], 0);
     stop(server);
     let (server, line) = begun(&[]);
-    assert!(
-        line.starts_with(&format!("data: {data}: read back: ")) && !line.contains("checkpoint"),
-        "{line}"
-    );
+    assert!(line.starts_with(&format!("data: {data}: loaded ")) && !line.contains("checkpoint"), "{line}");
     server.expect(&["checkpoint"], 0);
     stop(server);
     let (_server, line) = begun(&["--sync", "250"]);
-    assert!(line.starts_with(&format!("data: {data}: read back: a checkpoint of 1 record, ")), "{line}");
-    assert!(line.ends_with(
-        "; --sync 250: writes are on disk within 250 ms, which is what a loss of power can cost\n"
-    ));
+    assert!(line.starts_with(&format!("data: {data}: loaded a checkpoint of 1 record, ")), "{line}");
+    assert!(
+        line.ends_with(
+            "; --sync 250: writes are on disk within 250 ms; a power failure can lose that much\n"
+        )
+    );
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn how_data_is_kept_is_not_said_in_vain() {
     ];
     let file = folder.path("todana.toml");
     for (name, value) in options {
-        let nothing = "nothing is kept without --data-dir DIR or a database on disk";
+        let nothing = "needs --data-dir DIR or a database on disk";
         let flag = format!("--{name}");
         assert_eq!(
             refused(&["config", "show", "--", &flag, value], 2),
@@ -308,13 +310,12 @@ fn what_verify_counts_are_the_files_bytes_and_the_changes_that_log_shows() {
     let (checkpoints, log) = (bytes("checkpoints"), bytes("log"));
     let said = expect(&["verify", &data], 0);
     let lines: Vec<&str> = said.lines().collect();
-    let first = format!("checkpoints: 2 whole, {checkpoints} bytes; the newest has 2 records, as of 2");
+    let first = format!("checkpoints: 2 intact, {checkpoints} bytes; the newest has 2 records, as of 2");
     assert!(lines[0].starts_with(&first), "{said}");
     let changes = expect(&["log", &data], 0).lines().count();
-    let second =
-        format!("log: {} segments, {log} bytes; {changes} changes among ", files(&data, "log").len());
+    let second = format!("log: {} segments, {log} bytes; {changes} changes in ", files(&data, "log").len());
     assert!(lines[1].starts_with(&second), "{said}");
-    assert_eq!(lines[2..], [format!("{} bytes of checkpoints and log are whole", checkpoints + log)]);
+    assert_eq!(lines[2..], [format!("{} bytes of checkpoints and log are intact", checkpoints + log)]);
 }
 
 #[test]
@@ -330,18 +331,19 @@ fn a_damaged_checkpoint_that_nothing_needs_is_told_as_such() {
     let [older, newer] = files(&data, "checkpoints").try_into().unwrap();
     damage(&older, 100);
     let said = expect(&["verify", &data], 1);
-    let note = format!("\n  an older one: the server starts with {} and does not need it\n", name(&newer));
+    let note =
+        format!("\n  an older checkpoint: the server starts with {} and does not need it\n", name(&newer));
     assert!(said.contains(&note), "{said}");
     assert!(
         said.ends_with(&format!(
-            "\n`todana salvage {data} TARGET` makes a new database of what is complete\n"
+            "\n`todana salvage {data} TARGET` recovers the intact records into a new database\n"
         )),
         "{said}"
     );
     let [older, newer] = files(&other, "checkpoints").try_into().unwrap();
     damage(&newer, 100);
     let said = expect(&["verify", &other], 1);
-    let note = format!("\n  the server starts with {}, an older one, and more of the log\n", name(&older));
+    let note = format!("\n  the server starts with the older {}, and reads more of the log\n", name(&older));
     assert!(said.contains(&note), "{said}");
     let server = keep(&other, &[]);
     assert_eq!(server.expect(&["get", "c"], 0), "333");
@@ -359,13 +361,13 @@ fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
     fs::remove_file(format!("{data}/identity")).unwrap();
     let what = format!("{data}/identity at offset 0: it is missing");
     let said = expect(&["verify", &data], 1);
-    assert!(said.starts_with("checkpoints: 1 whole, "), "{said}");
+    assert!(said.starts_with("checkpoints: 1 intact, "), "{said}");
     assert!(said.contains(&format!("\ndamaged: {what}\n")), "{said}");
     let target = folder.path("target");
     let serve = ["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data];
     for words in [&["backup", &data, &target][..], &["restore", &data, &target], &serve] {
         let expected = format!(
-            "todana: {what}; `todana salvage {data} TARGET` makes a new database of what is complete"
+            "todana: {what}; `todana salvage {data} TARGET` recovers the intact records into a new database"
         );
         assert!(refused(words, 3).starts_with(&expected), "{words:?}");
     }
@@ -448,7 +450,8 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
         let whole = fs::read(path).unwrap();
         damage(path, at);
         let target = folder.path("target");
-        let advice = format!("`todana salvage {backup} TARGET` makes a new database of what is complete\n");
+        let advice =
+            format!("`todana salvage {backup} TARGET` recovers the intact records into a new database\n");
         assert!(expect(&["verify", &backup], 1).ends_with(&format!("\n{advice}")), "{path}");
         assert!(refused(&["restore", &backup, &target], 3).ends_with(&format!("; {advice}")), "{path}");
         let output = run(&["salvage", &backup, &target]);
@@ -494,7 +497,7 @@ fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || (0..3).for_each(|_| know_nothing(&listener)));
-    all(&address, "the server says: ERROR: it does not know this command; memcached keeps nothing to ");
+    all(&address, "the server says: ERROR: unknown command; memcached has no ");
     let plain = start(&[]);
     all(&plain.address, "no data directory: the server was started without --data-dir");
     let (kept, binary) = (folder.path("kept"), folder.path("binary"));
@@ -503,7 +506,7 @@ fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
         let output = server.run(words);
         let why = text(&output.stderr);
         assert!(
-            why.contains(" not allowed: it was started with -X, and does not show its records\n"),
+            why.contains(" not allowed: the server was started with -X, which forbids listing keys\n"),
             "{why}"
         );
     }

@@ -177,7 +177,7 @@ fn every_database_that_begins_is_reported() {
         for line in &mut lines {
             server.stdout.read_line(line).unwrap();
         }
-        let new = lines.iter().filter(|line| line.contains("nothing was there, a new database begins"));
+        let new = lines.iter().filter(|line| line.contains("no data found, starting a new database"));
         assert_eq!(new.count(), begin, "{lines:?}");
         running::stop(server);
     }

@@ -106,7 +106,7 @@ fn backup_in_one_file_becomes_each_kind_of_database() {
         let bytes = fs::read(file).unwrap();
         fs::write(folder.path("part"), &bytes[..bytes.len() / 2]).unwrap();
         let said = folder.complaint(&["restore", "part", "part.hash"], 3);
-        assert!(said.contains("part: neither a directory nor a complete backup in one file"), "{said}");
+        assert!(said.contains("part: neither a directory nor a complete single-file backup"), "{said}");
         let left = [".todana", "part."].map(|prefix| files_with_prefix(&folder, prefix));
         assert_eq!(left, [const { Vec::<PathBuf>::new() }; 2]);
     }

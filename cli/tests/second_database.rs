@@ -65,13 +65,15 @@ fn database_that_there_is_not_is_refused() {
     let folder = Folder::new();
     let server = three(&folder);
     let get = |database: &str| refused(&["get", "k", "-S", &server.address, "--database", database], 3);
-    let shows = "`todana stats databases` shows what it has\n";
-    assert_eq!(get("orders"), format!("todana: the server has no database orders; {shows}"));
+    let hint = "`todana stats databases` lists its databases\n";
+    assert_eq!(get("orders"), format!("todana: --database orders: the server has no such database; {hint}"));
+    let near = "todana: --database user: the server has no such database; did you mean users?\n";
+    assert_eq!(get("user"), near);
     assert_eq!(get("3"), "todana: the server says: SERVER_ERROR there is no database of this number\n");
     let words = ["get", "k", "-S", &folder.path("x.hash"), "--database", "1"];
-    assert_eq!(refused(&words, 2), "todana: --database is for a server with several databases\n");
+    assert_eq!(refused(&words, 2), "todana: --database: needs a server with several databases\n");
     let bench = ["bench", &server.address, "--database", "1"];
-    assert_eq!(refused(&bench, 2), "todana: --database is for a server with several databases\n");
+    assert_eq!(refused(&bench, 2), "todana: --database: needs a server with several databases\n");
 }
 
 #[test]

@@ -637,7 +637,7 @@ fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
     lines.read_to_string(&mut String::new()).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3));
-    assert!(why.contains("the server is stopping; what stands before position "), "{why}");
+    assert!(why.contains("the server is stopping; all changes before position "), "{why}");
 }
 
 #[test]
@@ -650,10 +650,10 @@ fn commands_for_servers_refuse_what_is_none() {
         (vec!["backup", &server.address, &target], 3, "the server says: SERVER_ERROR no data directory"),
         (vec!["checkpoint", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
         (vec!["log", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
-        (vec!["log", &server.address, "--segments"], 2, "--segments is for a directory"),
+        (vec!["log", &server.address, "--segments"], 2, "--segments: needs a directory"),
         (vec!["log", path, "--from", "end"], 3, "has no update log"),
-        (vec!["backup", path, &target, "--rate", "1m"], 2, "--rate is for a backup of a server"),
-        (vec!["backup", &server.address, &target, "--rate", "0"], 2, "0 is no rate"),
+        (vec!["backup", path, &target, "--rate", "1m"], 2, "--rate: needs a running server"),
+        (vec!["backup", &server.address, &target, "--rate", "0"], 2, "must be at least 1"),
         (vec!["backup", "127.0.0.1:1", &target], 3, "cannot connect to 127.0.0.1:1"),
     ] {
         let output = run(&words);

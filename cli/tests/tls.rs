@@ -267,6 +267,6 @@ fn udp_beside_tls_is_in_clear_and_warned_of() {
     assert_eq!(&reply[..len], b"\0\x01\0\0\0\x01\0\0VALUE k 0 1\r\nv\r\nEND\r\n");
     let mut said = String::new();
     BufReader::new(server.child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-    let warning = "-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)\n";
+    let warning = "-U: UDP has no TLS; requests over UDP are served in clear (-U 0 to disable)\n";
     assert_eq!(said, warning);
 }

@@ -22,7 +22,10 @@ fn tree_whose_log_is_lost_is_salvaged() {
     fs::remove_dir_all(at.join("u.tree/log")).unwrap();
 
     let (_, complaint) = run(at, &["count", "./u.tree"], 3);
-    assert!(complaint.contains("`todana salvage ./u.tree TARGET` makes a new database"), "{complaint}");
+    assert!(
+        complaint.contains("`todana salvage ./u.tree TARGET` recovers the intact records"),
+        "{complaint}"
+    );
     let (said, told) = run(at, &["salvage", "./u.tree", "./v.tree"], 0);
     for part in [
         "./u.tree/log",
@@ -37,5 +40,5 @@ fn tree_whose_log_is_lost_is_salvaged() {
     run(at, &["count", "./u.tree"], 3);
     assert_eq!(run(at, &["list", "./v.tree", "--values"], 0).0, "a\t1\nb\t2\n");
     run(at, &["import", "./v.tree", "records.tsv"], 0);
-    assert!(run(at, &["verify", "./v.tree"], 0).0.starts_with("whole: 2 records"));
+    assert!(run(at, &["verify", "./v.tree"], 0).0.starts_with("intact: 2 records"));
 }

@@ -27,7 +27,7 @@ fn hash_is_verified_from_within_and_under_no_other_name() {
     OpenOptions::new().append(true).open(torn).unwrap().write_all(b"garbagegarbage!!").unwrap();
     let complaint = folder.complaint(&["verify", &other], 3);
     assert!(
-        complaint.ends_with("the files of a hash on disk; name the directory NAME.hash\n"),
+        complaint.ends_with("the files of a hash on disk; rename the directory to NAME.hash\n"),
         "{complaint}"
     );
 }

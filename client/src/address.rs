@@ -40,10 +40,10 @@ impl fmt::Display for InvalidAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = &self.text;
         match &self.port {
-            Some(port) => write!(f, "{text:?} is no address: port {port} is not a number from 0 to 65535"),
+            Some(port) => write!(f, "{text:?}: port {port} must be a number from 0 to 65535"),
             None => write!(
                 f,
-                "{text:?} is no address; examples: localhost, 10.0.0.7:11211, [::1]:11211, unix:/run/todana.sock"
+                "{text:?}: not an address; examples: localhost, 10.0.0.7:11211, [::1]:11211, unix:/run/todana.sock"
             ),
         }
     }
@@ -64,6 +64,9 @@ impl FromStr for Address {
         }
         let schemes = [("todana://", false), ("memcached://", false), ("todanas://", true)];
         let schemed = schemes.iter().find_map(|(scheme, tls)| Some((text.strip_prefix(scheme)?, *tls)));
+        if schemed.is_none() && text.contains("://") {
+            return Err(invalid());
+        }
         let (rest, is_tls) = schemed.unwrap_or((text, false));
         let rest = rest.trim_end_matches('/');
         let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
@@ -76,7 +79,7 @@ impl FromStr for Address {
                 _ => (rest, ""),
             }
         };
-        if host.is_empty() || host.contains(['/', ' ', '@']) {
+        if host.is_empty() || rest.contains(['/', ' ', '@']) {
             return Err(invalid());
         }
         let port = match port {
@@ -127,9 +130,13 @@ mod tests {
         for text in ["", ":1", "h:x", "h:70000", "unix:", "[::1", "[::1]x", "http://h", "a@h", "a:b@h"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+        for text in ["redis://h", "http://h:80", "https://h/"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains("not an address; examples"), "{error}");
+        }
         for (text, port) in [("h:x", "x"), ("10.0.0.7:70000", "70000"), ("[::1]:-1", "-1")] {
             let error = text.parse::<Address>().unwrap_err().to_string();
-            let expected = format!("{text:?} is no address: port {port} is not a number from 0 to 65535");
+            let expected = format!("{text:?}: port {port} must be a number from 0 to 65535");
             assert_eq!(error, expected);
         }
     }

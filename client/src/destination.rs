@@ -98,7 +98,7 @@ mod tests {
         for text in ["todana://:p@h", "todana://a:%zz@h", "todana://a:%4@h", "todana://a:%ff@h", "a:s3cret@h"]
         {
             let error = text.parse::<Destination>().unwrap_err().to_string();
-            assert!(error.contains("is no address"), "{error}");
+            assert!(error.contains("not an address"), "{error}");
         }
         let error = "todana://a:s3cret%@h".parse::<Destination>().unwrap_err().to_string();
         assert!(!error.contains("s3cret"), "{error}");

@@ -1,8 +1,8 @@
-//! Commands on whole databases: what is in them, in and out of them, from one to another.
+//! Commands on complete databases: their contents, files in and out, copies.
 
 use super::key_range::{KeyRange, walk};
 use super::transfer::{StoreRecord, export, import};
-use super::{expect, expect_kept, open};
+use super::{expect_database, expect_no_truncation, open};
 use crate::amount::amount;
 use crate::command_target::{CommandTarget, LocalDatabase, names_database};
 use crate::dump::{RecordSelection, dump, walk_server};
@@ -23,10 +23,10 @@ use todana::disk::SystemDisk;
 use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, refuse_overlap};
 use todana_core::Attributes;
 
-/// A server or a database, and how to reach the server.
+/// A server or a database, and the options to reach the server.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseArgument {
-    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
+    /// The database (./x.hash, ./x.tree, or a data directory) or the server (host:port); or use -S
     #[arg(value_name = "DB")]
     place: Option<CommandTarget>,
     #[command(flatten)]
@@ -39,13 +39,13 @@ impl DatabaseArgument {
     }
 }
 
-/// A database and a file, of which either may be left out.
+/// A database and a file, both optional.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseAndFile {
-    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
+    /// The database (./x.hash, ./x.tree, or a data directory) or the server (host:port); or use -S
     #[arg(value_name = "DB")]
     first: Option<OsString>,
-    /// The file; - is standard input or output [default: -]. With -S the only word
+    /// The file; - is standard input or output [default: -]. With -S the only argument
     #[arg(value_name = "FILE")]
     second: Option<OsString>,
     #[command(flatten)]
@@ -53,7 +53,8 @@ pub(crate) struct DatabaseAndFile {
 }
 
 impl DatabaseAndFile {
-    /// Returns the database and the file. With `-S` a word is the file; without, a single word is the database if it names one.
+    /// Returns the database and the file. With `-S` a single word is the file. Without, it is the
+    /// database if it names one.
     fn find(&self) -> Result<(RecordSource<'_>, PathBuf), CommandFailure> {
         let (place, file) = match (&self.first, &self.second) {
             (Some(first), None) if self.server.has_server() || !names_database(first) => (None, Some(first)),
@@ -66,7 +67,7 @@ impl DatabaseAndFile {
     }
 }
 
-/// Where the records are.
+/// The place of the records.
 enum RecordSource<'o> {
     Local(LocalDatabase),
     Server(ServerTarget<'o>),
@@ -82,10 +83,10 @@ fn found(options: &ServerOptions, place: CommandTarget) -> Result<RecordSource<'
     }
 }
 
-/// Commands on whole databases.
+/// Commands on complete databases.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatabaseCommand {
-    /// Show what a database is: its kind, records, bytes; `stats` does (until the next version)
+    /// Show kind, records and bytes of a database, as `stats` does (until the next version)
     #[command(hide = true, alias = "info")]
     Inform {
         #[command(flatten)]
@@ -94,12 +95,12 @@ pub(crate) enum DatabaseCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Print how many records there are
+    /// Print the number of records
     Count {
         #[command(flatten)]
         of: DatabaseArgument,
     },
-    /// Print the keys of a database, of a tree in order
+    /// Print the keys of a database; those of a tree in order
     #[command(
         visible_alias = "keys",
         after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped: \\\\ \\t \\n \\r \\xHH."
@@ -107,7 +108,7 @@ pub(crate) enum DatabaseCommand {
     List {
         #[command(flatten)]
         of: DatabaseArgument,
-        /// Only keys that begin so
+        /// Only keys with this prefix
         #[arg(long)]
         prefix: Option<OsString>,
         /// Only keys from this one on
@@ -116,17 +117,17 @@ pub(crate) enum DatabaseCommand {
         /// Only keys before this one
         #[arg(long, value_name = "KEY")]
         to: Option<OsString>,
-        /// At most so many
+        /// At most this number of keys
         #[arg(long, value_name = "COUNT")]
         limit: Option<u64>,
-        /// From the last to the first; needs a tree
+        /// Descending order; needs a tree
         #[arg(long)]
         reverse: bool,
-        /// With values, behind a tab
+        /// Print values too, after a tab
         #[arg(long)]
         values: bool,
     },
-    /// Store the records of a file, as `load` (until the next version)
+    /// Store the records of a file, as `load` does (until the next version)
     #[command(hide = true)]
     Import {
         #[command(flatten)]
@@ -134,7 +135,7 @@ pub(crate) enum DatabaseCommand {
         #[command(flatten)]
         options: LoadOptions,
     },
-    /// Write all records to a file, as `dump` (until the next version)
+    /// Write all records to a file, as `dump` does (until the next version)
     #[command(hide = true)]
     Export {
         #[command(flatten)]
@@ -142,32 +143,32 @@ pub(crate) enum DatabaseCommand {
         #[command(flatten)]
         options: DumpOptions,
     },
-    /// Copy a database to a new one, which may be of another kind; it lies as close as it can
+    /// Copy a database to a new one, which may be of another kind; the copy is compact
     #[command(
         after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree"
     )]
     Copy {
-        /// The database that is copied
+        /// The database to copy
         #[arg(value_name = "DB")]
         from: CommandTarget,
-        /// Where it is copied to; there must be nothing
+        /// The new database, which must not exist
         #[arg(value_name = "TO")]
         to: CommandTarget,
     },
-    /// Store the records of other databases in one; of the same key the last one counts
+    /// Store the records of other databases in one; the last record of a key wins
     #[command(after_help = "Example:\n  todana merge ./all.tree ./monday.tree ./tuesday.hash")]
     Merge {
-        /// The database that takes them; it is made if there is none
+        /// The database to store them in; created if it does not exist
         #[arg(value_name = "DB")]
         to: CommandTarget,
-        /// The databases they come from, which stay as they are
+        /// The databases to read, which stay unchanged
         #[arg(value_name = "FROM", required = true)]
         from: Vec<CommandTarget>,
-        /// What is there already stays
+        /// Keep existing records instead of overwriting them
         #[arg(long)]
         keep: bool,
     },
-    /// Give back the room on disk that old records take
+    /// Return the disk space of old records to the system
     Compact {
         /// The database
         #[arg(value_name = "DB")]
@@ -202,9 +203,9 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
             let limit = limit.unwrap_or(u64::MAX);
             match of.find()? {
                 RecordSource::Local(local) => list(&local, &range, limit, values),
-                RecordSource::Server(_) if range.reverse => {
-                    Err(CommandFailure::usage("a server lists its keys in no order; --reverse needs a tree"))
-                }
+                RecordSource::Server(_) if range.reverse => Err(CommandFailure::usage(
+                    "--reverse: a server lists its keys in no order; needs a .tree database",
+                )),
                 RecordSource::Server(server) => list_of_server(&server, &range, limit, values),
             }
         }
@@ -217,10 +218,10 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
             (RecordSource::Server(server), file) => dump(&server, &file, options),
         },
         DatabaseCommand::Copy { from, to } => {
-            copy(database(&from, COPIES)?, database(&to, "`todana load` fills a server")?)
+            copy(database(&from, COPIES)?, database(&to, "`todana load` stores records in a server")?)
         }
         DatabaseCommand::Merge { to, from, keep } => {
-            let to = database(&to, "`todana load` fills a server")?;
+            let to = database(&to, "`todana load` stores records in a server")?;
             let from = from
                 .iter()
                 .map(|from| database(from, COPIES))
@@ -229,7 +230,7 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
         }
         DatabaseCommand::Compact { place } => compact(database(&place, "a server compacts by itself")?),
         DatabaseCommand::Check { place } => {
-            let hint = "`todana backup` makes a copy of a server's at work, which `todana verify` checks";
+            let hint = "`todana backup` copies a running server's, and `todana verify` checks the backup";
             match database(&place, hint)? {
                 LocalDatabase::Named(name) => check(name),
                 LocalDatabase::Kept(path) => verify::run(&verify::VerifyArguments::of(path)),
@@ -238,18 +239,18 @@ pub(crate) fn run(command: DatabaseCommand) -> Result<(), CommandFailure> {
     }
 }
 
-/// The database of a word that may name no server.
+/// Returns the database of a word that must not name a server; `hint` says what to do instead.
 fn database<'p>(place: &'p CommandTarget, hint: &str) -> Result<&'p LocalDatabase, CommandFailure> {
     match place {
         CommandTarget::Database(local) => Ok(local),
-        CommandTarget::Server(_) => Err(CommandFailure::usage(format!(
-            "{place} is a server, no database on disk as ./x.hash and ./x.tree are; {hint}"
-        ))),
+        CommandTarget::Server(_) => {
+            Err(CommandFailure::usage(format!("{place}: is a server, not a database on disk; {hint}")))
+        }
     }
 }
 
-/// What there is for a server instead.
-const COPIES: &str = "`todana backup` and `todana dump` copy a server's";
+/// The alternative for a server.
+const COPIES: &str = "`todana backup` and `todana dump` copy a server's records";
 
 pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFailure> {
     let db = open(local, false)?;
@@ -291,7 +292,7 @@ pub(super) fn inform(local: &LocalDatabase, json: bool) -> Result<(), CommandFai
     Ok(())
 }
 
-/// What a directory takes on disk, by its files' blocks: a tree's file has holes.
+/// Returns the disk usage of a directory in blocks of its files: the file of a tree has holes.
 fn size_of(path: &Path) -> Result<u64, CommandFailure> {
     let named = |error: io::Error| CommandFailure::trouble(format!("{}: {error}", path.display()));
     let mut sum = 0;
@@ -328,7 +329,7 @@ fn list(name: &LocalDatabase, range: &KeyRange, limit: u64, values: bool) -> Res
     Ok(())
 }
 
-/// The same of a server: in no order, as it goes over all of its keys.
+/// Lists the keys of a server, in no order.
 fn list_of_server(
     server: &ServerTarget<'_>,
     range: &KeyRange,
@@ -352,32 +353,32 @@ fn list_of_server(
         Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     out.flush()?;
-    left_out.told()
+    left_out.fail_if_any()
 }
 
-/// Stores all records of one database in another one; returns how many it has met.
-fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> {
+/// Stores all records of one database in another. Returns the number of records read.
+fn copy_records(from: &Db, to: &Db, keeps: bool) -> Result<u64, CommandFailure> {
     let bar = records_bar(from.count());
-    let mut poured = 0;
+    let mut copied = 0;
     walk(from, &KeyRange::default(), &mut |record| {
-        // Versions are a database's own.
+        // Versions are only valid within one database.
         let attributes = Attributes { version: 0, access: None, ..record.attributes };
         let put = Action::Put(Record::new(&record.value, attributes));
         to.visit(&record.key, &mut StoreRecord { put, keeps })?;
-        poured += 1;
-        bar.set_position(poured);
+        copied += 1;
+        bar.set_position(copied);
         Ok(ControlFlow::Continue(()))
     })?;
     bar.finish_and_clear();
-    Ok(poured)
+    Ok(copied)
 }
 
 fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> {
-    let to = to.named("a copy is a database on disk")?;
+    let to = to.named("a copy must be a database on disk")?;
     let path = to.path.as_deref().unwrap_or(Path::new(""));
     if path.symlink_metadata().is_ok() {
         return Err(CommandFailure::usage(format!(
-            "{} is there already, and is not replaced",
+            "{}: exists already; existing files are never replaced",
             path.display()
         )));
     }
@@ -390,7 +391,7 @@ fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> 
         if interruption.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     interruption.check()?;
-    let copied = copied.map_err(|error| super::trouble(error, path))?;
+    let copied = copied.map_err(|error| super::open_failure(error, path))?;
     bar.finish_and_clear();
     eprintln!("{} copied", amount(copied, "record"));
     Ok(())
@@ -399,33 +400,33 @@ fn copy(from: &LocalDatabase, to: &LocalDatabase) -> Result<(), CommandFailure> 
 fn merge(to: &LocalDatabase, from: &[&LocalDatabase], keeps: bool) -> Result<(), CommandFailure> {
     for local in from {
         if local.path() == to.path() {
-            return Err(CommandFailure::usage(format!("{local} is merged into itself")));
+            return Err(CommandFailure::usage(format!("{local}: cannot be merged into itself")));
         }
         if let LocalDatabase::Named(name) = local {
-            expect_kept(name)?;
+            expect_no_truncation(name)?;
         }
-        expect(local.path())?;
+        expect_database(local.path())?;
     }
     let target = open(to, true)?;
     let mut merged = 0;
     for name in from {
-        merged += pour(&open(name, false)?, &target, keeps)?;
+        merged += copy_records(&open(name, false)?, &target, keeps)?;
     }
     target.sync()?;
-    eprintln!("{} merged, there are {} now", amount(merged, "record"), target.count());
+    eprintln!("{} merged; the database has {} now", amount(merged, "record"), target.count());
     Ok(())
 }
 
 fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
     let path = local.path();
-    expect(path)?;
+    expect_database(path)?;
     let instead = match local {
         LocalDatabase::Named(name) if name.kind.storage() != Storage::FilesAndLog => None,
         LocalDatabase::Named(name) => Some(format!(
-            "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
+            "{name}: trees reuse free pages but never shrink the file; `todana copy {name} NEW.tree` writes a compact copy"
         )),
         LocalDatabase::Kept(_) => Some(format!(
-            "the server of {local} keeps its log short; `todana restore {local} NEW` makes a data directory of one checkpoint alone"
+            "{local}: its server keeps the log short; `todana restore {local} NEW` writes a data directory with a single checkpoint"
         )),
     };
     if let Some(instead) = instead {
@@ -442,47 +443,47 @@ fn compact(local: &LocalDatabase) -> Result<(), CommandFailure> {
     bar.finish_and_clear();
     let after = size_of(path)?;
     if after < before {
-        eprintln!("{before} bytes on disk before, {after} now");
+        eprintln!("{local}: {before} bytes on disk before, {after} now");
     } else {
-        eprintln!("{local}: nothing to give back, {after} bytes on disk");
+        eprintln!("{local}: nothing to compact, {after} bytes on disk");
     }
     Ok(())
 }
 
-/// Reads a database on disk, which no server has open, and checks every checksum.
+/// Checks every checksum of a database on disk that no server has open.
 pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
     let damaged = |error: &dyn std::fmt::Display| {
-        // Whoever reads no further is told by the exit code all the same.
+        // If nobody reads the line, the exit code still reports the damage.
         let _ = writeln!(io::stdout(), "damaged: {error}");
         CommandFailure::miss()
     };
     let path = name.path.as_deref().unwrap_or(Path::new(""));
-    expect_kept(name)?;
-    expect(path)?;
+    expect_no_truncation(name)?;
+    expect_database(path)?;
     let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
     let verified = todana::verify(Arc::new(SystemDisk), path, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
     let verified = match verified {
         Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
-        verified => verified.map_err(|error| super::trouble(error, path))?,
+        verified => verified.map_err(|error| super::open_failure(error, path))?,
     };
     if !verified.damages.is_empty() {
         verified.damages.iter().for_each(|damage| drop(damaged(damage)));
-        // Of a tree whose pages are damaged nothing can be salvaged.
+        // Nothing can be salvaged from a tree whose pages are damaged.
         if name.kind.storage() == Storage::Files || verified.tree.is_some() {
             let _ = writeln!(io::stdout(), "{}", salvage::advice(path));
         }
         return Err(CommandFailure::miss());
     }
     let db = match DbOptions::default().read_only().open(&name.to_string()) {
-        Ok(db) => super::noted(db),
+        Ok(db) => super::print_notes(db),
         Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
-        Err(error) => return Err(super::trouble(error, path)),
+        Err(error) => return Err(super::open_failure(error, path)),
     };
     let bar = records_bar(db.count());
     let (mut place, mut checked, mut bytes) = (None, 0u64, 0u64);
     loop {
-        // Expired ones are read, too.
+        // Expired records are read too.
         let scanned = db.database().engine().scan(place.take(), &mut |key, record| {
             checked += 1;
             bytes += (key.len() + record.value.len()) as u64;
@@ -503,17 +504,17 @@ pub(crate) fn check(name: &Name) -> Result<(), CommandFailure> {
     }
     bar.finish_and_clear();
     if checked < db.count() {
-        return Err(damaged(&format!("{checked} of {} can be read", amount(db.count(), "record"))));
+        return Err(damaged(&format!("only {checked} of {} can be read", amount(db.count(), "record"))));
     }
     let without_checksum = verified.tree.map_or(0, |tree| tree.without_checksum);
     let doubt = match without_checksum {
         0 => String::new(),
         _ => {
             let count = amount(without_checksum, "record");
-            format!("; {count} without a checksum: `todana copy {name} NEW.tree` gives them one")
+            format!("; {count} without a checksum: `todana copy {name} NEW.tree` adds them")
         }
     };
     let checked = amount(checked, "record");
-    writeln!(io::stdout(), "whole: {checked}, {bytes} bytes of keys and values{doubt}")?;
+    writeln!(io::stdout(), "intact: {checked}, {bytes} bytes of keys and values{doubt}")?;
     Ok(())
 }

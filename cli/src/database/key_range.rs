@@ -1,15 +1,16 @@
-//! The records of a database one after the other, taken out of its engine in pieces.
+//! Ranges of keys, and the iteration over their records in batches.
 
 use crate::CommandFailure;
 use std::ops::{Bound, ControlFlow};
 use todana::{Db, Record};
 use todana_core::{Attributes, OrderedEngine};
 
-/// Records are taken out of an engine in pieces of so many, or so many bytes: its locks are not held while they are written.
-const PIECE_RECORDS: usize = 512;
-const PIECE_BYTES: usize = 1 << 20;
+/// Records are copied out of the engine in batches of this many records or bytes, so that its locks
+/// are not held while the records are written.
+const BATCH_RECORDS: usize = 512;
+const BATCH_BYTES: usize = 1 << 20;
 
-/// Which records, and which way.
+/// The requested keys, and the direction.
 #[derive(Default)]
 pub(super) struct KeyRange {
     pub(super) prefix: Option<Vec<u8>>,
@@ -25,18 +26,18 @@ impl KeyRange {
             && self.to.as_ref().is_none_or(|to| key < to.as_slice())
     }
 
-    /// Whether a key lies before all that is wanted: a walk downwards may end there, and one upwards behind.
+    /// Returns true if a key lies below the range: a descending walk may end there.
     fn is_before(&self, key: &[u8]) -> bool {
         let before = |least: &Option<Vec<u8>>| least.as_ref().is_some_and(|least| key < least.as_slice());
         before(&self.prefix) || before(&self.from)
     }
 
-    /// Where a walk upwards begins.
+    /// Returns the start of an ascending walk.
     fn least(&self) -> Option<&Vec<u8>> {
         self.prefix.iter().chain(&self.from).max()
     }
 
-    /// Where a walk downwards begins: nothing that is wanted lies there or behind. `None`: at the end.
+    /// Returns the exclusive start of a descending walk, or `None` for the end of the database.
     fn most(&self) -> Option<Vec<u8>> {
         let behind = self.prefix.as_ref().and_then(|prefix| {
             let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
@@ -48,19 +49,19 @@ impl KeyRange {
     }
 }
 
-/// A record taken out of an engine.
+/// A record copied out of an engine.
 pub(super) struct OwnedRecord {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) attributes: Attributes,
 }
 
-/// A piece of records that are taken out together.
+/// A batch of copied records.
 #[derive(Default)]
 struct RecordBatch {
     records: Vec<OwnedRecord>,
     bytes: usize,
-    /// The last key that was seen, wanted or not.
+    /// The last key visited, in the range or not.
     last: Vec<u8>,
     seen: usize,
 }
@@ -78,12 +79,13 @@ impl RecordBatch {
                 attributes: record.attributes,
             });
         }
-        let is_full = self.bytes >= PIECE_BYTES || self.seen >= PIECE_RECORDS;
+        let is_full = self.bytes >= BATCH_BYTES || self.seen >= BATCH_RECORDS;
         if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 
-/// Shows the live records of a range, in order where the database keeps one, until `see` breaks. No lock is held meanwhile.
+/// Passes the live records of a range to `see` until it breaks, in key order if the database has
+/// one. No lock is held while `see` runs.
 pub(super) fn walk(
     db: &Db,
     range: &KeyRange,
@@ -91,17 +93,18 @@ pub(super) fn walk(
 ) -> Result<(), CommandFailure> {
     match db.database().engine().ordered() {
         Some(ordered) => walk_in_order(db, ordered, range, see),
-        None if range.reverse => {
-            Err(CommandFailure::usage(format!("{} keeps no order: --reverse needs a tree", db.name())))
-        }
+        None if range.reverse => Err(CommandFailure::usage(format!(
+            "{}: unordered database; --reverse needs a .tree database",
+            db.name()
+        ))),
         None => {
             let mut place = None;
             loop {
-                let mut piece = RecordBatch::default();
+                let mut batch = RecordBatch::default();
                 place = db
                     .database()
-                    .scan(place.take(), &mut |key, record| piece.take(key, record, range.has(key)))?;
-                for record in &piece.records {
+                    .scan(place.take(), &mut |key, record| batch.take(key, record, range.has(key)))?;
+                for record in &batch.records {
                     if see(record)?.is_break() {
                         return Ok(());
                     }
@@ -123,14 +126,14 @@ fn walk_in_order(
     let mut last: Option<Vec<u8>> = None;
     loop {
         let now = db.database().now();
-        let (mut piece, mut is_over) = (RecordBatch::default(), true);
+        let (mut batch, mut is_complete) = (RecordBatch::default(), true);
         let mut take = |key: &[u8], record: Record<'_>| {
             let is_beyond = !range.has(key) && (range.is_before(key) == range.reverse);
             if is_beyond {
                 return ControlFlow::Break(());
             }
-            let flow = piece.take(key, record, range.has(key) && record.attributes.expiry.is_live(now));
-            is_over = flow.is_continue();
+            let flow = batch.take(key, record, range.has(key) && record.attributes.expiry.is_live(now));
+            is_complete = flow.is_continue();
             flow
         };
         if range.reverse {
@@ -146,15 +149,15 @@ fn walk_in_order(
             };
             ordered.ascend(from, &mut take)?;
         }
-        for record in &piece.records {
+        for record in &batch.records {
             if see(record)?.is_break() {
                 return Ok(());
             }
         }
-        if is_over {
+        if is_complete {
             return Ok(());
         }
-        last = Some(piece.last);
+        last = Some(batch.last);
     }
 }
 
@@ -163,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_downwards_begins_behind_a_prefix() {
+    fn descending_walk_starts_after_the_prefix() {
         let most = |prefix: &[u8], to: Option<&[u8]>| {
             KeyRange { prefix: Some(prefix.to_vec()), to: to.map(<[u8]>::to_vec), ..KeyRange::default() }
                 .most()

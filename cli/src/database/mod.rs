@@ -1,7 +1,7 @@
-//! Databases on disk, worked on without a server.
+//! Databases on disk that a command opens without a server.
 //!
-//! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...);
-//! `transfer` files in and out.
+//! `records` has the data commands that `-S ./x.hash` sends here, `commands` those on complete
+//! databases (`list`, `copy` ...), `transfer` the import and export of files.
 
 mod commands;
 mod key_range;
@@ -21,50 +21,51 @@ use std::time::Duration;
 use todana::{Db, DbOptions, Name};
 use todana_core::{Error, ErrorKind};
 
-/// Opens a database. One that is only read, or removed from, is not made.
+/// Opens a database. Creates a missing one only if `makes` is true: a read must not leave an empty
+/// database.
 pub(crate) fn open(local: &LocalDatabase, makes: bool) -> Result<Db, CommandFailure> {
     let path = local.path();
     let name = match local {
         LocalDatabase::Named(name) => name,
-        LocalDatabase::Kept(path) => return open_kept(path),
+        LocalDatabase::Kept(path) => return open_data_directory(path),
     };
     if !makes {
-        expect_kept(name)?;
+        expect_no_truncation(name)?;
     }
     if !makes || name.tuning.must_exist {
-        expect(path)?;
+        expect_database(path)?;
     }
-    patiently("opening", || DbOptions::default().open(&name.to_string()))
-        .map(noted)
-        .map_err(|error| trouble(error, path))
+    with_spinner("opening", || DbOptions::default().open(&name.to_string()))
+        .map(print_notes)
+        .map_err(|error| open_failure(error, path))
 }
 
-/// Opens what a server has kept of a database in memory; none is made. It is read into memory, in the order of the keys.
-fn open_kept(path: &Path) -> Result<Db, CommandFailure> {
-    expect(path)?;
+/// Opens an existing data directory of a server. Its records are read into memory, in key order.
+fn open_data_directory(path: &Path) -> Result<Db, CommandFailure> {
+    expect_database(path)?;
     let shown = path.display();
     if path.join("backup").is_file() {
         return Err(CommandFailure::usage(format!(
-            "{shown} is a backup: `todana restore` makes a database of it"
+            "{shown}: is a backup; `todana restore` creates a database from it"
         )));
     }
     if !path.join("identity").is_file() {
         return Err(CommandFailure::trouble(format!(
-            "{shown} is no data directory: there is no file `identity` in it"
+            "{shown}: is not a data directory; the file `identity` is missing"
         )));
     }
     let open = || DbOptions::default().data_dir(path).open("mem:tree");
-    patiently("reading it into memory", open).map(noted).map_err(|error| trouble(error, path))
+    with_spinner("reading it into memory", open).map(print_notes).map_err(|error| open_failure(error, path))
 }
 
-/// Tells what opening it has found.
-fn noted(db: Db) -> Db {
+/// Prints the notes of the opening.
+fn print_notes(db: Db) -> Db {
     db.notes().iter().for_each(|note| eprintln!("todana: {note}"));
     db
 }
 
-/// Shows that something is at work which does not say how far it has come, once that has taken a second.
-fn patiently<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+/// Runs `work` and shows a spinner after a second. For steps that do not report their progress.
+fn with_spinner<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work();
     }
@@ -74,7 +75,7 @@ fn patiently<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
             if waits.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 let bar = progress(None, "{spinner} {msg} {elapsed}").with_message(what);
                 bar.enable_steady_tick(Duration::from_millis(100));
-                // Until it is done, whichever way.
+                // Returns when the work is done, also after a panic.
                 let _ = waits.recv();
                 bar.finish_and_clear();
             }
@@ -85,36 +86,37 @@ fn patiently<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Fails for a name that has the database emptied as it is opened: whoever wants what is in it cannot mean that.
-fn expect_kept(name: &Name) -> Result<(), CommandFailure> {
+/// Fails for a name whose tuning empties the database when it is opened: no command that reads it
+/// can mean that.
+fn expect_no_truncation(name: &Name) -> Result<(), CommandFailure> {
     match name.tuning.truncate {
         true => Err(CommandFailure::usage(format!(
-            "{name} is emptied when it is opened so: leave out erase=true, and the t of mode="
+            "{name}: would be emptied when opened; leave out erase=true and the t of mode="
         ))),
         false => Ok(()),
     }
 }
 
 /// Fails if there is no database at a path.
-fn expect(path: &Path) -> Result<(), CommandFailure> {
+fn expect_database(path: &Path) -> Result<(), CommandFailure> {
     let shown = path.display();
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(CommandFailure::trouble(format!("{shown} is a file; a database is a directory"))),
+        Ok(_) => Err(CommandFailure::trouble(format!("{shown}: is a file; a database is a directory"))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(CommandFailure::trouble(format!("{shown} does not exist")))
+            Err(CommandFailure::trouble(format!("{shown}: does not exist")))
         }
-        Err(error) => Err(CommandFailure::trouble(format!("cannot read {shown}: {error}"))),
+        Err(error) => Err(CommandFailure::trouble(format!("{shown}: cannot read it: {error}"))),
     }
 }
 
-/// Says what to do about a database that somebody else has.
-fn trouble(error: Error, path: &Path) -> CommandFailure {
+/// Returns the failure for an error of opening, with advice for a database in use.
+fn open_failure(error: Error, path: &Path) -> CommandFailure {
     if error.kind() != ErrorKind::Busy {
         return error.into();
     }
     let shown = path.display();
     CommandFailure::trouble(format!(
-        "{shown} is in use, probably by a server: name that server with -S HOST:PORT, or stop it first ({error})"
+        "{shown}: in use, probably by a server; name that server with -S HOST:PORT, or stop it first ({error})"
     ))
 }

@@ -13,7 +13,7 @@ use todana_core::{
     StoreMode, Touch, Ttl,
 };
 
-/// Runs a data command on a database. What it has changed is on disk when it ends.
+/// Runs a data command on a database. Its changes are on disk when it returns.
 pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), CommandFailure> {
     match command {
         RecordCommand::Get { wanted, shown, quiet, .. } => {
@@ -46,7 +46,7 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
             let db = open(name, false)?;
             let ttl = Ttl::from_memcached(time.or(*ttl).unwrap_or(0));
             let is_there =
-                ask(&db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
+                execute(&db, &Operation::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
                     Reply::Touched => Some(Ok(true)),
                     Reply::NotFound => Some(Ok(false)),
                     _ => None,
@@ -63,22 +63,23 @@ pub(crate) fn run(command: &RecordCommand, name: &LocalDatabase) -> Result<(), C
             Ok(db.sync()?)
         }
         RecordCommand::Flush { .. } => {
-            Err(CommandFailure::usage(format!("{name} is not at work later: --delay is for servers")))
+            Err(CommandFailure::usage(format!("{name}: --delay needs a running server")))
         }
         RecordCommand::Stats { group, json, .. } if group.is_empty() => super::commands::inform(name, *json),
         RecordCommand::Stats { .. } => {
-            Err(CommandFailure::usage(format!("{name} has no groups of statistics: they are a server's")))
+            Err(CommandFailure::usage(format!("{name}: a database on disk has no groups of statistics")))
         }
         RecordCommand::Ping { .. } => {
-            Err(CommandFailure::usage(format!("{name} is a database on disk, no server")))
+            Err(CommandFailure::usage(format!("{name}: is a database on disk; ping needs a server")))
         }
         RecordCommand::Load { file, options, .. } => super::transfer::import(name, file, options),
         RecordCommand::Dump { file, options, .. } => super::transfer::export(name, file, *options),
     }
 }
 
-/// Asks a database; `answer` tells what a reply means, `None` for one that cannot be.
-fn ask<T>(
+/// Executes an operation. `answer` maps the reply to a result and returns `None` for an unexpected
+/// reply.
+fn execute<T>(
     db: &Db,
     operation: &Operation<'_>,
     mut answer: impl FnMut(&Reply<'_>) -> Option<Result<T, CommandFailure>>,
@@ -92,24 +93,24 @@ fn ask<T>(
 
 fn refused(reply: &Reply<'_>) -> CommandFailure {
     CommandFailure::trouble(match reply {
-        Reply::Refused(RefusalReason::TooLarge) => "key or value is longer than the database takes",
+        Reply::Refused(RefusalReason::TooLarge) => "the key or value is too long for this database",
         Reply::Refused(RefusalReason::OutOfMemory) => {
-            "the database cannot take the record: is the disk full?"
+            "the database cannot store the record; is the disk full?"
         }
         Reply::Refused(RefusalReason::LogUnwritable | RefusalReason::FilesUnwritable) => {
             "the database cannot be written"
         }
-        Reply::Refused(RefusalReason::ReadOnly) => "the database was opened for reading only",
+        Reply::Refused(RefusalReason::ReadOnly) => "the database is open for reading only",
         Reply::Refused(RefusalReason::Damaged) => "the record is damaged on disk",
         Reply::Refused(RefusalReason::Unavailable) => "the disk cannot be read or written",
         Reply::Refused(RefusalReason::NonNumeric) => "the value is not a number",
-        _ => "the database does not do this",
+        _ => "the database does not support this operation",
     })
 }
 
 fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<FetchedRecord>, CommandFailure> {
     let get = Get { key, needs: ReplyNeeds { version, access: false }, ..Get::default() };
-    ask(db, &Operation::Get(get), |reply| match reply {
+    execute(db, &Operation::Get(get), |reply| match reply {
         Reply::Hit(hit) => Some(Ok(Some(FetchedRecord {
             key: key.to_vec(),
             value: hit.record.value.to_vec(),
@@ -133,7 +134,7 @@ fn put(db: &Db, store: &Store<'_>) -> Result<WriteOutcome, CommandFailure> {
     };
     let put =
         Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };
-    ask(db, &Operation::Store(put), |reply| match reply {
+    execute(db, &Operation::Store(put), |reply| match reply {
         Reply::Stored(_) => Some(Ok(WriteOutcome::Done)),
         Reply::NotStored => Some(Ok(WriteOutcome::NotStored)),
         Reply::Exists => Some(Ok(WriteOutcome::Exists)),
@@ -156,7 +157,7 @@ fn count(
         initial: sum.initial.unwrap_or(0),
         ..Arithmetic::default()
     };
-    let number = ask(db, &Operation::Arithmetic(arithmetic), |reply| match reply {
+    let number = execute(db, &Operation::Arithmetic(arithmetic), |reply| match reply {
         Reply::Number(number) => Some(Ok(Some(number.value))),
         Reply::NotFound => Some(Ok(None)),
         _ => None,

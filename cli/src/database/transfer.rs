@@ -1,4 +1,4 @@
-//! Files of records into a database on disk, and out of it.
+//! Import and export of record files for a database on disk.
 
 use super::key_range::{KeyRange, walk};
 use super::open;
@@ -36,21 +36,21 @@ pub(super) fn export(name: &LocalDatabase, file: &Path, options: DumpOptions) ->
     Ok(())
 }
 
-/// Stores the records of a file in a database, or does with it what a log tells.
+/// Stores the records of a file in a database, or applies the changes of an update log.
 pub(super) fn import(name: &LocalDatabase, file: &Path, options: &LoadOptions) -> Result<(), CommandFailure> {
-    // Before a database is made for it.
+    // Check the file before a database is created for it.
     if file != Path::new("-") {
         file.metadata().map_err(|error| CommandFailure::of_file(file, error))?;
     }
     let db = open(name, true)?;
     let (now, mut tally) = (time_to_live::now(), LoadTally::default());
     let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
-    // What stands before the place that cannot be read is stored, and told of.
+    // The records before an unreadable place are stored and reported.
     let synced = db.sync();
     let outcome = outcome.and(synced.map_err(CommandFailure::from));
-    tally.tell(false, outcome.as_ref().err());
+    tally.report(false, outcome.as_ref().err());
     outcome.map_err(CommandFailure::silent)?;
-    tally.outcome("the database")
+    tally.fail_if_refused("the database")
 }
 
 fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Result<(), StoreProblem> {
@@ -85,10 +85,10 @@ fn take(db: &Db, now: u64, change: FileChange<'_>, tally: &mut LoadTally) -> Res
     Ok(())
 }
 
-/// Stores a record as it is.
+/// Stores a record with its attributes.
 pub(super) struct StoreRecord<'r> {
     pub(super) put: Action<'r>,
-    /// One that is there stays.
+    /// Keeps a record that exists already.
     pub(super) keeps: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Reading a database file of Kyoto Cabinet's: a hash (`.kch`), or a tree (`.kct`).
+//! Reader of Kyoto Cabinet's database files: hash (`.kch`) and tree (`.kct`).
 //!
-//! The records come in the order in which they lie in the file. A value is decompressed in memory, up to a gigabyte.
+//! Records are passed on in file order. A value is decompressed in memory, up to one gigabyte.
 
 use super::record_reader::RecordReader;
 use crate::CommandFailure;
@@ -13,10 +13,10 @@ use todana_protocol::kyoto::database_file::{
 };
 use todana_server::decompressed;
 
-/// The longest value that is taken, in bytes.
+/// The longest accepted value, in bytes.
 const VALUE_LEN_MAX: u64 = 1 << 30;
 
-/// Why the records of a leaf are not all shown.
+/// The reason why not all records of a leaf could be read.
 enum LeafFailure {
     Damaged(&'static str),
     Failed(CommandFailure),
@@ -29,7 +29,7 @@ impl From<&'static str> for LeafFailure {
 }
 
 impl RecordReader<'_, '_> {
-    /// Shows the records of a database file.
+    /// Passes on the records of a database file.
     pub(super) fn database_file<R: Read>(
         &mut self,
         mut window: UnreadBytes<R>,
@@ -44,7 +44,7 @@ impl RecordReader<'_, '_> {
                     (kind, compression) = (head.kind, head.compression);
                     if !head.is_closed {
                         eprintln!(
-                            "todana: {}: the database is open, or was not closed; changes that only memory held are not in it",
+                            "todana: {}: the database is open or was not closed; changes not yet written to the file are missing",
                             self.file.display()
                         );
                     }
@@ -74,7 +74,7 @@ impl RecordReader<'_, '_> {
         }
     }
 
-    /// Returns the value as it was before it was compressed.
+    /// Returns a value without its compression.
     fn decompress<'v>(
         &self,
         compression: Option<Compression>,

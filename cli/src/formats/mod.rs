@@ -1,4 +1,4 @@
-//! Files of records: what `load` reads and `dump` writes.
+//! Record files: the formats that `load` reads and `dump` writes.
 //!
 //! ```text
 //! tsv       one record a line, escaped         docs/format/tsv.md
@@ -10,7 +10,7 @@
 //! ulog      an update log of Kyoto Tycoon's    a directory with files NUMBER.ulog
 //! ```
 //!
-//! Always true: a file is read piece by piece; what stands before the place where it is damaged is loaded, and told of.
+//! Invariant: a file is read piece by piece, and all records before a damaged place are loaded.
 
 mod database_file;
 mod load_tally;
@@ -28,26 +28,26 @@ use clap::{Args, ValueEnum};
 use todana::kyoto::NEVER;
 use todana_protocol::kyoto::expiry;
 
-/// What a file is, for `load`.
+/// The format of a file to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InputFormat {
     /// Tab-separated text, escaped
     Tsv,
-    /// Tab-separated text as it is, without escapes: what `list -pv` of Kyoto's tools prints
+    /// Tab-separated text without escapes, as `list -pv` of Kyoto's tools prints it
     TsvRaw,
-    /// The same in hexadecimal (-pv -px), perhaps with times (-pt)
+    /// The same in hexadecimal (-pv -px), optionally with times (-pt)
     TsvHex,
-    /// A snapshot of Kyoto Tycoon's, plain or compressed by zlib, lzo or lzma
+    /// A snapshot of Kyoto Tycoon, plain or compressed by zlib, lzo or lzma
     Ktss,
-    /// A dump of Kyoto Cabinet's (`kcpolymgr dump`)
+    /// A dump of Kyoto Cabinet (`kcpolymgr dump`)
     Kcss,
-    /// A database file of Kyoto Cabinet's: .kch or .kct
+    /// A database file of Kyoto Cabinet: .kch or .kct
     Kc,
-    /// An update log of Kyoto Tycoon's: the directory of ktserver's -ulog
+    /// An update log of Kyoto Tycoon: the directory of ktserver's -ulog
     Ulog,
 }
 
-/// What `dump` writes.
+/// The format of a dump.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DumpFormat {
     /// Tab-separated text, escaped
@@ -55,78 +55,81 @@ pub(crate) enum DumpFormat {
     Tsv,
     /// Tab-separated text in hexadecimal, for `import -sx` of Kyoto's tools; without times
     TsvHex,
-    /// A snapshot of Kyoto Tycoon's (ktserver -bgs)
+    /// A snapshot of Kyoto Tycoon (ktserver -bgs)
     Ktss,
-    /// The same, packed by zlib (ktserver -bgsc zlib)
+    /// The same, compressed by zlib (ktserver -bgsc zlib)
     KtssZlib,
-    /// A dump of Kyoto Cabinet's (`kcpolymgr load`)
+    /// A dump of Kyoto Cabinet (`kcpolymgr load`)
     Kcss,
 }
 
-/// How a file is to be read.
+/// The options for reading a file.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct LoadOptions {
-    /// What the file is; unless told, its first bytes say so, and text without a mark is tsv
+    /// The format of the file [default: recognised by the first bytes, otherwise tsv]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<InputFormat>,
-    /// ktss, kcss, kc, ulog: values stand alone, as Kyoto Cabinet and databases with ktopts=p have them, without the five bytes
-    /// of time before them that ktserver stores
+    /// ktss, kcss, kc, ulog: values have no time stamp before them, as in Kyoto Cabinet and in
+    /// databases with ktopts=p (ktserver stores five bytes of expiry time before each value)
     #[arg(long)]
     pub(crate) bare: bool,
-    /// ktss, kcss, kc, ulog: the first five bytes of each value are its time, even where they make an unlikely one
+    /// ktss, kcss, kc, ulog: treat the first five bytes of each value as its time, even if the time
+    /// is unlikely
     #[arg(long, conflicts_with = "bare")]
     pub(crate) timed: bool,
-    /// ulog: from this time on: RFC 3339, Unix seconds, or a time stamp of the log
+    /// ulog: only changes from this time on: RFC 3339, Unix seconds, or a time stamp of the log
     #[arg(long, value_name = "TIME", value_parser = ulog::stamp)]
     pub(crate) since: Option<u64>,
-    /// ulog: the changes of this database, by its number [default: 0]
+    /// ulog: the changes of this database, by number [default: 0]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) of_database: Option<u16>,
 }
 
-/// How a file is to be written.
+/// The options for writing a file.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct DumpOptions {
-    /// What is written
+    /// The format of the file
     #[arg(long, value_name = "FORMAT", default_value = "tsv")]
     pub(crate) format: DumpFormat,
-    /// ktss, kcss: values stand alone, for Kyoto Cabinet's own databases and those with ktopts=p, and have no time
+    /// ktss, kcss: write values without expiry times, for Kyoto Cabinet's own databases and those
+    /// with ktopts=p
     #[arg(long)]
     pub(crate) bare: bool,
 }
 
 impl LoadOptions {
-    /// The expiry and the value of what is stored in a file of Kyoto Tycoon's.
+    /// Splits a stored value of Kyoto Tycoon into expiry and value.
     fn split<'v>(&self, stored: &'v [u8]) -> Result<(tsv::TsvExpiry, &'v [u8]), &'static str> {
         if self.bare {
             return Ok((tsv::TsvExpiry::default(), stored));
         }
         let Some((time, value)) = expiry::split_stored(stored) else {
-            return Err("a value is too short for the time before it; --bare takes values as they are");
+            return Err("a value is too short for the time before it; use --bare for values without times");
         };
-        // Text never begins as the times of this century do, and no record is given the time 0, with which small numbers begin.
+        // Text never begins with the bytes of a time of this century. No record has the time 0,
+        // with which small numbers begin.
         if !self.timed && (time == 0 || (time < NEVER && time > u64::from(u32::MAX))) {
             return Err(
-                "no likely time stands before a value; --bare takes values as they are, --timed any time",
+                "no likely time before a value; use --bare for values without times, --timed to accept any time",
             );
         }
         Ok((expiry_of(time), value))
     }
 }
 
-/// When a record dies that lives to the end of this second.
+/// Returns the expiry of a record that lives to the end of this second.
 fn expiry_of(time: u64) -> tsv::TsvExpiry {
     tsv::TsvExpiry { at: if time >= NEVER { 0 } else { time + 1 }, span_s: 0 }
 }
 
-/// What a file tells to be done.
+/// A change that a file asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FileChange<'a> {
     /// Stores a record.
     Put(LoadedRecord<'a>),
-    /// Removes one.
+    /// Removes a record.
     Remove(&'a [u8]),
-    /// Removes all.
+    /// Removes all records.
     Clear,
 }
 
@@ -139,12 +142,12 @@ pub(crate) struct LoadedRecord<'a> {
     pub(crate) expiry: tsv::TsvExpiry,
 }
 
-/// Why a record is not taken.
+/// The reason why a record is not stored.
 #[derive(Debug)]
 pub(crate) enum StoreProblem {
-    /// It cannot be stored there; others may. The file's reader says where it stands.
+    /// This record cannot be stored there, others may. The reader of the file adds the place.
     ToRecord(String),
-    /// None can.
+    /// No record can be stored.
     ToAll(CommandFailure),
 }
 
@@ -154,5 +157,5 @@ impl<E: Into<CommandFailure>> From<E> for StoreProblem {
     }
 }
 
-/// Who takes what a file tells.
+/// Receives the changes of a file.
 pub(crate) type ChangeSink<'s> = dyn FnMut(FileChange<'_>, &mut LoadTally) -> Result<(), StoreProblem> + 's;

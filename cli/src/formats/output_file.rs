@@ -1,6 +1,6 @@
 //! The file that records are written to.
 //!
-//! Always true: the file under its final name is either the one that was there before or a complete one.
+//! Invariant: the file under its final name is either the previous one or complete.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -9,11 +9,12 @@ use tempfile::NamedTempFile;
 
 const BUFFER: usize = 1 << 18;
 
-/// Where the records go.
+/// The destination of the records.
 pub(super) enum OutputFile {
-    /// What has no content to lose: standard output, a pipe, a device.
+    /// A destination without contents to lose: standard output, a pipe, a device.
     Stream(BufWriter<Box<dyn Write>>),
-    /// A file beside the one that is meant, which takes its name when it is whole, and is removed if it never is.
+    /// A temporary file beside the final one. It is renamed when it is complete, and removed
+    /// otherwise.
     Part(BufWriter<NamedTempFile>, PathBuf),
 }
 
@@ -27,7 +28,7 @@ impl OutputFile {
         if before.as_ref().is_some_and(|metadata| !metadata.is_file()) {
             return stream(Box::new(OpenOptions::new().write(true).open(path)?));
         }
-        // A link stays one: it is its target that is replaced.
+        // Replace the target of a link, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -38,13 +39,13 @@ impl OutputFile {
             .tempfile_in(directory.unwrap_or(Path::new(".")))
             .map_err(|error| unnamed(&error, directory))?;
         if let Some(before) = before {
-            // It may be another's file, and then have permissions that cannot be had.
+            // Fails for a file of another owner; the dump is still valid.
             let _ = part.as_file().set_permissions(before.permissions());
         }
         Ok(OutputFile::Part(BufWriter::with_capacity(BUFFER, part), path))
     }
 
-    /// Writes what it begins with anew, where that can be done.
+    /// Rewrites the first bytes. Does nothing for a stream.
     pub(super) fn rewrite_head(&mut self, head: &[u8]) -> io::Result<()> {
         match self {
             OutputFile::Stream(_) => Ok(()),
@@ -69,17 +70,17 @@ impl OutputFile {
     }
 }
 
-/// The same error without the temporary name, of which nobody has heard.
+/// Returns the error without the temporary name, which means nothing to the user.
 fn unnamed(error: &io::Error, directory: Option<&Path>) -> io::Error {
     match (error.kind(), directory) {
         (kind @ io::ErrorKind::NotFound, Some(directory)) => {
-            io::Error::new(kind, format!("there is no directory {}", directory.display()))
+            io::Error::new(kind, format!("the directory {} does not exist", directory.display()))
         }
         (kind, _) => kind.into(),
     }
 }
 
-/// Those of a file that any program makes; the umask takes from them.
+/// Returns the permissions of a newly created file before the umask.
 fn usual_permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o666)
 }

@@ -1,4 +1,4 @@
-//! Reading files of records, whatever they are.
+//! Reader of record files in all formats.
 
 use super::{
     ChangeSink, FileChange, InputFormat, LoadOptions, LoadTally, LoadedRecord, StoreProblem, expiry_of, ulog,
@@ -16,10 +16,10 @@ use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::read_snapshot;
 
-/// The longest mark that files begin with.
+/// Length of the longest mark at the start of a file.
 const MARK_LEN: usize = 6;
 
-/// Shows what a file tells, piece by piece, and a bar meanwhile; `file` is - for standard input.
+/// Passes the changes of a file to `see` and shows a progress bar. The file `-` is standard input.
 pub(crate) fn read(
     file: &Path,
     options: &LoadOptions,
@@ -32,14 +32,14 @@ pub(crate) fn read(
         Some(InputFormat::Ulog) => return ulog::read(file, options, tally, see),
         Some(_) if is_directory => {
             return Err(CommandFailure::usage(format!(
-                "{} is a directory; only ulog is read from one",
+                "{}: is a directory; only the format ulog is read from a directory",
                 file.display()
             )));
         }
         _ => {}
     }
     if options.since.is_some() || options.of_database.is_some() {
-        return Err(CommandFailure::usage("--since and --of-database are for update logs (ulog)"));
+        return Err(CommandFailure::usage("--since and --of-database: need an update log (ulog)"));
     }
     let (input, bar) = input(file)?;
     let outcome = {
@@ -57,7 +57,7 @@ pub(crate) fn read(
                 reading.lines(window, format)
             }
             InputFormat::Ulog => Err(CommandFailure::usage(format!(
-                "{} is a file; an update log of Kyoto Tycoon's is a directory",
+                "{}: is a file; an update log of Kyoto Tycoon is a directory",
                 file.display()
             ))),
         }
@@ -66,7 +66,7 @@ pub(crate) fn read(
     outcome
 }
 
-/// What begins so.
+/// Returns the format that the first bytes indicate.
 fn recognised(bytes: &[u8]) -> InputFormat {
     match bytes.get(..MARK_LEN) {
         Some(b"KTSS\n\0") => InputFormat::Ktss,
@@ -76,7 +76,7 @@ fn recognised(bytes: &[u8]) -> InputFormat {
     }
 }
 
-/// A file to be loaded, and a bar that shows how much has been read.
+/// Opens a file, with a bar that shows how much has been read.
 fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), CommandFailure> {
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
@@ -88,7 +88,7 @@ fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), CommandFailure> {
     Ok((input, bytes_read(len)))
 }
 
-/// A file while it is read.
+/// A file that is being read.
 pub(super) struct RecordReader<'r, 's> {
     pub(super) file: &'r Path,
     pub(super) options: &'r LoadOptions,
@@ -97,7 +97,7 @@ pub(super) struct RecordReader<'r, 's> {
 }
 
 impl RecordReader<'_, '_> {
-    /// What is wrong at a place of the file.
+    /// Returns the failure for a place of the file.
     fn at(&self, place: &dyn Display, what: &dyn Display) -> CommandFailure {
         CommandFailure::trouble(format!("{}, {place}: {what}", self.file.display()))
     }
@@ -110,7 +110,7 @@ impl RecordReader<'_, '_> {
         CommandFailure::of_file(self.file, error)
     }
 
-    /// Shows a record of Kyoto's, which stands at this place.
+    /// Passes on a record of a Kyoto format.
     pub(super) fn put(
         &mut self,
         place: &dyn Display,
@@ -122,14 +122,15 @@ impl RecordReader<'_, '_> {
         self.show(place, FileChange::Put(LoadedRecord { key, value, flags: 0, expiry }))
     }
 
-    /// Shows a change. One that is not taken is passed, and told of at the end: another place may take it.
+    /// Passes on a change. A refused record is counted and skipped, because another database may
+    /// accept the next one.
     pub(super) fn show(&mut self, place: &dyn Display, change: FileChange<'_>) -> Result<(), CommandFailure> {
         match (self.see)(change, self.tally) {
             Ok(()) => Ok(()),
             Err(StoreProblem::ToAll(failure)) => Err(failure),
             Err(StoreProblem::ToRecord(what)) => {
                 let file = self.file.display();
-                self.tally.refuse(|| format!("that of {file}, {place}: {what}"));
+                self.tally.refuse(|| format!("the record of {file}, {place}: {what}"));
                 Ok(())
             }
         }
@@ -138,7 +139,7 @@ impl RecordReader<'_, '_> {
     fn snapshot<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let (mut promised, mut found) = (0, 0u64);
         let mut timestamp = None;
-        // Why it was called off.
+        // The failure that ended the reading early.
         let mut failure = None;
         let mut begin = |head: SnapshotHead| {
             promised = head.count;
@@ -159,11 +160,11 @@ impl RecordReader<'_, '_> {
         }
         let file = self.file.display();
         outcome.map_err(|error| CommandFailure::trouble(format!("{file}: {error}")))?;
-        // Where it is cut between two records, nothing else shows it.
+        // Only the count shows that a file is cut between two records.
         if found < promised {
             let found = amount(found, "record");
             return Err(CommandFailure::trouble(format!(
-                "{file} ends after {found}, and its head promises {promised}: it is cut, or some went while it was made"
+                "{file}: ends after {found}, but its head announces {promised}; it is cut, or records disappeared while it was written"
             )));
         }
         Ok(())
@@ -174,11 +175,11 @@ impl RecordReader<'_, '_> {
             |at: u64, key: &[u8], stored: &Stored<'_>| self.put(&format_args!("byte {at}"), key, stored);
         match read_dump(&mut window, usize::MAX, &mut see) {
             Ok(beyond) => {
-                // Kyoto Cabinet's tools tell of their progress there when they dump to standard output.
+                // Kyoto Cabinet's tools append progress output when they dump to standard output.
                 let beyond =
                     beyond + io::copy(&mut window, &mut io::sink()).map_err(|error| self.io(error))?;
                 if beyond > 0 {
-                    eprintln!("todana: {beyond} bytes behind the end of the dump are left out");
+                    eprintln!("todana: {beyond} bytes after the end of the dump are left out");
                 }
                 Ok(())
             }
@@ -191,7 +192,7 @@ impl RecordReader<'_, '_> {
     }
 
     pub(super) fn cut(&self, offset: u64) -> CommandFailure {
-        self.at_byte(offset, &"the file ends in the midst of what begins here: it is cut")
+        self.at_byte(offset, &"the file ends within the record that begins here; it is cut")
     }
 
     fn lines<R: Read>(
@@ -222,13 +223,14 @@ impl RecordReader<'_, '_> {
     }
 }
 
-/// Reads until there are `len` unread bytes, or the file ends.
+/// Reads until there are `len` unread bytes or the file ends.
 pub(super) fn at_least<R: Read>(input: &mut UnreadBytes<R>, len: usize) -> io::Result<()> {
     while input.unread().len() < len && input.read_more(len)? > 0 {}
     Ok(())
 }
 
-/// Reads a line; returns how many unread bytes stand before its end, and with its end. None at the end of the file.
+/// Reads a line. Returns its length without and with the line end, or `None` at the end of the
+/// file.
 fn line<R: Read>(input: &mut UnreadBytes<R>) -> io::Result<Option<(usize, usize)>> {
     let mut seen = 0;
     loop {
@@ -242,25 +244,23 @@ fn line<R: Read>(input: &mut UnreadBytes<R>) -> io::Result<Option<(usize, usize)
     }
 }
 
-/// A line as Kyoto's tools print it: nothing is escaped.
+/// Reads an unescaped line of Kyoto's tools.
 fn raw_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     match (columns.next(), columns.next(), columns.next()) {
         (Some(key), Some(value), None) => {
             Ok(tsv::TsvLine { key: key.to_vec(), value: value.to_vec(), ..tsv::TsvLine::default() })
         }
-        (_, None, _) => Err("there is no tab between key and value"),
-        _ => Err(
-            "there are more than two columns; list with -px, which keeps tabs apart, and load it as tsv-hex",
-        ),
+        (_, None, _) => Err("no tab between key and value"),
+        _ => Err("more than two columns; list with -px, which escapes tabs, and load as tsv-hex"),
     }
 }
 
-/// A line as they print it with -px, and perhaps -pt.
+/// Reads a line printed with -px, and optionally -pt.
 fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unhex(columns.next().unwrap_or_default())?;
-    let value = unhex(columns.next().ok_or("there is no tab between key and value")?)?;
+    let value = unhex(columns.next().ok_or("no tab between key and value")?)?;
     let expiry = match columns.next() {
         None => tsv::TsvExpiry::default(),
         Some(time) => {
@@ -269,7 +269,7 @@ fn hex_line(line: &[u8]) -> Result<tsv::TsvLine, &'static str> {
         }
     };
     match columns.next() {
-        Some(_) => Err("there are more than three columns"),
+        Some(_) => Err("more than three columns"),
         None => Ok(tsv::TsvLine { key, value, flags: 0, expiry }),
     }
 }
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_kyotos_tools_are_taken_apart() {
+    fn lines_of_kyoto_tools_are_parsed() {
         let line = hex_line(b"61 09 62\t78 0A 01\t1795418853").unwrap();
         assert_eq!(
             (&line.key[..], &line.value[..], line.expiry.at),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_however_long_they_are() {
+    fn lines_may_have_any_length() {
         let long = vec![b'x'; 1 << 20];
         let text = [&b"a\n\n"[..], &long, b"\nlast"].concat();
         let mut input = UnreadBytes::new(&text[..]);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_known_by_their_first_bytes() {
+    fn formats_are_recognised_by_their_first_bytes() {
         assert_eq!(recognised(b"KTSS\n\0\0\0"), InputFormat::Ktss);
         assert_eq!(recognised(b"KCSS\n\0"), InputFormat::Kcss);
         assert_eq!(recognised(b"KC\n\0\x10\x0d"), InputFormat::Kc);

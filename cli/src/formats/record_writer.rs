@@ -1,4 +1,4 @@
-//! Writing files of records.
+//! Writer of record files.
 
 use super::output_file::OutputFile;
 use super::{DumpFormat, DumpOptions};
@@ -13,10 +13,10 @@ use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::{Packing, SnapshotWriter};
 
-/// Held back before it is written, in bytes.
+/// Number of bytes to collect before writing.
 const PENDING: usize = 1 << 16;
 
-/// A file while it is written.
+/// A file that is being written.
 pub(crate) struct RecordWriter {
     path: PathBuf,
     to: WriteTarget,
@@ -27,7 +27,7 @@ pub(crate) struct RecordWriter {
 }
 
 enum WriteTarget {
-    /// Records, as they come.
+    /// Lines, written as they come.
     File {
         output: OutputFile,
         pending: Vec<u8>,
@@ -36,7 +36,7 @@ enum WriteTarget {
     Dump(DumpWriter<OutputFile>),
 }
 
-/// What records have that the format has no place for.
+/// Counts of attributes that the format cannot store.
 #[derive(Default)]
 struct DroppedAttributes {
     flags: u64,
@@ -48,10 +48,11 @@ impl RecordWriter {
     pub(crate) fn create(path: &Path, options: DumpOptions) -> Result<RecordWriter, CommandFailure> {
         let failed = |error| CommandFailure::of_file(path, error);
         if options.bare && matches!(options.format, DumpFormat::Tsv | DumpFormat::TsvHex) {
-            return Err(CommandFailure::usage("--bare is for ktss and kcss"));
+            return Err(CommandFailure::usage("--bare: needs the format ktss or kcss"));
         }
         let output = OutputFile::create(path).map_err(failed)?;
-        // As of its beginning: what is changed meanwhile may be in it or not, and whoever goes on from there takes it again.
+        // The time stamp is that of the start. Later changes may be missing, so a replica that
+        // continues from there applies them again.
         let mut head = SnapshotHead { timestamp: timestamp_now(), ..SnapshotHead::default() };
         let to = match options.format {
             DumpFormat::Ktss => {
@@ -96,7 +97,7 @@ impl RecordWriter {
         let keeps_times = !self.options.bare && format != DumpFormat::TsvHex;
         self.left_out.times += u64::from(!keeps_times && expiry.at != 0);
         let stored = if keeps_times {
-            // The last second that it lives in, before that in which it dies.
+            // Kyoto stores the last second of life, Todana the second of death.
             let time = if expiry.at == 0 { NEVER } else { expiry.at - 1 };
             Stored::mortal(time.min(NEVER), value)
         } else {
@@ -120,14 +121,14 @@ impl RecordWriter {
                 }
                 output.write_all(pending)?;
                 pending.clear();
-                // A long value must not be paid for by all that follow.
+                // Later records must not pay for one long value.
                 pending.shrink_to(2 * PENDING);
                 Ok(())
             }
         }
     }
 
-    /// The file is whole; returns how many records are in it.
+    /// Completes the file. Returns the number of records.
     pub(crate) fn finish(self) -> Result<u64, CommandFailure> {
         let RecordWriter { path, to, head, written, left_out, .. } = self;
         let finish = || match to {
@@ -138,25 +139,25 @@ impl RecordWriter {
             }
             WriteTarget::Snapshot(snapshot) => {
                 let mut output = snapshot.finish()?;
-                // Where nothing can be written twice, the head promises no records.
+                // The head of a stream cannot be rewritten, so it announces no records.
                 output.rewrite_head(&head.to_bytes())?;
                 output.finish()
             }
         };
         finish().map_err(|error| CommandFailure::of_file(&path, error))?;
-        left_out.tell();
+        left_out.report();
         Ok(written)
     }
 }
 
 impl DroppedAttributes {
-    fn tell(&self) {
+    fn report(&self) {
         for (count, what) in [
-            (self.flags, "had client flags, which this format does not keep"),
-            (self.times, "would expire, and do not in this file: it has no times"),
+            (self.flags, "had client flags, which this format does not store"),
+            (self.times, "had an expiry time, which this format does not store"),
             (
                 if self.times == 0 { self.spans } else { 0 },
-                "had a sliding expiry, and expire at a fixed time in this file",
+                "had a sliding expiry, which becomes a fixed time in this format",
             ),
         ] {
             if count > 0 {
@@ -176,8 +177,9 @@ fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// All that was changed up to this is in a dump that begins now. Within a second, the time stamps of Todana's servers are no times: what
-/// comes behind the dump in its first second may have one that is smaller than that moment.
+/// Returns a time stamp before which all changes are in a dump that begins now. Within a second,
+/// the time stamps of Todana servers are counters, so a change after the start of the dump could
+/// have a smaller stamp than the current time.
 fn timestamp_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     first_of_second(since.as_secs().saturating_sub(1)).saturating_sub(1)

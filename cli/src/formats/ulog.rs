@@ -1,4 +1,4 @@
-//! Update logs of Kyoto Tycoon's: the directory of ktserver's -ulog.
+//! Reader of Kyoto Tycoon's update logs: the directory of ktserver's -ulog.
 
 use super::record_reader::{RecordReader, at_least};
 use super::{ChangeSink, FileChange, LoadOptions, LoadTally};
@@ -14,12 +14,12 @@ use todana::moment;
 use todana_protocol::kyoto::message::{self, Message};
 use todana_protocol::kyoto::update_log::{FileHead, FileReader, FileStep, HEAD_LEN, file_number};
 
-/// What a time stamp counts in a millisecond.
+/// Units of a time stamp per millisecond.
 pub(crate) const STAMPS_A_MS: u64 = 1_000_000;
-/// Numbers from here on are time stamps: Unix seconds will take three million years.
+/// Numbers from this one on are time stamps; Unix seconds reach it in three million years.
 const LEAST_STAMP: u64 = 100_000_000_000_000;
 
-/// The time stamp that an option means: a time, or a stamp itself.
+/// Reads the time stamp of an option: a time, or a stamp itself.
 pub(crate) fn stamp(text: &str) -> Result<u64, String> {
     match text.trim().parse() {
         Ok(stamp) if stamp >= LEAST_STAMP => Ok(stamp),
@@ -27,7 +27,7 @@ pub(crate) fn stamp(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The time of a time stamp, in milliseconds since 1970.
+/// Returns the time of a time stamp in Unix milliseconds.
 pub(crate) fn unix_ms(stamp: u64) -> u64 {
     stamp / STAMPS_A_MS
 }
@@ -36,11 +36,11 @@ pub(crate) fn unix_ms(stamp: u64) -> u64 {
 pub(crate) struct UpdateLogFile {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
-    /// They count from 1; the oldest may have been removed.
+    /// Counts from 1. The oldest files may have been removed.
     number: u64,
 }
 
-/// The files of a log, in order; none if the directory is no log of Kyoto Tycoon's.
+/// Returns the files of a log in order. Empty if the directory is not a log of Kyoto Tycoon.
 pub(crate) fn files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
     let failed = |error| CommandFailure::of_file(directory, error);
     let mut files = Vec::new();
@@ -55,32 +55,29 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailu
     Ok(files)
 }
 
-/// The same, of a directory that is to be one.
+/// Returns the files of a log. Fails if there are none.
 fn expect_files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> {
     let files = files(directory)?;
     match files.is_empty() {
         true => Err(CommandFailure::usage(format!(
-            "{} is no update log of Kyoto Tycoon's: there are no files NUMBER.ulog in it",
+            "{}: is not an update log of Kyoto Tycoon; there are no files NUMBER.ulog",
             directory.display()
         ))),
         false => Ok(files),
     }
 }
 
-/// The head of a file.
+/// Reads the head of a file.
 pub(crate) fn head(file: &UpdateLogFile) -> Result<FileHead, CommandFailure> {
     let failed = |error| CommandFailure::of_file(&file.path, error);
     let mut window = UnreadBytes::new(File::open(&file.path).map_err(failed)?);
     at_least(&mut window, HEAD_LEN).map_err(failed)?;
     window.unread().first_chunk().and_then(FileHead::parse).ok_or_else(|| {
-        CommandFailure::trouble(format!(
-            "{}, byte 0: this is no update log of Kyoto Tycoon's",
-            file.path.display()
-        ))
+        CommandFailure::trouble(format!("{}, byte 0: not an update log of Kyoto Tycoon", file.path.display()))
     })
 }
 
-/// Shows what a log tells to be done with one database.
+/// Passes on the changes of one database.
 pub(super) fn read(
     directory: &Path,
     options: &LoadOptions,
@@ -92,7 +89,7 @@ pub(super) fn read(
     let files = expect_files(directory)?;
     if let (Some(first), None) = (files.first().filter(|first| first.number > 1), options.since) {
         let path = first.path.display();
-        eprintln!("todana: {path}: the log begins here: what was changed before is not in it");
+        eprintln!("todana: {path}: the log begins here; earlier changes are missing");
     }
     each(&files, options.since, &mut |path, offset, timestamp, message| {
         tally.timestamp = Some(timestamp);
@@ -104,7 +101,7 @@ pub(super) fn read(
         match message.change {
             message::Change::Set { key, stored } => {
                 match options.split(stored.as_raw().unwrap_or_default()) {
-                    // What was there before it is gone, too.
+                    // A value that was overwritten by an expired one must be removed.
                     Ok((expiry, _)) if expiry.at != 0 && expiry.at <= now => {
                         reading.tally.skipped += 1;
                         reading.show(&place, FileChange::Remove(key))
@@ -119,11 +116,12 @@ pub(super) fn read(
     })
 }
 
-/// What is shown each change of a log: the file, where in it, the time stamp, the change.
+/// Receives each change of a log: file, offset, time stamp, message.
 pub(crate) type LoggedChangeSink<'s> =
     dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), CommandFailure> + 's;
 
-/// Shows the changes of a log from a time stamp on. Files that end before it are not read. Fails where one is missing that may not.
+/// Passes on the changes from a time stamp on. Skips files that end before it. Fails if a file in
+/// between is missing.
 pub(crate) fn each(
     files: &[UpdateLogFile],
     since: Option<u64>,
@@ -141,7 +139,7 @@ pub(crate) fn each(
         if before.is_some_and(|before| before.checked_add(1) != Some(file.number)) {
             let (path, missing) = (file.path.display(), file.number - 1);
             return Err(CommandFailure::trouble(format!(
-                "{path}: the file before it, number {missing}, is missing"
+                "{path}: the previous file, number {missing}, is missing"
             )));
         }
         each_of(file, since, &bar, see)?;
@@ -175,14 +173,14 @@ fn each_of(
             }
             FileStep::NeedMore { at_least } => {
                 if window.read_more(at_least).map_err(failed)? == 0 {
-                    return damaged(at, "the file ends before its head says: it is cut");
+                    return damaged(at, "the file ends before the length in its head; it is cut");
                 }
             }
             FileStep::End => {
                 let torn = io::copy(&mut window, &mut io::sink()).map_err(failed)?;
                 if torn > 0 {
                     let path = path.display();
-                    eprintln!("todana: {path}, byte {at}: {torn} bytes that were not finished are left out");
+                    eprintln!("todana: {path}, byte {at}: {torn} bytes of an unfinished change are left out");
                 }
                 return Ok(());
             }
@@ -196,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_one_of_the_calendar_or_of_the_log() {
+    fn time_is_a_date_or_a_log_stamp() {
         assert_eq!(stamp("1795318853973000000"), Ok(1_795_318_853_973_000_000));
         assert_eq!(stamp("01795318853973000000"), Ok(1_795_318_853_973_000_000));
         assert_eq!(stamp("1795318853"), Ok(1_795_318_853_000_000_000));

@@ -1,4 +1,5 @@
-//! From the settings to the server's options: the one place that knows what the server can do.
+//! Conversion of ktserver's settings to the server's options. Only this module knows the abilities
+//! of the server.
 
 use super::settings::{KyotoSettings, SyncSettings};
 use std::path::{Path, PathBuf};
@@ -9,30 +10,31 @@ use todana_server::{
     ReplicationOptions, ServerOptions, SnapshotOptions, Storage, SyncPolicy,
 };
 
-/// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
+/// Default number of threads. The original has sixteen, which wait for each other's locks; these do
+/// not wait for locks.
 const THREADS: usize = 4;
 
 /// The largest key or value that Kyoto Tycoon's protocols carry.
 const ITEM_SIZE_MAX: u64 = 1 << 28;
 
-/// So much of an update log is kept for replicas that are away, of each database.
+/// Length of the update log that is kept for each database, for replicas that are offline.
 const LOG_KEPT_LEN: u64 = 1 << 30;
 
-/// The least length of a segment of it.
+/// Minimum length of a log segment.
 const SEGMENT_LEN_MIN: u64 = 4 << 10;
 
-/// The server's options. The error names what cannot be.
+/// Returns the server's options. The error names the setting that cannot be satisfied.
 pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Result<ServerOptions, String> {
-    expect_what_is_there(settings)?;
+    expect_usable_paths(settings)?;
     let sync = sync(settings.synchronization);
     let mut databases = settings.databases.iter().cloned().enumerate().map(|(number, mut name)| {
-        // As in the original nothing is made for somebody who only reads.
+        // As in the original, a read-only server creates no database.
         name.tuning.must_exist |= settings.is_read_only && name.path.is_some();
         further(settings, number, name, sync)
     });
     let first = databases.next();
     let place = |host: &Option<String>, port: u16| match host {
-        // Of an IPv6 address, too.
+        // An IPv6 address.
         Some(host) if host.contains(':') => format!("[{host}]:{port}"),
         Some(host) => format!("{host}:{port}"),
         None => format!("*:{port}"),
@@ -50,7 +52,7 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
     let options = ServerOptions {
         listen: ListenOptions { addresses: listen, ..none.listen },
         memory: MemoryOptions {
-            // As much as there is: what bounds a database stands in its name.
+            // No limit for the process. The name of a database can limit that database.
             limit_mib: 0,
             ..none.memory
         },
@@ -69,7 +71,8 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
                     .map_or(none.protocols.kyoto.script_memory_max, |len| {
                         usize::try_from(len).unwrap_or(usize::MAX)
                     }),
-                // As the original's scripts, in the folder where it is started; but nowhere else. A daemon leaves that.
+                // As in the original, scripts can access files in the directory of the start, but
+                // nowhere else. A daemon leaves that directory.
                 files: std::env::current_dir().ok(),
                 pages_allowed: true,
                 plugin: compatible,
@@ -98,7 +101,7 @@ pub(super) fn options(settings: &KyotoSettings, connections_max: usize) -> Resul
         ..none
     };
     options.validate().map_err(|error| error.to_string())?;
-    make_way(settings)?;
+    remove_empty_files(settings)?;
     Ok(options)
 }
 
@@ -106,8 +109,9 @@ fn is_empty_file(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
 }
 
-/// An empty file, as `mktemp` makes one, becomes a database, as in the original; ours is a directory.
-fn make_way(settings: &KyotoSettings) -> Result<(), String> {
+/// Removes empty files at the paths of databases. As in the original, such a file (from `mktemp`)
+/// becomes a database, which is a directory here.
+fn remove_empty_files(settings: &KyotoSettings) -> Result<(), String> {
     for path in settings.databases.iter().filter_map(|name| name.path.as_ref()) {
         if is_empty_file(path) {
             std::fs::remove_file(path).map_err(|error| {
@@ -118,17 +122,17 @@ fn make_way(settings: &KyotoSettings) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
-/// so that it is never behind what its replicas have been told.
+/// Returns the data place of a database. A database in memory is lost at exit unless there is an
+/// update log (`-ulog`). The log restores the database, so that its replicas are never ahead of it.
 fn further(settings: &KyotoSettings, number: usize, name: Name, sync: SyncPolicy) -> DatabaseSpec {
     let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind.storage() {
         Storage::FilesAndLog => name.path.clone(),
-        // By number, as the original's log knows them.
+        // Named by number, as in the original's log.
         Storage::Memory | Storage::Files => log.map(|log| log.directory.join(format!("{number:08}"))),
     };
     let is_for_replicas = name.kind.storage() == Storage::Files;
-    // Its own files vouch for its changes.
+    // The database's own files are authoritative for its changes.
     let sync = if is_for_replicas { DatabaseOptions::default().sync } else { sync };
     let data = directory.map(|directory| {
         let mut place =
@@ -164,7 +168,9 @@ fn snapshots(settings: &KyotoSettings) -> Result<Option<SnapshotOptions>, String
         None => Packing::None,
         Some("zlib") => Packing::Zlib,
         Some(name) => {
-            return Err(format!("-bgsc {name}: snapshots are packed by zlib, or without -bgsc not at all"));
+            return Err(format!(
+                "-bgsc {name}: not supported; use zlib, or leave out -bgsc for no compression"
+            ));
         }
     };
     let interval = Duration::from_secs_f64(asked.interval_s.clamp(0.1, 1e9));
@@ -175,7 +181,8 @@ fn every(interval_s: f64) -> SyncPolicy {
     SyncPolicy::Every(Duration::from_secs_f64(interval_s.clamp(0.001, 86400.0)))
 }
 
-/// When what is written is on disk. Where nothing is said it is sooner than in the original, which leaves it to the kernel.
+/// Returns the durability of writes. The default is stricter than the original's, which leaves it
+/// to the kernel.
 fn sync(asked: SyncSettings) -> SyncPolicy {
     match asked {
         SyncSettings { is_immediate: true, .. } => SyncPolicy::Always,
@@ -184,8 +191,8 @@ fn sync(asked: SyncSettings) -> SyncPolicy {
     }
 }
 
-/// Refuses what is asked for and not there, by its option.
-fn expect_what_is_there(settings: &KyotoSettings) -> Result<(), String> {
+/// Refuses databases and directories that cannot be used, with the name of the option.
+fn expect_usable_paths(settings: &KyotoSettings) -> Result<(), String> {
     // A database is a directory here.
     let file = |name: &&Name| {
         let path = name.path.as_ref().filter(|path| path.is_file());
@@ -193,12 +200,12 @@ fn expect_what_is_there(settings: &KyotoSettings) -> Result<(), String> {
     };
     if let Some(name) = settings.databases.iter().find(file) {
         return Err(format!(
-            "{name}: it is a file, and those of Kyoto Cabinet are not opened: give another name, and bring its records over there with `kcpolymgr dump` and `todana load`"
+            "{name}: is a file, and files of Kyoto Cabinet cannot be opened; give a new name, and copy the records with `kcpolymgr dump` and `todana load`"
         ));
     }
     let commands = &settings.commands;
     if !commands.is_dir() {
-        return Err(format!("-cmd {}: there is no such directory", commands.display()));
+        return Err(format!("-cmd {}: no such directory", commands.display()));
     }
     Ok(())
 }

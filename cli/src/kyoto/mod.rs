@@ -1,14 +1,17 @@
-//! Todana under the name of Kyoto Tycoon's server: its command line, log, exit codes, signals and files.
+//! Todana under the name of Kyoto Tycoon's server: its command line, log, exit codes, signals and
+//! files.
 //!
 //! ```text
 //! words --settings--> Settings --mapping--> todana_server::Options
 //!                          \--serving--> daemon, log file, pid file, signals
 //! ```
 //!
-//! Always true: a command line that starts ktserver either starts this or is refused with a message that names the option;
-//! an option without meaning here is told in the log. What the server can do is known in `mapping` alone: what is asked for
-//! of update logs, replication, snapshots and scripts stands in parts of [`settings::KyotoSettings`] of their own.
-//! Not here: what the server does with its options (`todana_server`).
+//! Invariants: a command line that starts ktserver either starts Todana, or is refused with a
+//! message that names the option. Options without effect are logged. Only `mapping` knows the
+//! abilities of the server. Update logs, replication, snapshots and scripts have their own parts in
+//! [`settings::KyotoSettings`].
+//!
+//! Not here: the server itself (`todana_server`).
 
 mod mapping;
 mod number;
@@ -24,12 +27,12 @@ use std::path::Path;
 /// The name under which the executable is Kyoto Tycoon's server.
 const NAME: &str = "ktserver";
 
-/// Whether a program called by this name is to be Kyoto Tycoon's server.
+/// Returns true if a program of this name should act as ktserver.
 fn is_name(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == NAME)
 }
 
-/// Kyoto Tycoon's server as one of those whose place this program takes.
+/// The ktserver personality.
 pub(crate) const PERSONALITY: ServerPersonality = ServerPersonality { name: NAME, is_name, read };
 
 fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailure> {
@@ -42,7 +45,7 @@ fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailur
     }
 }
 
-/// The original knows no other code for a failure.
+/// Returns a failure with exit code 1, the only one of the original.
 fn refusal(program: &str, problem: &str) -> ServerFailure {
     ServerFailure::new(1, format!("{program}: {problem}"))
 }

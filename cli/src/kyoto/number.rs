@@ -1,6 +1,6 @@
-//! Numbers as Kyoto Tycoon's options have them, but all of them: what stands behind one is an error here.
+//! Numbers of Kyoto Tycoon's options. Unlike in the original, text after a number is an error.
 
-/// A whole number, with k, m, g or t behind it for multiples by 1024, in either case.
+/// Reads an integer, optionally with k, m, g or t after it in either case, for powers of 1024.
 pub(super) fn whole(text: &str) -> Option<i64> {
     let text = text.trim();
     let shift = match text.bytes().last()?.to_ascii_lowercase() {
@@ -13,7 +13,7 @@ pub(super) fn whole(text: &str) -> Option<i64> {
     text[..text.len() - 1].trim_end().parse::<i64>().ok()?.checked_mul(1 << shift)
 }
 
-/// A real number, not less than 0.
+/// Reads a decimal number of at least 0.
 pub(super) fn seconds(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
 }

@@ -1,36 +1,37 @@
-//! The plug-in servers of `-plsv`: only memcached's is there, and it is known by the name of its file.
+//! The plug-in servers of `-plsv`. Only memcached's exists, recognised by its file name.
 
 use super::number;
 use std::path::Path;
 
-/// The file of the plug-in that serves memcached's clients. It is not looked at: what it does is built in.
+/// The file name of the plug-in for memcached's clients. The file is never opened: its function is
+/// built in.
 const MEMCACHED: &str = "ktplugservmemc.so";
-/// How long a client waits for a message where nothing is said, in seconds.
+/// Default time that a client waits for a queued message, in seconds.
 const QUEUE_WAIT_S: f64 = 10.0;
 
-/// What memcached's plug-in is told by `-plex`.
+/// The settings of memcached's plug-in (`-plex`).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PluginSettings {
-    /// `None` is all addresses.
+    /// `None` for all addresses.
     pub(super) host: Option<String>,
-    /// `None`: the system chooses.
+    /// `None` lets the system choose.
     pub(super) port: Option<u16>,
-    /// Flags are kept behind the value (`opts=f`).
+    /// Client flags are stored after the value (`opts=f`).
     pub(super) keeps_flags: bool,
-    /// Nothing is written (`opts=r`).
+    /// Writes are refused (`opts=r`).
     pub(super) is_read_only: bool,
-    /// There are queues (`opts=q`), and so long a client waits for a message (`qtout`).
+    /// Queues are enabled (`opts=q`), and a client waits this time for a message (`qtout`).
     pub(super) queue_wait_s: Option<f64>,
-    /// What was accepted and has no meaning here.
+    /// Accepted words without effect, for the log.
     pub(super) notes: Vec<String>,
 }
 
 impl PluginSettings {
-    /// Takes both options apart. The error names the one that cannot be.
+    /// Reads both options. The error names the wrong one.
     pub(super) fn read(file: &str, expression: &str) -> Result<PluginSettings, String> {
         if Path::new(file).file_name().is_none_or(|name| name != MEMCACHED) {
             return Err(format!(
-                "-plsv {file}: no plug-in can be loaded; {MEMCACHED}, which serves memcached's clients, is built in"
+                "-plsv {file}: plug-ins cannot be loaded; only {MEMCACHED}, which serves memcached's clients, is built in"
             ));
         }
         let mut plugin = PluginSettings {
@@ -45,14 +46,14 @@ impl PluginSettings {
         for word in expression.split('#').filter(|word| !word.is_empty()) {
             let wrong = |what: &str| Err(format!("-plex {expression}: {word}: {what}"));
             let Some((name, value)) = word.split_once('=') else {
-                return wrong("it is no NAME=VALUE");
+                return wrong("must have the form NAME=VALUE");
             };
             match name {
                 "host" => plugin.host = Some(value.to_owned()).filter(|host| !host.is_empty()),
                 "port" => match number::whole(value).map(|port| (port, u16::try_from(port))) {
                     Some((-1, _)) => plugin.port = None,
                     Some((1.., Ok(port))) => plugin.port = Some(port),
-                    _ => return wrong("a port is 1 to 65535"),
+                    _ => return wrong("must be 1 to 65535"),
                 },
                 "opts" | "options" => {
                     for letter in value.chars() {
@@ -60,27 +61,27 @@ impl PluginSettings {
                             'f' => plugin.keeps_flags = true,
                             'r' => plugin.is_read_only = true,
                             'q' => has_queues = true,
-                            _ => plugin.notes.push(format!("-plex: {letter} of {word} has no meaning here")),
+                            _ => plugin.notes.push(format!("-plex: {letter} of {word} has no effect")),
                         }
                     }
                 }
                 "qtout" | "qtimeout" => match number::seconds(value) {
-                    // As in the original no time is none that was said.
+                    // As in the original, 0 means the default.
                     Some(seconds) => wait = Some((seconds, word)).filter(|_| seconds > 0.0),
-                    None => return wrong("it is no number"),
+                    None => return wrong("must be a number"),
                 },
                 "tout" | "timeout" | "th" | "thnum" => {
                     if number::seconds(value).is_none() {
-                        return wrong("it is no number");
+                        return wrong("must be a number");
                     }
-                    plugin.notes.push(format!("-plex: {word} has no meaning here"));
+                    plugin.notes.push(format!("-plex: {word} has no effect"));
                 }
-                _ => plugin.notes.push(format!("-plex: {word} has no meaning here")),
+                _ => plugin.notes.push(format!("-plex: {word} has no effect")),
             }
         }
         match wait {
             _ if has_queues => plugin.queue_wait_s = Some(wait.map_or(QUEUE_WAIT_S, |(seconds, _)| seconds)),
-            Some((_, word)) => plugin.notes.push(format!("-plex: {word} has no meaning without opts=q")),
+            Some((_, word)) => plugin.notes.push(format!("-plex: {word} has no effect without opts=q")),
             None => {}
         }
         Ok(plugin)
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_it_is_taken_apart() {
+    fn plugin_words_are_parsed() {
         let plain = PluginSettings::read("ktplugservmemc.so", "").unwrap();
         assert_eq!(
             (plain.host, plain.port, plain.keeps_flags, plain.is_read_only),
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_word() {
+    fn wrong_plugin_words_are_named() {
         for (file, expression, named) in [
             ("ktplugservvoid.so", "", "-plsv ktplugservvoid.so: "),
             ("", "", "-plsv : "),

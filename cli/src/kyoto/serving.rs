@@ -1,4 +1,6 @@
-//! What Kyoto Tycoon's server does in words, files and signals of its own. The loop itself is `crate::serving`.
+//! The server under the name of Kyoto Tycoon's: its messages, files and signals.
+//!
+//! Not here: the serving loop (`crate::serving`).
 
 use super::mapping;
 use super::settings::KyotoSettings;
@@ -12,14 +14,15 @@ use todana_protocol::kyoto::update_log::file_number;
 use todana_server::{LogFile, Opened, PidFile, Server};
 use tracing::{error, info};
 
-/// Connections at once, if so many descriptors may be open: the original has no other bound.
+/// Maximum number of connections, if the descriptor limit allows that. The original has no other
+/// limit.
 const CONNECTIONS_MAX: u64 = 65_536;
-/// Descriptors for all else.
+/// Descriptors for everything else.
 const DESCRIPTORS_BESIDES: u64 = 1024;
 
 /// The server under the name of Kyoto Tycoon's.
 pub(super) struct KyotoTycoonProgram {
-    /// What messages call it.
+    /// The name of the program in messages.
     program: String,
     settings: KyotoSettings,
     log: Option<LogFile>,
@@ -31,15 +34,15 @@ impl KyotoTycoonProgram {
         KyotoTycoonProgram { program: program.into(), settings, log: None, pid_file: None }
     }
 
-    /// Names a problem on standard error alone.
-    fn untold(&self, problem: &str) -> ServerFailure {
+    /// Returns a failure without a log line.
+    fn unlogged(&self, problem: &str) -> ServerFailure {
         super::refusal(&self.program, problem)
     }
 
-    /// Names a problem in the log, too.
-    fn told(&self, problem: &str) -> ServerFailure {
+    /// Logs a problem and returns its failure.
+    fn logged(&self, problem: &str) -> ServerFailure {
         error!("{problem}");
-        self.untold(problem)
+        self.unlogged(problem)
     }
 }
 
@@ -53,10 +56,10 @@ impl ServerProgram for KyotoTycoonProgram {
     fn prepare(&mut self) -> Result<PreparedServer, ServerFailure> {
         let settings = &self.settings;
         let options =
-            mapping::options(settings, connections_max()).map_err(|problem| self.untold(&problem))?;
+            mapping::options(settings, connections_max()).map_err(|problem| self.unlogged(&problem))?;
         let log = LogFile::open(settings.log.as_deref()).map_err(|error| {
             let path = settings.log.as_deref().unwrap_or("-".as_ref());
-            self.untold(&format!("-log {}: cannot open it: {error}", path.display()))
+            self.unlogged(&format!("-log {}: cannot open it: {error}", path.display()))
         })?;
         log.receive(settings.log_kinds);
         info!("================ [START]: pid={}", std::process::id());
@@ -67,16 +70,16 @@ impl ServerProgram for KyotoTycoonProgram {
     }
 
     fn refusal(&self, problem: ServingProblem<'_>) -> ServerFailure {
-        let background = "-dmn: cannot go on in the background";
+        let background = "-dmn: cannot continue in the background";
         match problem {
-            ServingProblem::System(error) => self.untold(&error.to_string()),
+            ServingProblem::System(error) => self.unlogged(&error.to_string()),
             ServingProblem::Bind(error) | ServingProblem::Load(error) | ServingProblem::Run(error) => {
-                self.told(&error.to_string())
+                self.logged(&error.to_string())
             }
             ServingProblem::Threads(threads) => {
-                self.told(&format!("{background}: there are {threads} threads already"))
+                self.logged(&format!("{background}: the process has {threads} threads already"))
             }
-            ServingProblem::Background(error) => self.told(&format!("{background}: {error}")),
+            ServingProblem::Background(error) => self.logged(&format!("{background}: {error}")),
         }
     }
 
@@ -93,10 +96,9 @@ impl ServerProgram for KyotoTycoonProgram {
         }
         if let Some(path) = &self.settings.pid_file {
             let file = PidFile::write(path);
-            self.pid_file =
-                Some(file.map_err(|error| {
-                    self.told(&format!("-pid {}: cannot write it: {error}", path.display()))
-                })?);
+            self.pid_file = Some(file.map_err(|error| {
+                self.logged(&format!("-pid {}: cannot write it: {error}", path.display()))
+            })?);
         }
         Ok(())
     }
@@ -104,11 +106,11 @@ impl ServerProgram for KyotoTycoonProgram {
     fn signal_handler(&mut self, _server: &Server) -> SignalHandler {
         let (log, is_daemon) = (self.log.take(), self.settings.is_daemon);
         Box::new(move |signal, controls| {
-            // Those by which the original starts again, mostly to have its log rotated.
+            // The signals by which the original restarts, mostly to have its log rotated.
             if signal == SIGUSR1 || (signal == SIGHUP && is_daemon) {
                 match log.as_ref().map_or(Ok(()), LogFile::reopen) {
-                    Ok(()) => info!("the log file was opened again"),
-                    Err(error) => error!("the log file cannot be opened again: {error}"),
+                    Ok(()) => info!("the log file was reopened"),
+                    Err(error) => error!("the log file cannot be reopened: {error}"),
                 }
                 controls.reload();
             } else {
@@ -131,11 +133,11 @@ impl ServerProgram for KyotoTycoonProgram {
     }
 }
 
-/// Logs what the command line asks for, and what of it has no effect.
+/// Logs the databases, and the options without effect.
 fn describe(settings: &KyotoSettings) {
     let is_alone = settings.update_log.is_none() && settings.replication.position.is_none();
     if let Some(number) = settings.server_id.filter(|_| is_alone) {
-        info!("-sid {number} has no meaning without -ulog or -rts");
+        info!("-sid {number} has no effect without -ulog or -rts");
     }
     for name in &settings.databases {
         info!("opening a database: path={name}");
@@ -146,12 +148,13 @@ fn describe(settings: &KyotoSettings) {
     {
         let directory = log.directory.display();
         error!(
-            "-ulog {directory}: the original's files there (*.ulog) are not read: what they tell beyond its snapshots is not here"
+            "-ulog {directory}: the update logs of Kyoto Tycoon there (*.ulog) are not read; changes after its last snapshot are missing"
         );
     }
 }
 
-/// Whether the original has logged updates there. A start that looks as ever would otherwise leave them out in silence.
+/// Returns true if the directory has an update log of the original. Ignoring that silently would
+/// lose changes.
 fn has_log_of_original(directory: &Path) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| entry.file_name().to_str().and_then(file_number).is_some())

@@ -1,96 +1,105 @@
-//! What the command line asks for, in Kyoto Tycoon's spelling.
+//! The settings of ktserver's command line.
 
 use super::plugin::PluginSettings;
 use super::{number, usage};
+use crate::suggestions::did_you_mean;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use todana_server::{Kind, LogKinds, Name};
 
-/// The plug-in database that stores nothing. The file is not looked at: what it does is built in.
+/// The file name of the plug-in database that stores nothing. The file is never opened: its
+/// function is built in.
 const VOID: &str = "ktplugdbvoid.so";
 
-/// More threads than this are cut to it, as the original does with its own bound.
+/// Maximum number of threads. The original reduces larger numbers to its own maximum too.
 const THREADS_MAX: i64 = 512;
 
-/// What is to be done.
+/// The names of all options, for suggestions.
+const OPTIONS: [&str; 37] = [
+    "-host", "-port", "-tout", "-th", "-log", "-li", "-ls", "-le", "-lz", "-ulog", "-ulim", "-uasi", "-sid",
+    "-ord", "-oat", "-oas", "-onl", "-otl", "-onr", "-asi", "-ash", "-bgs", "-bgsi", "-bgsc", "-dmn", "-pid",
+    "-cmd", "-scr", "-scrt", "-scrm", "-mhost", "-mport", "-rts", "-riv", "-plsv", "-plex", "-pldb",
+];
+
+/// The action that a command line asks for.
 #[derive(Debug)]
 pub(super) enum KyotoStart {
-    /// A text is printed, and that is all.
+    /// Print a text and exit.
     Print(String),
     Serve(Box<KyotoSettings>),
 }
 
-/// What a server is told.
+/// The settings of a server.
 #[derive(Debug)]
 pub(super) struct KyotoSettings {
-    /// `None` is all addresses.
+    /// `None` for all addresses.
     pub(super) host: Option<String>,
-    /// `None`: the system chooses.
+    /// `None` lets the system choose.
     pub(super) port: Option<u16>,
-    /// How long the rest of a request may take, in seconds.
+    /// Time limit for the rest of a request, in seconds.
     pub(super) timeout_s: f64,
-    /// Worker threads, where their number is given.
+    /// Number of worker threads, if given.
     pub(super) threads: Option<usize>,
     /// `None` is standard output.
     pub(super) log: Option<PathBuf>,
     pub(super) log_kinds: LogKinds,
     pub(super) databases: Vec<Name>,
     pub(super) synchronization: SyncSettings,
-    /// Nothing is written (`-ord`).
+    /// Refuse writes (`-ord`).
     pub(super) is_read_only: bool,
     pub(super) is_daemon: bool,
     pub(super) pid_file: Option<PathBuf>,
-    /// Where the commands of `synchronize` lie.
+    /// Directory of the commands of `synchronize`.
     pub(super) commands: PathBuf,
-    /// This server among those that replicate each other, where it is given.
+    /// ID of this server for replication, if given.
     pub(super) server_id: Option<u16>,
     pub(super) update_log: Option<UpdateLogSettings>,
     pub(super) replication: ReplicationSettings,
     pub(super) snapshots: Option<SnapshotSettings>,
     pub(super) script: Option<PathBuf>,
-    /// How long a call of it may take, in seconds, and how much memory, in bytes; beyond the original.
+    /// Time limit of a script call in seconds, and memory limit in bytes. The original has neither.
     pub(super) script_time_s: Option<f64>,
     pub(super) script_memory: Option<u64>,
     pub(super) plugin: Option<PluginSettings>,
-    /// Nothing is stored, only logged (`-pldb ktplugdbvoid.so`).
+    /// Writes are logged but not stored (`-pldb ktplugdbvoid.so`).
     pub(super) stores_nothing: bool,
-    /// What was accepted and has no meaning here.
+    /// Accepted options without effect, for the log.
     pub(super) notes: Vec<String>,
 }
 
-/// When what is written is on disk.
+/// The durability settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SyncSettings {
-    /// Before it is answered (`-oas`).
+    /// Writes are on disk before the reply (`-oas`).
     pub(super) is_immediate: bool,
-    /// So many seconds later (`-asi`).
+    /// Interval in seconds until writes are synchronized (`-asi`).
     pub(super) interval_s: Option<f64>,
-    /// That means the disk, not the kernel alone (`-ash`).
+    /// Synchronization reaches the disk, not only the kernel (`-ash`).
     pub(super) is_hard: bool,
 }
 
-/// Where updates are logged, for replicas.
+/// The settings of the update log.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UpdateLogSettings {
     pub(super) directory: PathBuf,
-    /// A file that has grown to so many bytes is followed by a new one.
+    /// Maximum length of a log file in bytes.
     pub(super) file_len_max: Option<u64>,
-    /// It is brought to disk so often, in seconds; `None`: when the kernel likes.
+    /// Interval in seconds until the log is on disk; `None` leaves it to the kernel.
     pub(super) sync_interval_s: Option<f64>,
 }
 
-/// How another server's updates are followed.
+/// The settings of a replica.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ReplicationSettings {
-    /// Host and port; `None`: nobody's, until somebody says so.
+    /// Host and port; `None` until a client names a master.
     pub(super) master: Option<(String, u16)>,
-    /// Where the time stamp of the last update is kept.
+    /// The file for the time stamp of the last update.
     pub(super) position: Option<PathBuf>,
     /// In milliseconds.
     pub(super) interval_ms: Option<f64>,
 }
 
-/// Snapshots that are made every now and then, and read back at the start.
+/// The settings of periodic snapshots.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SnapshotSettings {
     pub(super) directory: PathBuf,
@@ -98,7 +107,7 @@ pub(super) struct SnapshotSettings {
     pub(super) compression: Option<String>,
 }
 
-/// What was given, word by word.
+/// The options as given.
 #[derive(Default)]
 struct GivenOptions {
     host: Option<String>,
@@ -133,7 +142,7 @@ struct GivenOptions {
 }
 
 impl KyotoStart {
-    /// Reads a command line. The error names the option that cannot be.
+    /// Reads a command line. The error names the wrong option.
     pub(super) fn read(words: Vec<OsString>) -> Result<KyotoStart, String> {
         match words.first().and_then(|word| word.to_str()) {
             Some("--version" | "-version") => return Ok(KyotoStart::Print(usage::version())),
@@ -146,42 +155,42 @@ impl KyotoStart {
         let mut are_options = true;
         while let Some(word) = words.next() {
             let Ok(word) = word.into_string() else {
-                return Err("what is not UTF-8 on the command line cannot be read".into());
+                return Err("the command line must be UTF-8".into());
             };
             if are_options && word == "--" {
                 are_options = false;
             } else if are_options && word.starts_with('-') && word != "-" {
                 given.option(&word, &mut words)?;
             } else {
-                // As in the original nothing behind a database is an option.
+                // As in the original, no options follow a database.
                 are_options = false;
                 names.push(word);
             }
         }
-        given.settled(names).map(|settings| KyotoStart::Serve(Box::new(settings)))
+        given.into_settings(names).map(|settings| KyotoStart::Serve(Box::new(settings)))
     }
 }
 
-/// The value of an option.
+/// Reads the value of an option.
 fn value(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<String, String> {
-    let value = words.next().ok_or_else(|| format!("{option} needs a value ({})", usage::HINT))?;
+    let value = words.next().ok_or_else(|| format!("{option}: needs a value ({})", usage::HINT))?;
     value.into_string().map_err(|_| format!("{option}: its value is not UTF-8"))
 }
 
 fn whole(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<i64>, String> {
     let text = value(option, words)?;
-    number::whole(&text).map(Some).ok_or_else(|| format!("{option} {text}: it is no whole number"))
+    number::whole(&text).map(Some).ok_or_else(|| format!("{option} {text}: must be a whole number"))
 }
 
 fn seconds(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<f64>, String> {
     let text = value(option, words)?;
-    number::seconds(&text).map(Some).ok_or_else(|| format!("{option} {text}: it is no number from 0 on"))
+    number::seconds(&text).map(Some).ok_or_else(|| format!("{option} {text}: must be a number from 0"))
 }
 
 fn path(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<PathBuf>, String> {
     let text = value(option, words)?;
     if text.is_empty() {
-        return Err(format!("{option}: its value is empty"));
+        return Err(format!("{option}: must not be empty"));
     }
     Ok(Some(text.into()))
 }
@@ -189,13 +198,13 @@ fn path(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Opti
 fn port(option: &str, number: i64) -> Result<u16, String> {
     match u16::try_from(number) {
         Ok(port @ 1..) => Ok(port),
-        _ => Err(format!("{option} {number}: a port is 1 to 65535")),
+        _ => Err(format!("{option} {number}: must be 1 to 65535")),
     }
 }
 
 impl GivenOptions {
     fn option(&mut self, option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<(), String> {
-        let mut note = |why: &str| self.notes.push(format!("{option} has no meaning here: {why}"));
+        let mut note = |why: &str| self.notes.push(format!("{option} has no effect: {why}"));
         match option {
             "-host" => self.host = Some(value(option, words)?),
             "-port" => self.port = whole(option, words)?,
@@ -211,10 +220,10 @@ impl GivenOptions {
             "-uasi" => self.update_log_sync_s = seconds(option, words)?,
             "-sid" => self.server_id = whole(option, words)?,
             "-ord" => self.is_read_only = true,
-            "-oat" => note("every change is whole after a crash"),
+            "-oat" => note("every change is intact after a crash"),
             "-oas" => self.synchronization.is_immediate = true,
-            "-onl" | "-otl" => note("no lock is left out"),
-            "-onr" => note("what a crash has left is always put in order"),
+            "-onl" | "-otl" => note("locks are always used"),
+            "-onr" => note("recovery after a crash is always done"),
             "-asi" => {
                 self.synchronization.interval_s = seconds(option, words)?.filter(|&interval| interval > 0.0)
             }
@@ -235,18 +244,24 @@ impl GivenOptions {
             "-plsv" => self.plugin = Some(value(option, words)?),
             "-plex" => self.plugin_expression = Some(value(option, words)?),
             "-pldb" => self.database_plugin = Some(value(option, words)?),
-            _ => return Err(format!("{option} is no option ({})", usage::HINT)),
+            _ => {
+                return Err(format!(
+                    "{option}: unknown option{} ({})",
+                    did_you_mean(option, &OPTIONS),
+                    usage::HINT
+                ));
+            }
         }
         Ok(())
     }
 
-    fn settled(mut self, names: Vec<String>) -> Result<KyotoSettings, String> {
+    fn into_settings(mut self, names: Vec<String>) -> Result<KyotoSettings, String> {
         let stores_nothing = match &self.database_plugin {
             None => false,
             Some(file) if Path::new(file).file_name().is_some_and(|name| name == VOID) => true,
             Some(file) => {
                 return Err(format!(
-                    "-pldb {file}: no plug-in can be loaded; {VOID}, which stores nothing, is built in"
+                    "-pldb {file}: plug-ins cannot be loaded; only {VOID}, which stores nothing, is built in"
                 ));
             }
         };
@@ -257,14 +272,14 @@ impl GivenOptions {
             (Some(file), expression) => {
                 Some(PluginSettings::read(file, expression.as_deref().unwrap_or_default())?)
             }
-            (None, Some(_)) => return Err("-plex means nothing without -plsv".into()),
+            (None, Some(_)) => return Err("-plex: needs -plsv".into()),
             (None, None) => None,
         };
         if let Some(plugin) = &plugin {
             self.notes.extend(plugin.notes.iter().cloned());
         }
         let port_ = match self.port {
-            // Beyond the original: whoever asks reads in the log which one it is.
+            // -1 is an extension; the log names the chosen port.
             Some(-1) => None,
             Some(number) => Some(port("-port", number)?),
             None => Some(1978),
@@ -272,13 +287,13 @@ impl GivenOptions {
         let threads = match self.threads {
             None => None,
             Some(1..) => self.threads.map(|threads| threads.min(THREADS_MAX) as usize),
-            Some(number) => return Err(format!("-th {number}: there is at least one thread")),
+            Some(number) => return Err(format!("-th {number}: must be at least 1")),
         };
         let server_id = match self.server_id {
-            // The original takes it for none.
+            // The original treats a negative ID as none.
             None | Some(..0) => None,
             Some(number) => {
-                Some(u16::try_from(number).map_err(|_| format!("-sid {number}: it is 0 to 65535"))?)
+                Some(u16::try_from(number).map_err(|_| format!("-sid {number}: must be 0 to 65535"))?)
             }
         };
         let names = if names.is_empty() { vec![":".to_owned()] } else { names };
@@ -286,19 +301,19 @@ impl GivenOptions {
             names.iter().map(|name| Name::parse_as_original(name).map_err(|error| error.to_string()));
         let mut databases = databases.collect::<Result<Vec<Name>, String>>()?;
         if stores_nothing {
-            // As in the original no name says more than a number then.
+            // As in the original, names only have numbers then.
             databases.iter_mut().for_each(|name| (name.kind, name.path) = (Kind::MemHash, None));
         }
         let is_relative = |name: &&Name| name.path.as_ref().is_some_and(|path| !path.is_absolute());
         if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
-            return Err(format!("{name}: a daemon (-dmn) takes absolute paths only"));
+            return Err(format!("{name}: a daemon (-dmn) needs absolute paths"));
         }
         Ok(KyotoSettings {
             host: self.host.take().filter(|host| !host.is_empty()),
             port: port_,
             timeout_s: self.timeout_s.filter(|&timeout| timeout > 0.0).unwrap_or(30.0),
             threads,
-            // `-` is standard output, too.
+            // `-` means standard output too.
             log: self.log.take().filter(|path| !["", "-"].iter().any(|none| path.as_os_str() == *none)),
             log_kinds: self.log_kinds,
             databases,
@@ -320,7 +335,8 @@ impl GivenOptions {
         })
     }
 
-    /// A daemon works in the root directory: what is meant by another path cannot be known.
+    /// Fails for relative paths: a daemon works in the root directory, where they would mean
+    /// something else.
     fn expect_absolute_paths(&self) -> Result<(), String> {
         let paths = [
             ("-log", &self.log),
@@ -333,19 +349,16 @@ impl GivenOptions {
         ];
         for (option, path) in paths {
             if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
-                return Err(format!(
-                    "{option} {}: a daemon (-dmn) takes absolute paths only",
-                    path.display()
-                ));
+                return Err(format!("{option} {}: a daemon (-dmn) needs absolute paths", path.display()));
             }
         }
         Ok(())
     }
 
-    /// An option that says how, where nothing says what.
+    /// Notes an option that has no effect because another one is missing.
     fn note_without(&mut self, missing: &str, option: &str, is_given: bool) {
         if is_given {
-            self.notes.push(format!("{option} has no meaning here: there is no {missing}"));
+            self.notes.push(format!("{option} has no effect without {missing}"));
         }
     }
 
@@ -356,10 +369,7 @@ impl GivenOptions {
             return Ok(None);
         };
         if self.server_id.is_none_or(|id| id < 0) {
-            return Err(format!(
-                "-ulog {}: an update log needs a server's number (-sid)",
-                directory.display()
-            ));
+            return Err(format!("-ulog {}: needs a server ID; add -sid NUMBER", directory.display()));
         }
         Ok(Some(UpdateLogSettings {
             directory,
@@ -372,10 +382,10 @@ impl GivenOptions {
         let master = match self.master_host.take() {
             None => None,
             Some(host) if server_id.is_none() => {
-                return Err(format!("-mhost {host}: replication needs a server's number (-sid)"));
+                return Err(format!("-mhost {host}: needs a server ID; add -sid NUMBER"));
             }
             Some(host) if self.position.is_none() => {
-                return Err(format!("-mhost {host}: replication needs a file for its time stamp (-rts)"));
+                return Err(format!("-mhost {host}: needs a file for its time stamp; add -rts FILE"));
             }
             Some(host) => Some((host, self.master_port.map_or(Ok(1978), |number| port("-mport", number))?)),
         };
@@ -412,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_it_is_one_database_in_memory_on_all_addresses() {
+    fn default_is_one_memory_database_on_all_addresses() {
         let plain = asked("").unwrap();
         assert_eq!((plain.host, plain.port, plain.timeout_s, plain.threads), (None, Some(1978), 30.0, None));
         assert_eq!(plain.databases.iter().map(ToString::to_string).collect::<Vec<_>>(), [":"]);
@@ -455,13 +465,12 @@ mod tests {
     }
 
     #[test]
-    fn what_says_how_where_nothing_says_what_is_told() {
+    fn options_without_their_counterpart_are_noted() {
         let alone = asked("-ulim 1m -uasi 1 -mport 1980 -riv 40 -bgsi 60 -bgsc lzo").unwrap();
         let expected = [("-ulim", "-ulog"), ("-uasi", "-ulog"), ("-mport", "-mhost"), ("-riv", "-rts")];
         let expected = expected.into_iter().chain([("-bgsi", "-bgs"), ("-bgsc", "-bgs")]);
-        let expected: Vec<String> = expected
-            .map(|(option, missing)| format!("{option} has no meaning here: there is no {missing}"))
-            .collect();
+        let expected: Vec<String> =
+            expected.map(|(option, missing)| format!("{option} has no effect without {missing}")).collect();
         assert_eq!(alone.notes, expected);
         let all =
             "-sid 1 -ulog u -ulim 1m -uasi 1 -mhost h -mport 1980 -rts r -riv 40 -bgs b -bgsi 60 -bgsc zlib";
@@ -469,16 +478,17 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_database_nothing_is_an_option() {
+    fn no_options_follow_a_database() {
         assert_eq!(asked(": -").unwrap().databases.len(), 2);
         assert!(asked(": -ord").unwrap_err().contains("\"-ord\""));
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_option() {
+    fn wrong_options_are_named() {
         for (line, beginning) in [
-            ("-foo", "-foo is no option"),
-            ("-port", "-port needs a value"),
+            ("-foo", "-foo: unknown option ("),
+            ("-prot", "-prot: unknown option; did you mean -port? ("),
+            ("-port", "-port: needs a value"),
             ("-port 0", "-port 0: "),
             ("-port 70000", "-port 70000: "),
             ("-port x", "-port x: "),
@@ -489,7 +499,7 @@ mod tests {
             ("-mhost h", "-mhost h: "),
             ("-mhost h -sid 1", "-mhost h: "),
             ("-mhost h -sid 1 -rts r -mport 0", "-mport 0: "),
-            ("-plex port=1", "-plex "),
+            ("-plex port=1", "-plex: "),
             ("-pldb x.so", "-pldb x.so: "),
             ("-dmn -log l", "-log l: a daemon"),
             ("-dmn -pid ./p", "-pid ./p: a daemon"),

@@ -1,9 +1,9 @@
-//! What `--help` and `--version` print.
+//! The texts of `--help` and `--version`.
 
-/// Where to read on.
-pub(super) const HINT: &str = "--help shows all";
+/// A pointer to the help, for errors.
+pub(super) const HINT: &str = "--help lists all options";
 
-/// In the original's form: scripts cut the number out of it.
+/// Returns the version in the original's format, from which scripts cut the number.
 pub(super) fn version() -> String {
     format!(
         "Kyoto Tycoon {} (2.19) on Linux (Todana {})\n",
@@ -22,52 +22,51 @@ This is Todana under the name of Kyoto Tycoon's server: the same options, protoc
 Usage: ktserver [OPTION]... [DATABASE]...
 
 A database is one of : - * (in memory, hash), % + (in memory, ordered), PATH.kch PATH.kcd (on disk, hash),
-PATH.kct PATH.kcf (on disk, ordered), or mem:hash mem:tree PATH.hash PATH.tree. Behind its name may stand
-tuning: #ktopts=p (no expiry), #ktcapcnt=N, #ktcapsiz=SIZE, #opts=c, #zcomp=NAME. Without one it is :
+PATH.kct PATH.kcf (on disk, ordered), or mem:hash mem:tree PATH.hash PATH.tree. Its name may be followed by
+tuning: #ktopts=p (no expiry), #ktcapcnt=N, #ktcapsiz=SIZE, #opts=c, #zcomp=NAME. The default is :
 
 Network
-  -host HOST      listen here only (all addresses)
-  -port N         port (1978); -1 lets the system choose, and the log says which
-  -tout SECONDS   how long the rest of a request may take (30)
+  -host HOST      listen on this address only (all addresses)
+  -port N         port (1978); -1 lets the system choose, and the log names the port
+  -tout SECONDS   time limit for the rest of a request (30)
   -th N           worker threads (4)
 
 Log
-  -log FILE       here, not to standard output; SIGUSR1, and SIGHUP for a daemon, open it again
-  -li -ls -le -lz all; not connections; errors only; nothing (-li)
+  -log FILE       log to this file (standard output); SIGUSR1, and SIGHUP for a daemon, reopen it
+  -li -ls -le -lz log everything; no connections; errors only; nothing (-li)
 
 Data
-  -ord            nothing is written
-  -oas            what is written is on disk before it is answered
-  -asi SECONDS -ash   both: it is on disk within so long (1)
+  -ord            refuse writes
+  -oas            every write is on disk before its reply
+  -asi SECONDS -ash   together: every write is on disk within this time (1)
   -oat -onl -otl -onr   accepted
-  -bgs DIR        snapshots of databases in memory (00000000.ktss ...): read at the start, written at the end
-  -bgsi SECONDS   and every so often (180)
-  -bgsc zlib      packed
+  -bgs DIR        snapshots of databases in memory (00000000.ktss ...): read at the start, written at exit
+  -bgsi SECONDS   and at this interval (180)
+  -bgsc zlib      compressed
 
 Replication
-  -ulog DIR       an update log for replicas, which also brings databases in memory back
-  -ulim SIZE      of a file of it (64m)
-  -uasi SECONDS   it is on disk within so long (1)
-  -sid N          this server's number among those that follow each other, 0 to 65535
-  -mhost HOST     follow this master ...
+  -ulog DIR       write an update log for replicas, which also restores databases in memory
+  -ulim SIZE      maximum size of a log file (64m)
+  -uasi SECONDS   the log is on disk within this time (1)
+  -sid N          ID of this server among those that replicate each other, 0 to 65535
+  -mhost HOST     replicate from this master ...
   -mport N        ... at this port (1978)
-  -rts FILE       where the position in its log is kept; without -mhost a client may choose the master
-  -riv MILLISECONDS   wait so long when all that it has is taken (40)
+  -rts FILE       store the position in the master's log; without -mhost a client may choose the master
+  -riv MILLISECONDS   time to wait before asking an idle master for more (40)
 
 Process
-  -dmn            go on in the background; paths have to be absolute
-  -pid FILE       write the process id here
-  -cmd DIR        where the commands of `synchronize` lie (.)
-  -scr FILE       procedures in Lua, for play_script; the signals that open the log again read it again
-  -scrt SECONDS   how long a call of one may take (5)
-  -scrm SIZE      how much memory (64m), each of as many at once as there are threads
+  -dmn            run in the background; all paths must be absolute
+  -pid FILE       write the process ID to this file
+  -cmd DIR        directory of the commands of `synchronize` (.)
+  -scr FILE       procedures in Lua, for play_script; the signals that reopen the log reload it
+  -scrt SECONDS   maximum run time of a script call (5)
+  -scrm SIZE      maximum memory of a script (64m); one script can run per worker thread
 
 Plug-ins
-  -plsv ktplugservmemc.so   serve memcached's clients, too
-  -plex WORDS     of it: host=HOST#port=N#opts=LETTERS#qtout=SECONDS; f keeps flags behind the value, r refuses writes,
-                  q makes queues, in an ordered database: get waits up to qtout for a message
+  -plsv ktplugservmemc.so   serve memcached's clients too
+  -plex WORDS     its settings: host=HOST#port=N#opts=LETTERS#qtout=SECONDS; f stores client flags after the value,
+                  r refuses writes, q makes queues in an ordered database: get waits up to qtout for a message
+  -pldb ktplugdbvoid.so     store nothing: writes go only to the update log, for replicas
 
-  -pldb ktplugdbvoid.so     databases store nothing: what is written goes to the update log, for replicas
-
-SIGTERM and SIGINT stop the server, and so does SIGHUP where it is no daemon. Exit codes: 0 stopped, 1 anything else.
+SIGTERM and SIGINT stop the server, and so does SIGHUP unless it is a daemon. Exit codes: 0 stopped, 1 any failure.
 ";

@@ -1,4 +1,4 @@
-//! An update log of Kyoto Tycoon's as text.
+//! Prints an update log of Kyoto Tycoon as text.
 
 use super::{LogArguments, LogStart, put_value};
 use crate::formats::ulog;
@@ -12,7 +12,7 @@ use todana_protocol::kyoto::message::{Change, Message};
 pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), CommandFailure> {
     if arguments.follow {
         return Err(CommandFailure::usage(
-            "--follow is not for the logs of Kyoto Tycoon's: `todana serve --replicate` follows its server",
+            "--follow: not available for a log of Kyoto Tycoon; `todana serve --replicate` follows its server",
         ));
     }
     let files = ulog::files(directory)?;
@@ -33,7 +33,7 @@ pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), Com
     };
     let since = arguments.since.map_or(0, |since| (since / 1000 * 1000).saturating_mul(ulog::STAMPS_A_MS));
     ulog::each(&files, Some(from.max(since)), &mut |_, _, stamp, message| {
-        // As of the other logs: the whole of that second, and not beyond.
+        // As in the other logs, `--until` includes all of its second.
         if arguments.wants_more(ulog::unix_ms(stamp)) {
             put(&mut out, stamp, message, arguments)?;
         }

@@ -1,4 +1,4 @@
-//! `todana log`: an update log as text, and as it grows.
+//! `todana log`: prints an update log as text, and follows it as it grows.
 
 mod kyoto_log;
 
@@ -23,24 +23,27 @@ use todana_client::{Destination, ExportFrame, LogFrom};
 use todana_core::Attributes;
 
 pub(crate) const AFTER_HELP: &str = "\
-A line a change, its columns with tabs between them:
+One line per change, with tabs between the columns:
   position  time  origin  operation  key  attributes  value
-origin is the id of the server that first made the change. The operations are
-put, retag (new attributes, the same value), remove, clear, plan-clear and lost.
-Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS, span=SECONDS
-of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of a planned
-clear, bytes= of what is lost; - for none. Key and value are escaped as in a
-dump: \\\\ \\t \\n \\r \\xHH. A value that is cut short ends in \\...
+origin is the ID of the server that made the change. The operations are put,
+retag (new attributes, same value), remove, clear, plan-clear, transaction and
+lost. Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS,
+span=SECONDS of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of
+a planned clear, changes= of a transaction, bytes= lost; - for none. Key and
+value are escaped as in a dump: \\\\ \\t \\n \\r \\xHH. A truncated value ends in \\...
 
-Nothing is locked: a server may be writing to it. With --follow it goes on as
-the log grows, until it is stopped; what is not on disk yet may be shown. A
-server sends what is on disk (with --sync never: what the system has taken).
-Of Kyoto Tycoon's log (files NUMBER.ulog) the position is the time stamp, the
+The log is not locked: a server may write to it. --follow continues as the log
+grows, until it is stopped. From a directory, it may show changes that are not
+on disk yet. A server sends only changes that are on disk (with --sync never:
+that the kernel has accepted).
+
+In a log of Kyoto Tycoon (files NUMBER.ulog) the position is the time stamp, the
 attributes have db=NUMBER of the database, and --segments shows file, bytes and
-newest time stamp; --follow is not for it. Times before the first mark behind POSITION are not known: 1970.
+newest time stamp. --follow is not available for it. Changes after POSITION and
+before the first time mark show the year 1970.
 
-HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
-everything else is a directory. ./HOST:PORT is a directory of such a name.
+HOST:PORT is a server, and so is anything that contains :// or begins with
+unix: or [; everything else is a directory. ./HOST:PORT is always a directory.
 
 Examples:
   todana log 127.0.0.1:11311 --from end --follow
@@ -49,44 +52,45 @@ Examples:
   todana log /var/lib/todana --segments
   todana log /var/ktserver/ulog --since 2026-11-21T14:00:00Z --values whole";
 
-/// How often it looks for more.
+/// Time between two checks for new entries.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes of a value that are shown in short.
+/// Number of bytes that are shown of a long value.
 const SHORT: usize = 40;
 
-/// What `log` is told.
+/// The arguments of `todana log`.
 #[derive(Debug, Args)]
 pub(crate) struct LogArguments {
-    /// A data directory, a backup, a directory of log segments or of Kyoto Tycoon's logs, or a server by its address
-    /// (host:port, unix:/path ...) or by -S
+    /// A data directory, a backup, a directory of log segments or of Kyoto Tycoon's logs, or a
+    /// server (host:port, unix:/path ...; or use -S)
     #[arg(value_name = "DIR|SERVER")]
     source: Option<OsString>,
-    /// From this position on, that of a line; or from the `end`: with --follow what is changed from now on
+    /// Start at this position of a line, or at the `end`: with --follow, show only new changes
     #[arg(long, value_name = "POSITION")]
     from: Option<LogStart>,
-    /// Changes of this time and later ones: RFC 3339 or Unix seconds
+    /// Only changes of this time and later: RFC 3339 or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     since: Option<u64>,
-    /// Up to the changes of this time
+    /// Only changes up to this time
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     until: Option<u64>,
-    /// How much of the values is shown
+    /// How much of each value to print
     #[arg(long, default_value = "short", value_name = "HOW")]
     values: ValueDetail,
-    /// Go on as the log grows
+    /// Continue as the log grows
     #[arg(long, conflicts_with = "segments")]
     follow: bool,
-    /// List the segments: file, first position, bytes, when it was made, how often the database had been opened
+    /// List the segments: file, first position, bytes, time of creation, number of openings of the
+    /// database before
     #[arg(long)]
     segments: bool,
-    /// Kyoto Tycoon's log: values stand alone, without the time before them (databases with ktopts=p)
+    /// Log of Kyoto Tycoon: values have no time before them (databases with ktopts=p)
     #[arg(long)]
     bare: bool,
     #[command(flatten)]
     server: ServerOptions,
 }
 
-/// Where to begin.
+/// The place where the output starts.
 #[derive(Clone, Copy, Debug)]
 enum LogStart {
     Position(u64),
@@ -99,18 +103,18 @@ impl FromStr for LogStart {
     fn from_str(text: &str) -> Result<LogStart, Self::Err> {
         match text {
             "end" => Ok(LogStart::End),
-            text => text.parse().map(LogStart::Position).map_err(|_| "neither a position nor `end`"),
+            text => text.parse().map(LogStart::Position).map_err(|_| "must be a position or `end`"),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ValueDetail {
-    /// Nothing
+    /// No values
     None,
-    /// Their first 40 bytes
+    /// The first 40 bytes
     Short,
-    /// All
+    /// Complete values
     Whole,
 }
 
@@ -122,13 +126,13 @@ pub(crate) fn run(arguments: &LogArguments) -> Result<(), CommandFailure> {
             of_directory(&directory, arguments)
         }
         DirectoryOrServer::Server(_) if arguments.segments => {
-            Err(CommandFailure::usage("--segments is for a directory, not for a server"))
+            Err(CommandFailure::usage("--segments: needs a directory, not a server"))
         }
         DirectoryOrServer::Server(server) => of_server(&server, arguments),
     }
 }
 
-/// What a server sends is checked here, entry by entry.
+/// Prints the log that a server sends. Each entry is checked here.
 fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), CommandFailure> {
     let mut connection = arguments.server.connect(server)?;
     let from = match arguments.from {
@@ -152,7 +156,9 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
         });
         let goes_on = frame.map_err(|error| {
             let position = entries.position().0;
-            CommandFailure::trouble(format!("{error}; what stands before position {position} has been shown"))
+            CommandFailure::trouble(format!(
+                "{error}; all changes before position {position} have been printed"
+            ))
         })?;
         while let Some((position, entry)) = entries.next_entry()? {
             if let LogChange::Mark { time_ms: now, .. } = entry.change {
@@ -166,7 +172,7 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
                 put(&mut out, position, time_ms, head.server_id, &entry, arguments.values)?;
             }
         }
-        // Whoever follows sees each line as it comes.
+        // A follower sees each line at once.
         if arguments.follow || !goes_on {
             out.flush()?;
         }
@@ -176,19 +182,19 @@ fn of_server(server: &Destination, arguments: &LogArguments) -> Result<(), Comma
         if !goes_on {
             let position = entries.position().0;
             return Err(CommandFailure::trouble(format!(
-                "the update log at position {position}: the entry is cut off"
+                "the update log ends within the entry at position {position}"
             )));
         }
     }
 }
 
 impl LogArguments {
-    /// Whether changes of this time are to be shown. Marks tell whole seconds.
+    /// Returns true if changes of this time are printed. Time marks have whole seconds.
     fn wants(&self, time_ms: u64) -> bool {
         self.since.is_none_or(|since| time_ms / 1000 >= since / 1000)
     }
 
-    /// Whether changes of this time or later ones are.
+    /// Returns true if changes of this time or later may still be printed.
     fn wants_more(&self, time_ms: u64) -> bool {
         self.until.is_none_or(|until| time_ms <= until)
     }
@@ -205,7 +211,7 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
         return list(&log);
     }
     let stdout = io::stdout().lock();
-    // Whoever watches sees each line at once.
+    // A user at a terminal sees each line at once.
     let is_watched = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, stdout);
     let segments = segments(&SystemDisk, &log)?;
@@ -231,7 +237,8 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
     loop {
         let mut outcome = Ok(());
         let is_over = !follower.read_new(&mut |position, time_ms, entry| {
-            // As of a server: what is taken for a place in the log is one, or whoever goes on there misses something.
+            // As a server does, refuse a position that is not between two entries: a reader that
+            // continues from there would miss a change.
             if let Some(from) = from.take_if(|from| *from != position) {
                 outcome = Err(not_between(from));
                 return ControlFlow::Break(());
@@ -250,7 +257,7 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome?;
-        // Nothing stands behind it yet, or it is no place at all.
+        // No entry follows the position, or it is not between two entries.
         if let Some(from) = from.take() {
             let end = follower.position();
             match from.cmp(&end) {
@@ -265,7 +272,7 @@ fn of_directory(directory: &Path, arguments: &LogArguments) -> Result<(), Comman
             }
         }
         if let Some((from, to)) = follower.take_gap() {
-            eprintln!("todana: the log from position {} to {} has been removed", from.0, to.0);
+            eprintln!("todana: the log from position {} to {} has been removed meanwhile", from.0, to.0);
         }
         out.flush()?;
         if is_over || !arguments.follow {
@@ -289,7 +296,7 @@ fn list(log: &Path) -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// Writes a line, unless it is a mark, which only tells the time.
+/// Writes a line for an entry. A time mark has none.
 fn put(
     out: &mut impl Write,
     position: LogPosition,
@@ -337,7 +344,7 @@ fn put(
     write!(out, "{words}\t")?;
     put_value(out, value.unwrap_or_default(), values)?;
     out.write_all(b"\n")?;
-    // What was made as one is told one by one as well, so that whoever reads puts and removes misses none.
+    // The changes of a transaction follow one by one, for readers that only know puts and removes.
     if let LogChange::Transaction(changes) = entry.change {
         for change in changes.iter() {
             put(out, LogPosition(position), time_ms, own, &LogEntry { change, ..*entry }, values)?;
@@ -346,7 +353,7 @@ fn put(
     Ok(())
 }
 
-/// Writes what is to be shown of a value.
+/// Writes as much of a value as `values` asks for.
 fn put_value(out: &mut impl Write, value: &[u8], values: ValueDetail) -> io::Result<()> {
     match values {
         ValueDetail::None => Ok(()),

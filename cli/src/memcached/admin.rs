@@ -1,5 +1,6 @@
-//! The admin pages under memcached's name, which has no option for them: only the environment can ask, by the variables
-//! of `todana serve`. A start script stays as it is; a line in the unit's environment is enough.
+//! The admin pages under memcached's name. memcached has no option for them, so the variables of
+//! `todana serve` request them: a start script stays as it is, and a line in the unit's environment
+//! is enough.
 
 use super::server_failure::ServerFailure;
 use todana_server::AdminOptions;
@@ -7,7 +8,7 @@ use todana_server::AdminOptions;
 const PORT: &str = "TODANA_ADMIN_PORT";
 const LISTEN: &str = "TODANA_ADMIN_LISTEN";
 
-/// Where the pages are to be, if anywhere: not without a port.
+/// Returns the address of the pages, or `None` if no port is given.
 pub(super) fn asked(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<AdminOptions>, ServerFailure> {

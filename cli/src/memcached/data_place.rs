@@ -1,8 +1,9 @@
-//! Where records are kept over a restart: beside the file of `-e`, or where the environment says, by the variables of
-//! `todana serve`. The command line counts before the environment.
+//! The place of the records over a restart: beside the file of `-e`, or in the directory that the
+//! variables of `todana serve` name. The command line takes precedence.
 //!
-//! memcached's file is its memory itself, and whole only after a graceful stop. Here `-e PATH` names a data directory,
-//! `PATH.todana`: PATH may be a file of memcached's, which stays as it is, so that one can go back.
+//! memcached's file is its memory itself, and complete only after a graceful stop. Here `-e PATH`
+//! names the data directory `PATH.todana`. A file of memcached at PATH stays as it is, so that the
+//! user can return to memcached.
 
 use super::server_failure::{ABORTED, ServerFailure};
 use std::ffi::OsString;
@@ -13,10 +14,10 @@ use todana_server::{DataDirectoryOptions, Opened, SyncPolicy};
 const DIRECTORY: &str = "TODANA_DATA_DIR";
 const SYNC: &str = "TODANA_SYNC";
 
-/// Behind the path of `-e`.
+/// Appended to the path of `-e`.
 const ENDING: &str = ".todana";
 
-/// Where records are to be kept, if anywhere.
+/// Returns the place of the records, or `None` if they are not kept.
 pub(super) fn asked(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -30,24 +31,25 @@ pub(super) fn asked(
     let sync = sync.transpose()?;
     let (path, sync) = match (memory_file, said(DIRECTORY)) {
         (Some(file), _) if file.as_os_str().is_empty() => {
-            return Err(ServerFailure::new(ABORTED, "failed to open the memory file: -e names none"));
+            return Err(ServerFailure::new(ABORTED, "failed to open the memory file: -e has an empty path"));
         }
-        // memcached leaves it to the kernel when its file reaches the disk.
+        // memcached too lets the kernel decide when its file is on disk.
         (Some(file), _) => (beside(file), sync.unwrap_or(SyncPolicy::Never)),
         (None, Some(directory)) => (PathBuf::from(directory), sync.unwrap_or(crate::serve::SYNC_DEFAULT)),
         (None, None) if sync.is_some() => {
-            return Err(ServerFailure::usage(format!("{SYNC} means nothing without {DIRECTORY} or -e")));
+            return Err(ServerFailure::usage(format!("{SYNC}: needs {DIRECTORY} or -e")));
         }
         (None, None) => return Ok(None),
     };
-    // A daemon goes on in `/`.
-    let directory = std::path::absolute(&path)
-        .map_err(|error| ServerFailure::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
+    // The path is absolute because a daemon changes to `/`.
+    let directory = std::path::absolute(&path).map_err(|error| {
+        ServerFailure::new(ABORTED, format!("{}: cannot find it: {error}", path.display()))
+    })?;
     Ok(Some(DataDirectoryOptions::new(directory, sync)))
 }
 
-/// What is said of a directory that was asked for and counts for nothing beside `-e`. At any verbosity: whoever set it looks
-/// for the records there.
+/// Returns the warning that `-e` overrides the directory of the environment. It is printed at any
+/// verbosity, because the user expects the records in that directory.
 pub(super) fn outdone(
     memory_file: Option<&Path>,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -56,7 +58,7 @@ pub(super) fn outdone(
     let directory = PathBuf::from(variable(DIRECTORY).filter(|value| !value.is_empty())?);
     let (said, counts) = (std::path::absolute(&directory).ok(), std::path::absolute(beside(file)).ok());
     (said != counts).then(|| {
-        format!("{DIRECTORY} has no effect beside -e: records are kept in {}", beside(file).display())
+        format!("{DIRECTORY} has no effect beside -e; records are kept in {}", beside(file).display())
     })
 }
 
@@ -66,7 +68,8 @@ fn beside(file: &Path) -> PathBuf {
     path.into()
 }
 
-/// The directory cannot be had, or cannot be read. memcached aborts then, which a shell shows as 134.
+/// Returns the failure for a directory that cannot be opened or read. memcached aborts then, which
+/// a shell reports as 134.
 pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFailure {
     let place = memory_file.map_or_else(
         || format!("failed to open the data directory ({DIRECTORY})"),
@@ -75,21 +78,21 @@ pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> ServerFa
     ServerFailure::new(ABORTED, format!("{place}: {error}"))
 }
 
-/// What has been found there, as memcached tells it, at any verbosity.
+/// Describes the loaded data in memcached's style, at any verbosity.
 pub(super) fn found(place: &DataDirectoryOptions, opened: &Opened) -> String {
     let sync = match place.sync {
-        SyncPolicy::Always => "before it is answered".into(),
+        SyncPolicy::Always => "before its reply".into(),
         SyncPolicy::Every(interval) => format!("within {} ms", interval.as_millis()),
-        SyncPolicy::Never => "when the kernel likes".into(),
+        SyncPolicy::Never => "when the kernel decides".into(),
     };
     let kept =
-        format!("[restart] records are kept in {}; a write is on disk {sync}", place.directory.display());
+        format!("[restart] records are kept in {}; every write is on disk {sync}", place.directory.display());
     if opened.checkpoint.is_none() && opened.entries == 0 {
-        return format!("{kept}\n[restart] nothing is there yet, starting with a clean cache");
+        return format!("{kept}\n[restart] no data found, starting with a clean cache");
     }
     let checkpoint = if opened.checkpoint.is_some() { "a checkpoint and " } else { "" };
     let (entries, took) = (opened.entries, opened.took.as_secs_f64());
-    format!("{kept}\n[restart] {checkpoint}{entries} entries of the update log read in {took:.1} s")
+    format!("{kept}\n[restart] loaded {checkpoint}{entries} entries of the update log in {took:.1} s")
 }
 
 #[cfg(test)]
@@ -139,7 +142,7 @@ mod tests {
         let told = |file: Option<&str>, directory: &str| {
             outdone(file.map(Path::new), |name| (name == DIRECTORY).then(|| OsString::from(directory)))
         };
-        let why = "TODANA_DATA_DIR has no effect beside -e: records are kept in /m.todana".to_string();
+        let why = "TODANA_DATA_DIR has no effect beside -e; records are kept in /m.todana".to_string();
         assert_eq!(told(Some("/m"), "/other"), Some(why));
         for (file, directory) in [(Some("/m"), "/m.todana"), (Some("/m"), ""), (None, "/other")] {
             assert_eq!(told(file, directory), None);

@@ -1,19 +1,19 @@
-//! Variables of `todana serve` in the environment. Under memcached's name its command line says what it says alone, so that
-//! a variable meant for another server cannot move a port or shrink a memory; only what it has no words for is asked for by
-//! variables. The rest has no effect, and is named under `-v`.
+//! The variables of `todana serve` under memcached's name. The command line alone counts, so that a
+//! variable for another server cannot change a port or the memory limit. The exceptions are
+//! settings for which memcached has no option. `-v` names the variables without effect.
 
-/// The variables that count under this name, and those that are not a server's.
+/// The variables that have an effect under this name, and the client's.
 const KNOWN: [&str; 5] =
     ["TODANA_ADMIN_PORT", "TODANA_ADMIN_LISTEN", "TODANA_DATA_DIR", "TODANA_SYNC", "TODANA_SERVER"];
 
-/// What is said of the variables that are there and count for nothing. `names` are those of all variables.
+/// Returns a note for each variable without effect. `names` are the names of all variables.
 pub(super) fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> =
         names.filter(|name| name.starts_with("TODANA_") && !KNOWN.contains(&&**name)).collect();
     names.sort_unstable();
     names
         .iter()
-        .map(|name| format!("{name} has no effect: under this name the command line counts"))
+        .map(|name| format!("{name} has no effect; under this name only the command line counts"))
         .collect()
 }
 

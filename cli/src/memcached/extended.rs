@@ -1,4 +1,4 @@
-//! The words of `-o`: a list with commas, each `word`, `no_word` or `word=value`.
+//! The words of `-o`: a comma-separated list of `word`, `no_word` or `word=value`.
 
 use super::number::{leading_fraction, leading_integer, whole};
 use super::server_failure::ServerFailure;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Words that are only on or off.
+/// Words without a value.
 const FLAGS: [&str; 18] = [
     "maxconns_fast",
     "hashexpand",
@@ -28,7 +28,7 @@ const FLAGS: [&str; 18] = [
     "resp_obj_mem_limit",
 ];
 
-/// How TLS is to be spoken.
+/// The TLS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TlsSettings {
     pub(super) chain_cert: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) struct TlsSettings {
     pub(super) ciphers: Option<String>,
     /// 0 none, 1 request, 2 require, 3 once.
     pub(super) verify_mode: u8,
-    /// As OpenSSL numbers them; `None` is PEM.
+    /// OpenSSL's number of the format; `None` is PEM.
     pub(super) key_format: Option<i64>,
     /// 0 for TLS 1.0 to 3 for TLS 1.3; `None` is 1.2.
     pub(super) min_version: Option<u8>,
@@ -46,7 +46,7 @@ pub(super) struct TlsSettings {
     pub(super) write_buffer_kib: Option<u32>,
 }
 
-/// What a negative expiry means.
+/// The meaning of a negative expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NegativeExpiry {
     /// Expired at once.
@@ -56,10 +56,10 @@ pub(super) enum NegativeExpiry {
     Sliding,
 }
 
-/// What `-o` asks for.
+/// The settings of `-o`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExtendedSettings {
-    /// Connections over the limit are refused, not left waiting.
+    /// Refuse connections over the limit instead of letting them wait.
     pub(super) maxconns_fast: bool,
     /// Seconds; 0 for never.
     pub(super) idle_timeout_s: u32,
@@ -68,15 +68,15 @@ pub(super) struct ExtendedSettings {
     pub(super) lru_maintainer: bool,
     /// Microseconds between two records.
     pub(super) lru_crawler_sleep_us: u32,
-    /// Records of a class at most; 0 for all.
+    /// Maximum number of records per class; 0 for all.
     pub(super) lru_crawler_tocrawl: u32,
-    /// Seconds; records that live shorter are kept apart. `None` for no such queue.
+    /// Time to live in seconds below which memcached keeps records apart, or `None`.
     pub(super) temporary_ttl_s: Option<u32>,
     pub(super) hot_lru_percent: u32,
     pub(super) warm_lru_percent: u32,
     pub(super) hot_max_factor: f64,
     pub(super) warm_max_factor: f64,
-    /// The largest piece of an item in KiB.
+    /// The largest chunk of an item in KiB.
     pub(super) slab_chunk_max_kib: Option<u32>,
     pub(super) watcher_buffer_kib: u32,
     pub(super) worker_log_buffer_kib: u32,
@@ -84,11 +84,11 @@ pub(super) struct ExtendedSettings {
     pub(super) read_buffer_limit_mib: u32,
     pub(super) tls: TlsSettings,
     pub(super) negative_expiry: NegativeExpiry,
-    /// Commands that tests use.
+    /// Enables commands for tests.
     pub(super) debug_commands: bool,
-    /// Every store fails as if memory were full.
+    /// Makes every store fail as if memory were full.
     pub(super) emulate_full: bool,
-    /// All words given, in order, without values.
+    /// All given words in order, without values.
     pub(super) given: Vec<String>,
 }
 
@@ -121,10 +121,11 @@ impl Default for ExtendedSettings {
 }
 
 impl ExtendedSettings {
-    /// Reads one list.
+    /// Reads a list.
     pub(super) fn read(&mut self, list: &[u8], warnings: &mut Vec<String>) -> Result<(), ServerFailure> {
         let mut pieces: Vec<&[u8]> = list.split(|&byte| byte == b',').collect();
-        // Nothing behind the last comma is nothing; nothing between two is a word that there is not.
+        // As in memcached, a comma at the end is ignored, and an empty word in between is an
+        // unknown one.
         if pieces.last().is_some_and(|piece| piece.is_empty()) {
             pieces.pop();
         }
@@ -143,7 +144,7 @@ impl ExtendedSettings {
         Ok(())
     }
 
-    /// Takes a word; false if there is no such word.
+    /// Applies a word. Returns false for an unknown one.
     fn take(
         &mut self,
         name: &str,
@@ -184,7 +185,7 @@ impl ExtendedSettings {
         }
     }
 
-    /// What cannot be seen from one word alone.
+    /// Checks settings that depend on each other.
     pub(super) fn check(&self) -> Result<(), ServerFailure> {
         if self.hot_lru_percent + self.warm_lru_percent > 80 {
             return Err(ServerFailure::usage("hot_lru_pct + warm_lru_pct cannot be more than 80% combined"));
@@ -193,14 +194,14 @@ impl ExtendedSettings {
     }
 }
 
-/// A word that wants a value, and the value if it has one.
+/// A word with its value, if it has one.
 struct OptionValue<'a> {
     name: &'a str,
     value: Option<&'a [u8]>,
 }
 
 impl<'a> OptionValue<'a> {
-    /// Puts the value where it belongs; false if there is no such word.
+    /// Applies the value. Returns false for an unknown word.
     fn take(&self, to: &mut ExtendedSettings) -> Result<bool, ServerFailure> {
         match self.name {
             "hashpower" => self.check_hash_power()?,
@@ -286,7 +287,7 @@ impl<'a> OptionValue<'a> {
         Ok(true)
     }
 
-    /// External storage: checked as far as a slip of the pen would show.
+    /// Checks external storage only for likely typing errors, because it has no effect.
     fn check_external(&self) -> Result<bool, ServerFailure> {
         match self.name {
             "ext_path" => {
@@ -323,7 +324,7 @@ impl<'a> OptionValue<'a> {
     fn check_slab_sizes(&self) -> Result<(), ServerFailure> {
         let sizes = self.text()?.split(|&byte| byte == b'-').map(leading_integer);
         for size in sizes {
-            // What an item header alone takes.
+            // The size of an item header alone.
             if size < 48 {
                 return Err(ServerFailure::usage(format!("slab size {size} is out of valid range")));
             }
@@ -335,7 +336,7 @@ impl<'a> OptionValue<'a> {
         ServerFailure::bad_value(format!("{} {why}", self.name))
     }
 
-    // memcached words what is missing in three ways.
+    // memcached has three wordings for a missing value.
 
     fn text(&self) -> Result<&'a [u8], ServerFailure> {
         self.value.ok_or_else(|| ServerFailure::bad_value(format!("Missing {} argument", self.name)))

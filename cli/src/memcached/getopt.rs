@@ -1,11 +1,11 @@
-//! The words of a command line taken apart as getopt_long does it: clustered letters (`-vvd`), glued values (`-p11211`,
-//! `--port=11211`), long names cut short as far as they stay clear, operands anywhere, `--` for the end.
+//! A parser with the rules of getopt_long: clustered letters (`-vvd`), attached values (`-p11211`,
+//! `--port=11211`), unambiguous prefixes of long names, operands anywhere, `--` as the end.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::vec::IntoIter;
 
-/// An option: its letter, which also names it in the program, and its long name (empty for none).
+/// An option: its letter, which identifies it, and its long name (empty for none).
 #[derive(Debug)]
 pub(super) struct OptionSpec {
     pub(super) letter: u8,
@@ -13,23 +13,23 @@ pub(super) struct OptionSpec {
     pub(super) takes_value: bool,
 }
 
-/// An option as given.
+/// An option on the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct GivenOption {
     pub(super) letter: u8,
-    /// Empty for options that take none.
+    /// Empty for options without a value.
     pub(super) value: Vec<u8>,
 }
 
-/// Walks through the options of a command line in order.
+/// Iterates over the options of a command line.
 pub(super) struct OptionWords<'a> {
     switches: &'a [OptionSpec],
     words: IntoIter<OsString>,
-    /// What is left of a word of letters.
+    /// The rest of a word of clustered letters.
     cluster: Vec<u8>,
 }
 
-/// What is wrong with a word, as getopt words it.
+/// The error for a word, in getopt's wording.
 type OptionFault = String;
 
 impl<'a> OptionWords<'a> {
@@ -53,7 +53,7 @@ impl<'a> OptionWords<'a> {
         Ok(GivenOption { letter, value })
     }
 
-    /// `word` is what stands behind the two dashes.
+    /// Reads a long option; `word` follows the two dashes.
     fn long(&mut self, word: &[u8]) -> Result<GivenOption, OptionFault> {
         let mut parts = word.splitn(2, |&byte| byte == b'=');
         let (name, glued) = (parts.next().unwrap_or_default(), parts.next());
@@ -98,7 +98,7 @@ impl Iterator for OptionWords<'_> {
             match &word[..] {
                 b"--" => return None,
                 [b'-', b'-', word @ ..] => return Some(self.long(word)),
-                // A lone dash is an operand, and operands mean nothing here.
+                // A single dash is an operand. Operands are ignored.
                 [b'-', letters @ ..] => self.cluster = letters.to_vec(),
                 _ => {}
             }
@@ -119,7 +119,7 @@ mod tests {
         OptionSpec { letter: b'D', long: "", takes_value: true },
     ];
 
-    /// Options as `letter=value` or the fault, one after the other.
+    /// Returns each option as `letter=value`, or the error.
     fn read(words: &[&str]) -> Vec<String> {
         let words = words.iter().map(OsString::from).collect();
         let shown = |given: GivenOption| {

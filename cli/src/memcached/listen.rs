@@ -1,33 +1,34 @@
-//! The addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes that say what is spoken there.
+//! The addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes for protocol and
+//! TLS.
 
 use super::settings::AcceptedProtocol;
 
-/// Which kind of TLS a listener speaks.
+/// The kind of TLS of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListenerTls {
-    /// None (`notls:`).
+    /// No TLS (`notls:`).
     Off,
-    /// Without asking for client certificates (`btls:`).
+    /// TLS without client certificates (`btls:`).
     Basic,
-    /// A client certificate is required (`mtls:`).
+    /// TLS with required client certificates (`mtls:`).
     Mutual,
 }
 
-/// One address.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListenAddress {
     /// Host with or without port, as the server takes it.
     pub(super) place: String,
-    /// `None`: what the server speaks everywhere.
+    /// `None` for the default of the server.
     pub(super) protocol: Option<AcceptedProtocol>,
-    /// `None`: what the server speaks everywhere.
+    /// `None` for the default of the server.
     pub(super) tls: Option<ListenerTls>,
-    /// memcached's proxy is to listen there (`proto[proxy]:`).
+    /// memcached's proxy was requested there (`proto[proxy]:`).
     pub(super) is_proxy: bool,
 }
 
 impl ListenAddress {
-    /// Takes a list with commas or semicolons apart; an empty one is all addresses.
+    /// Reads a list separated by commas or semicolons. An empty list means all addresses.
     pub(super) fn read(list: &str) -> Vec<ListenAddress> {
         let pieces = list.split([',', ';']).map(str::trim).filter(|piece| !piece.is_empty());
         let mut all: Vec<ListenAddress> = pieces.map(ListenAddress::one).collect();
@@ -60,7 +61,7 @@ impl ListenAddress {
             } else if let Some((_, behind)) =
                 rest.strip_prefix("tag_").and_then(|inner| inner.split_once("_:"))
             {
-                // A name for the proxy's routes, of which there are none.
+                // A name for the routes of memcached's proxy, which Todana does not have.
                 rest = behind;
             } else {
                 listen.place = rest.to_string();

@@ -1,4 +1,5 @@
-//! From what is asked for to what the server is told: the one place that knows what the server can do.
+//! Conversion of memcached's settings to the server's options. Only this module knows the abilities
+//! of the server.
 
 use super::data_place;
 use super::extended::NegativeExpiry;
@@ -11,20 +12,21 @@ use todana_server::{
     ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
 };
 
-/// The variable that names the file of users for SASL, in memcached built for that.
+/// The variable that names the users file for SASL, in memcached builds with that feature.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
-/// The server's smallest memory limit.
+/// The smallest memory limit of the server.
 const MEMORY_LIMIT_MIN_MIB: u64 = 4;
 
-/// The bound of all replies to one UDP request. memcached has none, and was the greatest of amplifiers; here -U was asked
-/// for, so an item of the default size gets through.
+/// Limit of all replies to one UDP request. memcached has none and was abused for the largest
+/// amplification attacks. Here the user asked for -U, so an item of the default size must fit.
 const UDP_REPLY_MAX: usize = 1 << 20;
 
-/// About what the process takes besides its records.
+/// Approximate memory of the process besides its records.
 const PROCESS_MIB: u64 = 3;
 
-/// The server's options. Refuses what it cannot do: nothing is promised and then left out.
+/// Returns the server's options. Settings that the server cannot satisfy are an error, never
+/// ignored.
 pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, ServerFailure> {
     let options = ServerOptions {
         listen: ListenOptions {
@@ -73,7 +75,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             replication: ReplicationOptions::default(),
             snapshots: None,
             data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
-            // Its only one.
+            // memcached has a single database.
             database: None,
             sync: DatabaseOptions::default().sync,
             further: Vec::new(),
@@ -81,13 +83,13 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
         observation: ObservationOptions {
             verbosity: settings.verbosity,
             logs_requests: true,
-            // memcached's rules for it differ: see `pid_file`.
+            // The pid file of memcached has other rules: see `pid_file`.
             pid_file: None,
             watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
             prefix_delimiter: settings.prefix_delimiter,
             track_sizes: settings.extended.track_sizes,
             crawler_enabled: settings.extended.lru_crawler,
-            // memcached has none: see `admin`.
+            // memcached has no option for them: see `admin`.
             admin: None,
         },
         limits: LimitOptions {
@@ -108,7 +110,7 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
     Ok(options)
 }
 
-/// How clients say who they are. `passwords` is where the environment has them for SASL.
+/// Returns the kind of login. `passwords` is the users file of the environment.
 fn authentication(
     settings: &MemcachedSettings,
     passwords: Option<PathBuf>,
@@ -117,9 +119,9 @@ fn authentication(
         (Some(path), _) => Ok(AuthenticationMode::Text(path.clone())),
         (None, _) if !settings.sasl => Ok(AuthenticationMode::None),
         (None, Some(path)) => Ok(AuthenticationMode::Sasl(path)),
-        // memcached would ask Cyrus SASL, which has its own files.
+        // memcached would use Cyrus SASL, which has its own files.
         (None, None) => Err(ServerFailure::bad_value(format!(
-            "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); one is made \
+            "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); for example made \
              of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
              Error initializing sasl."
         ))),
@@ -162,7 +164,7 @@ fn listen(settings: &MemcachedSettings) -> Result<Vec<String>, ServerFailure> {
     Ok(places)
 }
 
-/// OpenSSL's number for DER; 1 is PEM, and there are no others.
+/// OpenSSL's number for DER; 1 is PEM, and no other exists.
 const KEY_FORMAT_DER: i64 = 2;
 
 fn tls(settings: &MemcachedSettings) -> Result<Option<TlsOptions>, ServerFailure> {
@@ -187,28 +189,30 @@ fn tls(settings: &MemcachedSettings) -> Result<Option<TlsOptions>, ServerFailure
         verify_mode: tls.verify_mode,
         only_1_3: tls.min_version == Some(3),
         ciphers: tls.ciphers.clone(),
-        // memcached gives out tickets with and without ssl_session_cache.
+        // memcached issues tickets regardless of ssl_session_cache.
         resumption: true,
         session_cache: tls.session_cache,
         write_buffer_bytes: tls.write_buffer_kib.map(|kib| u64::from(kib) << 10),
     }))
 }
 
-/// What is served otherwise than one would think; for standard error, at any verbosity.
+/// Returns warnings about surprising combinations, for standard error at any verbosity.
 pub(super) fn warnings(settings: &MemcachedSettings) -> Vec<&'static str> {
     let mut warnings = Vec::new();
     if settings.tls && settings.udp_port != PortChoice::Off && settings.unix_socket.is_none() {
-        warnings.push("-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)");
+        warnings.push("-U: UDP has no TLS; requests over UDP are served in clear (-U 0 to disable)");
     }
     let asks =
         |list: &str| ListenAddress::read(list).iter().any(|listen| listen.tls == Some(ListenerTls::Mutual));
     if settings.extended.tls.ca_cert.is_none() && settings.listen.as_deref().is_some_and(asks) {
-        warnings.push("mtls: no client certificate can be checked, all are refused; give -o ssl_ca_cert");
+        warnings.push(
+            "mtls: all client certificates are refused, because no authority is given; add -o ssl_ca_cert",
+        );
     }
     warnings
 }
 
-/// What was asked for and changes nothing, each with its reason, for those who want to know (`-v`).
+/// Returns the options that have no effect, each with its reason, for `-v`.
 pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
     let mut notes = Vec::new();
     for letter in &settings.given {
@@ -216,7 +220,7 @@ pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
             b'f' | b'n' => "records are not kept in slabs",
             b'L' => "the system chooses the size of its pages",
             b'N' => "threads are not bound to network queues",
-            b'C' => "a CAS id takes no memory until a client asks for it; clients still get them",
+            b'C' => "a CAS id takes no memory until a client asks for one; clients still get them",
             _ => continue,
         };
         notes.push(format!("-{} has no effect: {reason}", char::from(*letter)));
@@ -233,8 +237,8 @@ pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
                 "buffers exist only while something is in them"
             }
             "hash_algorithm" | "hashpower" | "hashexpand" => "the table grows and shrinks by itself",
-            "worker_logbuf_size" => "events go to their watchers at once",
-            "modern" => "there is one way of keeping records",
+            "worker_logbuf_size" => "events go to their watchers immediately",
+            "modern" => "there is a single storage layout",
             word if word.starts_with("slab_") || word == "chunked_items" => "records are not kept in slabs",
             word if word.starts_with("ext_") => "there is no external storage",
             word if word.starts_with("ssl_") && !settings.tls => "TLS is off (-Z)",
@@ -242,10 +246,10 @@ pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
             "ssl_wbuf_size" => "buffers exist only while something is in them",
             "ssl_session_cache" => "sessions are resumed by tickets, which need no cache",
             "ssl_min_version" if settings.extended.tls.min_version < Some(2) => {
-                "nothing older than TLS 1.2 is spoken"
+                "versions older than TLS 1.2 are not supported"
             }
             word if word.starts_with("ssl_") => continue,
-            _ => "records are not kept in such queues",
+            _ => "there are no LRU queues",
         };
         notes.push(format!("-o {word} has no effect: {reason}"));
     }
@@ -253,23 +257,23 @@ pub(super) fn without_effect(settings: &MemcachedSettings) -> Vec<String> {
         && settings.udp_port == PortChoice::Off
         && settings.unix_socket.is_none()
     {
-        notes.push("-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)".into());
+        notes.push("-p 0: the server is unreachable without TCP, UDP (-U) or a Unix socket (-s)".into());
     }
     if settings.udp_port != PortChoice::Off && settings.unix_socket.is_none() {
         notes.push(format!(
-            "-U: replies to one UDP request are at most {UDP_REPLY_MAX} bytes, as senders can be forged"
+            "-U: replies to one UDP request are limited to {UDP_REPLY_MAX} bytes, because senders can be forged"
         ));
     }
     if settings.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
         notes.push(format!(
-            "-m {} is too little: it is {MEMORY_LIMIT_MIN_MIB} MB, for records, index and connections",
+            "-m {} is too low; the limit is {MEMORY_LIMIT_MIN_MIB} MB for records, index and connections",
             settings.memory_limit_mib
         ));
     }
     let records = settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB).saturating_sub(PROCESS_MIB) << 20;
     if settings.has(b'I') && settings.item_size_max > records {
         notes.push(format!(
-            "-I: the largest items may find no memory, as -m {} is that of the process with its connections",
+            "-I: the largest items may not fit, because -m {} limits the whole process with its connections",
             settings.memory_limit_mib
         ));
     }
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_memcacheds() {
+    fn defaults_are_those_of_memcached() {
         let expected = ServerOptions {
             listen: ListenOptions {
                 addresses: vec!["*".into()],
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_on_tls_can_be_reached() {
+    fn every_tls_word_can_be_reached() {
         let words = "ssl_chain_cert=/c,ssl_key=/k,ssl_ca_cert=/a,ssl_verify_mode=2,ssl_ciphers=HIGH,ssl_min_version=3";
         let read = settings(&["-Z", "-l", "127.0.0.1,notls:127.0.0.1:2,mtls:[::1]:3,btls:*:4", "-o", words]);
         let mapped = options(&read).unwrap();
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tls_cannot_do_is_refused_or_named() {
+    fn unsupported_tls_is_refused_or_reported() {
         let refused = |words: &[&str]| options(&settings(words)).unwrap_err();
         assert_eq!(refused(&["-Z"]).code, 64);
         assert_eq!(refused(&["-Z", "-o", "ssl_chain_cert=/c,ssl_keyformat=3"]).code, 64);
@@ -437,25 +441,26 @@ mod tests {
         let both = ["-Z", "-U", "5", "-o", "ssl_chain_cert=/c"];
         let read = settings(&both);
         assert_eq!(options(&read).unwrap().listen.udp_port, Some(5));
-        let told = "-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)";
+        let told = "-U: UDP has no TLS; requests over UDP are served in clear (-U 0 to disable)";
         assert_eq!(warnings(&read), [told]);
         assert_eq!(warnings(&settings(&["-U", "5"])), [""; 0]);
         assert_eq!(warnings(&settings(&["-Z", "-U", "0", "-o", "ssl_chain_cert=/c"])), [""; 0]);
     }
 
-    /// ssl_ports.t of memcached's suite; the server refused to start.
+    /// ssl_ports.t of memcached's suite failed because the server refused to start.
     #[test]
-    fn listener_without_an_authority_is_taken_with_a_warning() {
+    fn mtls_without_authority_draws_a_warning() {
         let read = settings(&["-Z", "-l", "mtls:127.0.0.1", "-o", "ssl_chain_cert=/c"]);
         assert!(options(&read).is_ok());
-        let told = "mtls: no client certificate can be checked, all are refused; give -o ssl_ca_cert";
+        let told =
+            "mtls: all client certificates are refused, because no authority is given; add -o ssl_ca_cert";
         assert_eq!(warnings(&read), [told]);
         let read = settings(&["-Z", "-l", "mtls:127.0.0.1", "-o", "ssl_chain_cert=/c,ssl_ca_cert=/a"]);
         assert_eq!(warnings(&read), [""; 0]);
     }
 
     #[test]
-    fn who_may_log_in_stands_in_a_file() {
+    fn logins_need_a_users_file() {
         let file = |path: &str| Some(PathBuf::from(path));
         let text = authentication(&settings(&["-Y", "/users"]), file("/other")).unwrap();
         assert_eq!(text, AuthenticationMode::Text("/users".into()));
@@ -470,19 +475,19 @@ mod tests {
     }
 
     #[test]
-    fn a_small_memory_limit_is_raised_and_said_so() {
+    fn low_memory_limit_is_raised_with_a_note() {
         let small = settings(&["-m", "3"]);
         assert_eq!(options(&small).unwrap().memory.limit_mib, 4);
         assert_eq!(
             without_effect(&small),
-            ["-m 3 is too little: it is 4 MB, for records, index and connections"]
+            ["-m 3 is too low; the limit is 4 MB for records, index and connections"]
         );
     }
 
     #[test]
-    fn a_memory_limit_that_hardly_leaves_room_for_the_largest_item_is_named() {
+    fn memory_limit_near_the_item_size_is_reported() {
         let told =
-            "-I: the largest items may find no memory, as -m 5 is that of the process with its connections";
+            "-I: the largest items may not fit, because -m 5 limits the whole process with its connections";
         assert_eq!(without_effect(&settings(&["-m", "5", "-I", "2300k"])), [told]);
         assert_eq!(without_effect(&settings(&["-m", "64", "-I", "32m"])), Vec::<String>::new());
     }

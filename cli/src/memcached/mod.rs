@@ -5,10 +5,12 @@
 //!                                                        \--serving--> privileges, sockets, daemon, pid and port file
 //! ```
 //!
-//! Always true: a command line that starts memcached either starts this or is refused with a message that names what
-//! is missing; nothing that was asked for is left out without a word under `-v`. What the server can do is known in
-//! `mapping` alone. Where memcached refuses something only because of its slabs, this does not.
-//! Not here: what the server does with its options (`todana_server`).
+//! Invariants: a command line that starts memcached either starts Todana, or is refused with a
+//! message that names the missing feature. Every option without effect is reported under `-v`. Only
+//! `mapping` knows the abilities of the server. Limits that memcached has only because of its slabs
+//! do not apply.
+//!
+//! Not here: the server itself (`todana_server`).
 
 mod admin;
 mod data_place;
@@ -30,15 +32,16 @@ use crate::serving::{ServerFailure, ServerPersonality, StartAction};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Names under which the executable is memcached. The second is that of memcached's own build for tests.
+/// Names under which the executable acts as memcached. The second is that of memcached's test
+/// build.
 const NAMES: [&str; 2] = ["memcached", "memcached-debug"];
 
-/// Whether a program called by this name is to be memcached.
+/// Returns true if a program of this name should act as memcached.
 fn is_name(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }
 
-/// memcached as one of the servers whose place this program takes.
+/// The memcached personality.
 pub(crate) const PERSONALITY: ServerPersonality = ServerPersonality { name: NAMES[0], is_name, read };
 
 fn read(program: &str, words: Vec<OsString>) -> Result<StartAction, ServerFailure> {

@@ -1,12 +1,12 @@
-//! Numbers as C programs read them: blanks before and anything behind are passed over.
+//! Numbers as C programs read them: blanks before a number and any text after it are ignored.
 //!
-//! Deployments rely on both: charts pass `-m 1024` as one word, which leaves a blank in the value, and `-m 1024m` has
-//! always meant 1024.
+//! Deployments rely on both: charts pass `-m 1024` as one word, which leaves a blank in the value,
+//! and `-m 1024m` has always meant 1024.
 
-/// The whole number at the start of a text, 0 if there is none; too large ones become the nearest that fits.
+/// Returns the integer at the start of a text, or 0 if there is none. Saturates.
 pub(super) use todana_protocol::memcached::plugin::number as leading_integer;
 
-/// Whether a number stands at the start of `text`.
+/// Returns true if `text` starts with a number.
 pub(super) fn starts_with_number(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     text.strip_prefix(b"-")
@@ -16,17 +16,17 @@ pub(super) fn starts_with_number(text: &[u8]) -> bool {
         .is_some_and(u8::is_ascii_digit)
 }
 
-/// The decimal fraction at the start of `text`, 0 if there is none.
+/// Returns the decimal fraction at the start of `text`, or 0 if there is none.
 pub(super) fn leading_fraction(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let len =
         text.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E')).count();
     let text = std::str::from_utf8(&text[..len]).unwrap_or_default();
-    // The longest beginning that is a number: `2.0-1` is 2.
+    // The longest prefix that is a number: `2.0-1` is 2.
     (1..=len).rev().find_map(|len| text[..len].parse().ok()).unwrap_or(0.0)
 }
 
-/// A whole number of 32 bits that is all of `text`, but for blanks around it.
+/// Returns the 32-bit integer that is all of `text` except blanks around it.
 pub(super) fn whole(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }

@@ -1,4 +1,5 @@
-//! The pid file: always written when asked for, removed at the end only by a daemon, as memcached has it.
+//! The pid file: always written if requested, but removed at the end only by a daemon, as in
+//! memcached.
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -6,10 +7,10 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the process id and moves the file into place when it is whole. Trouble is told and no more: the server
-/// serves without.
+/// Writes the process ID and renames the complete file into place. Errors are only reported: the
+/// server continues without the file.
 pub(super) fn write(path: &Path, trouble: &mut impl Write) {
-    // Nobody may be there to be told.
+    // Standard error may be closed.
     let mut tell = |text: String| drop(writeln!(trouble, "{text}"));
     if let Some(pid) = running(path) {
         tell(format!("WARNING: The pid file contained the following (running) pid: {pid}"));
@@ -26,14 +27,14 @@ pub(super) fn write(path: &Path, trouble: &mut impl Write) {
     }
 }
 
-/// Removes the file, unless it is gone already, or a successor's by now.
+/// Removes the file unless a successor has replaced it.
 pub(super) fn remove(path: &Path) {
     if named(path) == Some(std::process::id()) {
         let _ = std::fs::remove_file(path);
     }
 }
 
-/// The process that the file names.
+/// Returns the process ID in the file.
 fn named(path: &Path) -> Option<u32> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -44,11 +45,11 @@ fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// The process that the file names, if it is another one and alive.
+/// Returns the process ID in the file if that is another, living process.
 fn running(path: &Path) -> Option<i32> {
     let pid = i32::try_from(named(path)?).ok().filter(|&pid| pid > 0)?;
     let ours = u32::try_from(pid) == Ok(std::process::id());
-    // Not being allowed to signal it shows that it is there.
+    // EPERM shows that the process exists.
     let alive = !matches!(kill(Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH));
     (alive && !ours).then_some(pid)
 }
@@ -58,10 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_removed_by_the_process_that_it_names() {
+    fn only_its_own_process_removes_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pid");
-        // Not this process: nobody has two ids.
+        // A process ID that cannot be this process.
         let successor = format!("1{}\n", std::process::id());
         std::fs::write(&path, &successor).unwrap();
         remove(&path);

@@ -1,5 +1,5 @@
-//! The file that tells tests and scripts which ports the system chose: a line `TCP INET: PORT` for each address,
-//! then those of UDP; empty where there is none.
+//! The file in which tests and scripts find the ports that the system chose: a line `TCP INET:
+//! PORT` for each address, then those of UDP. Empty if there are none.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -10,8 +10,8 @@ use std::path::Path;
 /// The variable that names the file.
 const VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
-/// Writes the file if the environment asks for it, and moves it into place when it is whole. Trouble is told and no
-/// more.
+/// Writes the file if the environment requests it, and renames the complete file into place. Errors
+/// are only reported.
 pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl io::Write) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let mut unfinished = OsString::from(&path);
@@ -20,7 +20,7 @@ pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl i
         std::fs::write(&unfinished, lines(tcp, udp)).and_then(|()| std::fs::rename(&unfinished, &path));
     if let Err(error) = outcome {
         let reason = crate::serving::reason(&error);
-        // Nobody may be there to be told.
+        // Standard error may be closed.
         let _ = writeln!(trouble, "Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
     }
 }
@@ -30,7 +30,7 @@ fn lines(tcp: &[SocketAddr], udp: &[SocketAddr]) -> String {
     let tcp = tcp.iter().map(|address| ("TCP", address));
     for (transport, address) in tcp.chain(udp.iter().map(|address| ("UDP", address))) {
         let family = if address.is_ipv4() { "INET" } else { "INET6" };
-        // A String takes whatever is written.
+        // Writing to a String cannot fail.
         let _ = writeln!(lines, "{transport} {family}: {}", address.port());
     }
     lines
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_names_transport_family_and_port() {
+    fn each_line_names_transport_family_and_port() {
         let addresses = ["0.0.0.0:1234".parse().unwrap(), "[::]:5678".parse().unwrap()];
         assert_eq!(lines(&addresses, &[]), "TCP INET: 1234\nTCP INET6: 5678\n");
         assert_eq!(lines(&addresses[..1], &addresses[1..]), "TCP INET: 1234\nUDP INET6: 5678\n");

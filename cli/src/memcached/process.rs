@@ -1,6 +1,7 @@
-//! What a daemon settles with the system: limits, its user, its terminal, its memory.
+//! The process settings of a daemon: limits, user, memory locks.
 //!
-//! All of it happens on the only thread there is: forking, and a change of user, are sound only then.
+//! Invariant: everything here runs while the process has a single thread. Forking and changing the
+//! user are sound only then.
 
 use super::server_failure::{SYSTEM, ServerFailure};
 use crate::serving::reason;
@@ -11,13 +12,14 @@ use nix::unistd::{User, geteuid, getuid, setgid, setgroups, setuid};
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::io::Write;
 
-/// Descriptors besides those of connections: listeners, polls and wakers of the threads, standard streams, files.
+/// Descriptors besides connections: listeners, polls and wakers of the threads, standard streams,
+/// files.
 const DESCRIPTORS_BESIDES: u64 = 256;
 
-/// Lets the system keep a core file of any size.
+/// Allows core files of any size.
 pub(super) fn allow_core_dumps() -> Result<(), ServerFailure> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).map_err(|_| no_core_dumps())?;
-    // Only root may raise the hard limit; others go as far as it lets them.
+    // Only root may raise the hard limit; others get the current one.
     if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_err() {
         setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(|_| no_core_dumps())?;
     }
@@ -31,7 +33,8 @@ fn no_core_dumps() -> ServerFailure {
     ServerFailure::new(SYSTEM, "failed to ensure corefile creation")
 }
 
-/// Raises limits that only root may raise, while it is root. What remains too low shows when the server starts.
+/// Raises the limits that only root may raise. A limit that stays too low is reported when the
+/// server starts.
 pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: bool) {
     let wanted = connections_max as u64 + 2 * threads as u64 + DESCRIPTORS_BESIDES;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -44,7 +47,7 @@ pub(super) fn raise_limits(connections_max: usize, threads: usize, lock_memory: 
     }
 }
 
-/// Becomes another user, if it is root; others keep who they are, whatever user was asked for.
+/// Changes to another user if the process is root. Otherwise does nothing, as memcached.
 pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
     if !getuid().is_root() && !geteuid().is_root() {
         return Ok(());
@@ -58,7 +61,7 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
             format!("can't find the user {name} to switch to"),
         ));
     };
-    // EPERM: a container that took the right away has taken the groups away too.
+    // EPERM: a container that removed the right has removed the groups too.
     match setgroups(&[]) {
         Ok(()) | Err(Errno::EPERM) => {}
         Err(error) => {
@@ -73,19 +76,19 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), ServerFailure> {
         .map_err(|_| ServerFailure::new(SYSTEM, format!("failed to assume identity of user {name}")))
 }
 
-/// A process that has changed its user leaves no core file unless it is told that it may.
+/// Allows core files again, which the kernel disables when a process changes its user.
 pub(super) fn stay_dumpable() {
     let _ = prctl::set_dumpable(true);
 }
 
-/// Keeps all memory from being swapped out, now and later.
+/// Keeps all current and future memory from being swapped out.
 pub(super) fn lock_memory(trouble: &mut impl Write) {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
-    // Pages are locked once they are touched: mappings are made larger than what is in them, and threads' stacks
-    // alone would take megabytes. Kernels before 4.4 know only all at once.
+    // Locks pages only when they are touched: mappings are larger than their contents, and thread
+    // stacks alone would lock megabytes. Kernels before 4.4 can only lock everything.
     let outcome = mlockall(all | MlockAllFlags::ONFAULT).or_else(|_| mlockall(all));
     if let Err(error) = outcome {
-        // Nobody may be there to be told.
+        // Standard error may be closed.
         let _ = writeln!(trouble, "warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
     }
 }

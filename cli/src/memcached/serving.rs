@@ -1,4 +1,6 @@
-//! What memcached does in words, files and signals of its own, in its order. The loop itself is `crate::serving`.
+//! The server under memcached's name: its messages, files and signals, in memcached's order.
+//!
+//! Not here: the serving loop (`crate::serving`).
 
 use super::server_failure::{SYSTEM, ServerFailure};
 use super::settings::{MemcachedSettings, PortChoice};
@@ -16,14 +18,15 @@ use todana_server::{
     init_logging,
 };
 
-/// memcached's slab pages, which its classes divide.
+/// The size of memcached's slab pages.
 const SLAB_PAGE: u32 = 1 << 20;
 
 /// The server under memcached's name.
 pub(super) struct MemcachedProgram {
     settings: MemcachedSettings,
     place: Option<DataDirectoryOptions>,
-    /// Where trouble is told until clients are served: memcached's daemon has its streams closed by then and goes on in silence.
+    /// Standard error, for problems before clients are served. memcached's daemon has closed its
+    /// streams by then and continues silently.
     trouble: Option<Box<dyn Write>>,
     is_graceful: Arc<AtomicBool>,
 }
@@ -45,13 +48,13 @@ impl ServerProgram for MemcachedProgram {
         let settings = &self.settings;
         let mut options = mapping::options(settings)?;
         options.observation.admin = admin::asked(|name| std::env::var(name).ok())?;
-        // While it is root, as private keys are often root's.
+        // While the process is root, because private keys are often readable only by root.
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| ServerFailure::usage(error.to_string()))?;
         let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
         settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
         mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
-        // Limits while it is root; then the user, so that sockets and files are the user's.
+        // Limits first, while the process is root; then the user, who should own sockets and files.
         if settings.core_dumps {
             process::allow_core_dumps()?;
         }
@@ -60,12 +63,12 @@ impl ServerProgram for MemcachedProgram {
         if settings.core_dumps {
             process::stay_dumpable();
         }
-        // From `-vv` on requests and connections are told in memcached's words instead.
+        // From `-vv` on, requests and connections are logged in memcached's format instead.
         init_logging(LogFormat::Text, settings.verbosity.min(1));
         describe(settings);
         self.place = options.databases.data.clone();
-        // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
-        // open. Here the caller knows.
+        // memcached opens its sockets in the background, and returns before it knows whether they
+        // open. Here the caller learns of a failure.
         let background = settings
             .daemon
             .then_some(BackgroundStart { stays: settings.core_dumps, keeps_streams: settings.verbosity > 0 });
@@ -78,9 +81,10 @@ impl ServerProgram for MemcachedProgram {
                 ServerFailure::new(SYSTEM, reason(error))
             }
             ServingProblem::Bind(error) => cannot_listen(&self.settings, error),
-            ServingProblem::Threads(threads) => {
-                ServerFailure::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already"))
-            }
+            ServingProblem::Threads(threads) => ServerFailure::new(
+                SYSTEM,
+                format!("failed to daemon(): the process has {threads} threads already"),
+            ),
             ServingProblem::Background(error) => ServerFailure::bad_value(format!(
                 "failed to daemon() in order to daemonize: {}",
                 reason(&error.into())
@@ -90,7 +94,8 @@ impl ServerProgram for MemcachedProgram {
     }
 
     fn bound(&mut self, server: &mut Server) -> Result<(), ServerFailure> {
-        // The directory is claimed here, as far as that goes without reading all of it.
+        // Opens the directory as far as possible without reading all data, so that the caller of a
+        // daemon sees the failure.
         server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))?;
         self.trouble = Some(error_stream());
         Ok(())
@@ -98,7 +103,7 @@ impl ServerProgram for MemcachedProgram {
 
     fn in_place(&mut self, server: &Server) -> Result<(), ServerFailure> {
         let Some(trouble) = &mut self.trouble else { return Ok(()) };
-        // A child inherits no locks on memory.
+        // A forked process does not inherit memory locks.
         if self.settings.lock_memory {
             process::lock_memory(trouble);
         }
@@ -125,7 +130,7 @@ impl ServerProgram for MemcachedProgram {
     fn started(&mut self, _server: &Server, opened: Option<&Opened>) {
         let trouble = self.trouble.take();
         if let (Some(mut trouble), Some(place), Some(opened)) = (trouble, &self.place, opened) {
-            // Nobody may be there to be told.
+            // Standard error may be closed.
             let _ = writeln!(trouble, "{}", data_place::found(place, opened));
         }
     }
@@ -145,7 +150,7 @@ impl ServerProgram for MemcachedProgram {
     }
 }
 
-/// What `-v` and `-vv` tell before the start.
+/// Prints the notes of `-v` and the slab classes of `-vv`.
 fn describe(settings: &MemcachedSettings) {
     if settings.verbosity > 0 {
         let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
@@ -154,14 +159,15 @@ fn describe(settings: &MemcachedSettings) {
         }
     }
     if settings.verbosity > 1 {
-        // The classes under which statistics report; tools read them here.
+        // The classes in statistics. Tools parse these lines.
         for (index, size) in CHUNK_SIZES.iter().enumerate() {
             eprintln!("slab class {:3}: chunk size {size:9} perslab {:7}", index + 1, SLAB_PAGE / size);
         }
     }
 }
 
-/// The refusal for an address or a file of users that cannot be had, as memcached names it.
+/// Returns the failure for an address or a users file that cannot be opened, in memcached's
+/// wording.
 fn cannot_listen(settings: &MemcachedSettings, error: &io::Error) -> ServerFailure {
     if error.get_ref().is_some_and(|inner| inner.is::<AdminError>()) {
         return ServerFailure::new(SYSTEM, error.to_string());
@@ -184,7 +190,7 @@ fn cannot_listen(settings: &MemcachedSettings, error: &io::Error) -> ServerFailu
     ServerFailure::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
 }
 
-/// The system's error inside one that names the address.
+/// Returns the error of the system inside an error that names the address.
 fn cause(error: &io::Error) -> Option<&io::Error> {
     error.get_ref()?.source()?.downcast_ref()
 }

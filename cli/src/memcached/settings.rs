@@ -1,4 +1,6 @@
-//! What memcached's command line asks for, typed and checked, whether or not the server can do it.
+//! The settings of memcached's command line, typed and checked.
+//!
+//! Not here: whether the server can satisfy them (`mapping`).
 
 use super::extended::ExtendedSettings;
 use super::getopt::{GivenOption, OptionSpec, OptionWords};
@@ -9,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The options in the order in which messages list them.
+/// The options, in the order of messages.
 const SWITCHES: [OptionSpec; 37] = [
     flag(b'A', "enable-shutdown"),
     valued(b'a', "unix-mask"),
@@ -58,12 +60,12 @@ const fn valued(letter: u8, long: &'static str) -> OptionSpec {
     OptionSpec { letter, long, takes_value: true }
 }
 
-/// More worker threads than this draw a warning.
+/// Above this number of worker threads, memcached prints a warning.
 const THREADS_ADVISED: usize = 64;
 const ITEM_SIZE_MIN: u64 = 1024;
 const ITEM_SIZE_MAX: u64 = 1 << 30;
 
-/// A port as asked for.
+/// A port on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortChoice {
     Off,
@@ -72,16 +74,16 @@ pub(super) enum PortChoice {
     Number(u16),
 }
 
-/// Which protocol a connection may speak.
+/// The protocol that a connection may speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcceptedProtocol {
-    /// Its first byte tells.
+    /// Detected by the first byte.
     Auto,
     Ascii,
     Binary,
 }
 
-/// What the command line asks for.
+/// The settings of a command line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MemcachedSettings {
     pub(super) tcp_port: PortChoice,
@@ -89,13 +91,13 @@ pub(super) struct MemcachedSettings {
     pub(super) unix_socket: Option<PathBuf>,
     /// Permissions of the Unix socket.
     pub(super) unix_mask: u32,
-    /// All `-l` in one list with commas; `None` is all addresses.
+    /// All values of `-l` in one comma-separated list; `None` for all addresses.
     pub(super) listen: Option<String>,
     pub(super) listen_backlog: u32,
     pub(super) protocol: AcceptedProtocol,
     pub(super) tls: bool,
     pub(super) sasl: bool,
-    /// User names and passwords for the text protocol.
+    /// The file of users and passwords for the text protocol.
     pub(super) auth_file: Option<PathBuf>,
     pub(super) memory_limit_mib: u64,
     pub(super) refuse_when_full: bool,
@@ -114,14 +116,14 @@ pub(super) struct MemcachedSettings {
     pub(super) dump_allowed: bool,
     pub(super) watch_allowed: bool,
     pub(super) cas_enabled: bool,
-    /// Statistics by key prefix, up to this byte.
+    /// The last byte of the key prefix by which statistics are counted.
     pub(super) prefix_delimiter: Option<u8>,
-    /// Where a graceful stop leaves the records.
+    /// The path of `-e`.
     pub(super) memory_file: Option<PathBuf>,
     pub(super) extended: ExtendedSettings,
-    /// Letters of all options given, in order, each once.
+    /// The letters of all given options in order, each once.
     pub(super) given: Vec<u8>,
-    /// What is said at the start whatever the verbosity.
+    /// Warnings for standard error, at any verbosity.
     pub(super) warnings: Vec<String>,
 }
 
@@ -164,16 +166,17 @@ impl Default for MemcachedSettings {
     }
 }
 
-/// What a command line asks for as a whole.
+/// The action that a command line asks for.
 #[derive(Debug)]
 pub(super) enum MemcachedStart {
-    /// A text on standard output, then the end.
+    /// Print a text and exit.
     Print(String),
     Serve(Box<MemcachedSettings>),
 }
 
 impl MemcachedSettings {
-    /// Reads a command line. Options count in order: the first that is wrong is refused, `-h` and `-V` end it.
+    /// Reads a command line. As in memcached, the first wrong option is reported, and `-h` or `-V`
+    /// before it ends the program.
     pub(super) fn read(program: &str, words: Vec<OsString>) -> Result<MemcachedStart, ServerFailure> {
         let mut settings = MemcachedSettings::default();
         for given in OptionWords::new(&SWITCHES, words) {
@@ -187,7 +190,7 @@ impl MemcachedSettings {
                 _ => settings.take(given)?,
             }
         }
-        // One of the two ports given alone stands for both, but for "no UDP".
+        // If one of the two ports is given, it applies to both, except for `-U 0`.
         if settings.has(b'U') && !settings.has(b'p') && settings.udp_port != PortChoice::Off {
             settings.tcp_port = settings.udp_port;
         }
@@ -204,7 +207,7 @@ impl MemcachedSettings {
         if !self.has(letter) {
             self.given.push(letter);
         }
-        // Charts pass `-u memcache` as one word, which leaves the blank in the value.
+        // Charts pass `-u memcache` as one word, which leaves a blank before the value.
         let value = if letter == b'D' { &value[..] } else { value.trim_ascii_start() };
         match letter {
             b'A' => self.shutdown_allowed = true,
@@ -236,7 +239,7 @@ impl MemcachedSettings {
                 return Err(ServerFailure::bad_value("Chunk size must be greater than 0"));
             }
             b'o' => self.extended.read(value, &mut self.warnings)?,
-            // Scripts say `-P "$PIDFILE"` with nothing in it.
+            // Scripts pass `-P "$PIDFILE"` with an empty variable.
             b'P' => self.pid_file = Some(path(value)).filter(|_| !value.is_empty()),
             b'p' => self.tcp_port = port(value)?,
             b'R' => {
@@ -267,13 +270,13 @@ impl MemcachedSettings {
             b'X' => self.dump_allowed = false,
             b'Y' => self.auth_file = Some(path(value)),
             b'Z' => self.tls = true,
-            // -f, -L and -n with a value that can be: accepted, no more.
+            // -f, -L and -n have no further effect.
             _ => {}
         }
         Ok(())
     }
 
-    /// What cannot be seen from one option alone.
+    /// Checks settings that depend on each other.
     fn check(&mut self) -> Result<(), ServerFailure> {
         if self.item_size_max < ITEM_SIZE_MIN {
             return Err(ServerFailure::usage("Item max size cannot be less than 1024 bytes."));
@@ -314,7 +317,7 @@ fn path(value: &[u8]) -> PathBuf {
     OsString::from_vec(value.to_vec()).into()
 }
 
-/// Whatever C's `(unsigned) atoi` makes of it: a negative number is a very large one.
+/// Converts like C's `(unsigned) atoi`: a negative number becomes a very large one.
 fn unsigned(value: &[u8]) -> u32 {
     let number = leading_integer(value);
     if number < 0 { u32::MAX } else { u32::try_from(number).unwrap_or(u32::MAX) }
@@ -330,7 +333,8 @@ fn at_least_one(value: &[u8], what: &str) -> Result<usize, ServerFailure> {
 fn port(value: &[u8]) -> Result<PortChoice, ServerFailure> {
     let number = leading_integer(value);
     match number {
-        // memcached takes `-p ""` and `-p x` for 0 and then listens nowhere; no script can want that.
+        // memcached reads `-p ""` and `-p x` as 0 and then listens nowhere, which no script can
+        // want.
         _ if !starts_with_number(value) => {}
         -1 => return Ok(PortChoice::Any),
         0 => return Ok(PortChoice::Off),
@@ -351,7 +355,7 @@ fn octal(value: &[u8]) -> Result<u32, ServerFailure> {
         .map_err(|_| ServerFailure::usage(format!("ERROR: Invalid access mask {text}: it must be octal.")))
 }
 
-/// A number of bytes with k, m or g behind it; 0 if there is none.
+/// Reads a number of bytes with k, m or g after it; 0 if there is none.
 fn size(value: &[u8]) -> u64 {
     let unit = match value.trim_ascii_end().last() {
         Some(b'k' | b'K') => 1 << 10,
@@ -403,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn without_options_the_defaults_are_memcacheds() {
+    fn defaults_are_those_of_memcached() {
         assert_eq!(read(&[]).unwrap(), MemcachedSettings::default());
     }
 
     #[test]
-    fn a_port_given_alone_stands_for_both() {
+    fn single_port_applies_to_tcp_and_udp() {
         let ports = |line: &[&str]| {
             let settings = read(line).unwrap();
             (settings.tcp_port, settings.udp_port)
@@ -422,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_before_a_value_are_passed_over() {
+    fn blanks_before_a_value_are_ignored() {
         let settings =
             read(&["-m 8192", "-u 11211", "-l 127.0.0.1", "-o modern", "-P /run/x", "-I 2m"]).unwrap();
         assert_eq!(settings.memory_limit_mib, 8192);
@@ -434,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_follows_from_the_kind_of_login() {
+    fn protocol_follows_from_the_kind_of_login() {
         assert_eq!(read(&["-S"]).unwrap().protocol, AcceptedProtocol::Binary);
         assert_eq!(read(&["-Y", "/x"]).unwrap().protocol, AcceptedProtocol::Ascii);
         assert_eq!(read(&["-S", "-Y", "/x"]).unwrap_err().code, 64);

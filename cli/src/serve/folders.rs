@@ -1,10 +1,11 @@
-//! The folders in which a server's databases are to lie.
+//! The folders that contain a server's databases.
 
 use crate::CommandFailure;
 use std::path::Path;
 use todana_server::ServerOptions;
 
-/// Fails if the folder of a new database does not exist: a volume that is not mounted must not look like an empty database.
+/// Fails if the folder of a new database does not exist: an unmounted volume must not look like an
+/// empty database.
 pub(super) fn expect_folders(options: &ServerOptions) -> Result<(), CommandFailure> {
     let databases = options.databases.all();
     let place = |one: &todana_server::DatabaseSpec| match &one.data {

@@ -1,4 +1,4 @@
-//! The server's options, made of what was said on the command line, in the environment and in the file.
+//! Conversion of the command line arguments to the server's options.
 
 use super::ServeArguments;
 use super::values::{ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking, TlsVersion};
@@ -11,8 +11,8 @@ use todana_server::{
 };
 
 impl ServeArguments {
-    /// The server's options. The error says which cannot be.
-    pub(super) fn checked(self) -> Result<(ServerOptions, LogFormat), String> {
+    /// Returns the server's options. The error names the wrong option.
+    pub(super) fn into_options(self) -> Result<(ServerOptions, LogFormat), String> {
         let tls = self.tls()?;
         let replication = self.replication();
         let (database, data, further) = self.databases()?;
@@ -109,7 +109,7 @@ impl ServeArguments {
         Ok((options, log_format))
     }
 
-    /// The first database and the place of its data, and the others with theirs.
+    /// Returns the first database, the place of its data, and the other databases.
     #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
     fn databases(&self) -> Result<(Option<Name>, Option<DataDirectoryOptions>, Vec<DatabaseSpec>), String> {
         let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
@@ -123,16 +123,19 @@ impl ServeArguments {
                 if std::mem::take(&mut is_first_in_memory) {
                     return Ok(Some(self.place(directory.clone())));
                 }
-                // Beside what lies in a data directory.
+                // The folder of a further database lies in the data directory, among the files of
+                // the first.
                 match name.alias.as_deref() {
                     Some(alias)
                         if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
                     {
                         Ok(Some(self.place(directory.join(alias))))
                     }
-                    Some(alias) => Err(format!("database \"{name}\": {alias} is taken in a data directory")),
+                    Some(alias) => {
+                        Err(format!("database \"{name}\": the name {alias} is reserved in a data directory"))
+                    }
                     None => Err(format!(
-                        "database \"{name}\": with --data-dir, each database in memory but the first needs a name of its own, as in NAME={name}"
+                        "database \"{name}\": with --data-dir, further databases in memory need a name, as in NAME={name}"
                     )),
                 }
             }
@@ -145,14 +148,15 @@ impl ServeArguments {
         let further = further.collect::<Result<Vec<DatabaseSpec>, String>>()?;
         if self.data_dir.is_some() && is_first_in_memory {
             return Err(format!(
-                "database \"{first}\" keeps its data at its own path: --data-dir is for those in memory"
+                "--data-dir: needs a database in memory; database \"{first}\" has its own path"
             ));
         }
         Ok((Some(first.clone()), data, further))
     }
 
     fn place(&self, directory: PathBuf) -> DataDirectoryOptions {
-        // What is not said does not limit the other, and where nothing is said nothing is kept.
+        // A limit that is not given does not restrict the other one. Without either, no log is
+        // kept.
         let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
         let log_kept_len = self.log_keep_size.unwrap_or(all);
         let log_kept_age = self.log_keep_age.map_or(Duration::MAX, Duration::from_secs);
@@ -179,7 +183,7 @@ impl ServeArguments {
                 ("--tls-clients", self.tls_clients.is_some()),
             ];
             return match orphan.iter().find(|(_, given)| *given) {
-                Some((name, _)) => Err(format!("{name} means nothing without --tls-cert")),
+                Some((name, _)) => Err(format!("{name}: needs --tls-cert")),
                 None => Ok(None),
             };
         };
@@ -198,7 +202,7 @@ impl ServeArguments {
     }
 }
 
-/// How clients say who they are. Whoever asks for half of it does not get an open server.
+/// Returns the kind of login. Incomplete options are an error, never an open server.
 fn authentication(
     sasl: bool,
     passwords: Option<PathBuf>,
@@ -208,20 +212,23 @@ fn authentication(
         (true, Some(path), None) => Ok(AuthenticationMode::Passwords(path)),
         (false, None, Some(path)) => Ok(AuthenticationMode::Text(path)),
         (false, None, None) => Ok(AuthenticationMode::None),
-        (_, _, Some(_)) => Err("clients log in by the users of one file, of -S or of -Y, not of both".into()),
-        (true, None, None) => Err("logins (-S) need a file of users (--password-file)".into()),
-        (false, Some(_), None) => Err("--password-file is of use only with -S".into()),
+        (_, _, Some(_)) => {
+            Err("-Y: cannot be combined with -S and --password-file; use one file of users".into())
+        }
+        (true, None, None) => Err("-S: needs a file of users; add --password-file FILE".into()),
+        (false, Some(_), None) => Err("--password-file: needs -S".into()),
     }
 }
 
-/// How far the port of the admin pages is from the TCP port unless given: the next ports are those of further servers
-/// where there are several.
+/// Distance between the TCP port and the default port of the admin pages. The ports right above the
+/// TCP port often belong to further servers.
 const ADMIN_PORT_DISTANCE: u16 = 10_000;
 
-/// Where the admin pages are. What nobody asked for must not keep the server from starting.
+/// Returns the address of the admin pages. A default port that is in use must not keep the server
+/// from starting.
 fn admin(arguments: &ServeArguments) -> Option<AdminOptions> {
     let beside = |port: i32| match u16::try_from(port) {
-        // The system chooses both, or there is no room above.
+        // The system chooses a port if it chose the other one, or if the sum is too large.
         Err(_) | Ok(0) => 0,
         Ok(port) => port.checked_add(ADMIN_PORT_DISTANCE).unwrap_or(0),
     };

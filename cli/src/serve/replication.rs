@@ -1,10 +1,10 @@
-//! What `serve` is told of replication.
+//! The replication options of `serve`.
 
 use super::ServeArguments;
 use std::time::Duration;
 use todana_server::{MasterAddress, ReplicationOptions};
 
-/// `HOST:PORT`, or `HOST` for Kyoto Tycoon's own port.
+/// Reads `HOST:PORT`, or `HOST` with Kyoto Tycoon's default port.
 pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
     const PORT: u16 = 1978;
     let (host, port) = match text.rsplit_once(':') {
@@ -15,7 +15,7 @@ pub(super) fn master(text: &str) -> Result<MasterAddress, String> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match port {
         Ok(port) if port > 0 && !host.is_empty() => Ok(MasterAddress { host: host.into(), port }),
-        _ => Err("a master is HOST or HOST:PORT".into()),
+        _ => Err("must be HOST or HOST:PORT".into()),
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_master_is_a_host_and_perhaps_a_port() {
+    fn master_is_a_host_with_an_optional_port() {
         let found = |text| master(text).map(|master| (master.host, master.port)).map_err(|_| ());
         assert_eq!(found("a.example"), Ok(("a.example".into(), 1978)));
         assert_eq!(found("10.0.0.1:7000"), Ok(("10.0.0.1".into(), 7000)));

@@ -1,4 +1,4 @@
-//! What `todana serve` says when it starts.
+//! The lines that `todana serve` prints when it starts.
 
 use crate::amount::amount;
 use std::io::Write;
@@ -10,21 +10,21 @@ use todana_server::{
     SyncPolicy,
 };
 
-/// What `--sync` promises.
+/// Returns the durability that `--sync` promises.
 fn promise(sync: SyncPolicy) -> String {
     match sync {
-        SyncPolicy::Always => "--sync always: writes are on disk before they are answered".to_string(),
+        SyncPolicy::Always => "--sync always: every write is on disk before its reply".to_string(),
         SyncPolicy::Every(interval) => {
             let ms = interval.as_millis();
-            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a loss of power can cost")
+            format!("--sync {ms}: writes are on disk within {ms} ms; a power failure can lose that much")
         }
-        SyncPolicy::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
+        SyncPolicy::Never => "--sync never: the kernel decides when writes are on disk".to_string(),
     }
 }
 
-const NEW: &str = "; nothing was there, a new database begins";
+const NEW: &str = "; no data found, starting a new database";
 
-/// What was read back.
+/// Describes the loaded data.
 fn found(opened: &Opened) -> String {
     if opened.checkpoint.is_none() && opened.end == LogPosition(0) {
         return NEW.trim_start_matches("; ").into();
@@ -36,32 +36,32 @@ fn found(opened: &Opened) -> String {
     let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
     let lost = match opened.lost {
         0 => String::new(),
-        lost => format!("; {lost} bytes of the log are lost, as a repair has marked"),
+        lost => format!("; {lost} bytes of the log are marked as lost"),
     };
-    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s{lost}", amount(entries, "entry"))
+    format!("loaded {checkpoint}{} of the log in {seconds:.1} s{lost}", amount(entries, "entry"))
 }
 
-/// Prints the three lines at the start: program, addresses, an example. Lines on databases, kept data and open doors follow.
+/// The lines at the start: program, addresses, an example; then databases, data and warnings.
 pub(super) struct StartBanner {
     is_unix: bool,
-    /// What clients can check the server by.
+    /// The certificate by which clients can verify the server.
     certificate: Option<PathBuf>,
-    /// They must show one themselves.
+    /// Clients must present a certificate.
     wants_certificate: bool,
     wants_login: bool,
     is_binary: bool,
-    /// The limit of the databases in memory; `None` if there are none.
+    /// The limit of the databases in memory, or `None` if there are none.
     memory: Option<String>,
     threads: usize,
     data: Option<DataDirectoryOptions>,
-    /// The names of several databases, or of one that is not the usual.
+    /// The databases, if they were named on the command line.
     databases: Vec<DatabaseSpec>,
-    /// Which of them begin.
+    /// For each database, true if it is new.
     new: Vec<bool>,
     sync: SyncPolicy,
-    /// More MiB than the machine has, if the limit is that: the limit, and what the machine has.
+    /// The limit and the machine's memory in MiB, if the limit exceeds it.
     excess_mib: Option<(u64, u64)>,
-    /// TLS listeners require a certificate of clients.
+    /// All TLS listeners require a client certificate.
     guards_tls: bool,
 }
 
@@ -69,8 +69,8 @@ impl StartBanner {
     pub(super) fn of(options: &ServerOptions) -> StartBanner {
         let memory = match (options.memory.limit_mib, options.memory.refuse_when_full) {
             (0, _) => "no memory limit".to_string(),
-            (mib, false) => format!("{mib} MiB, evicting beyond"),
-            (mib, true) => format!("{mib} MiB, refusing beyond"),
+            (mib, false) => format!("{mib} MiB, then evicting"),
+            (mib, true) => format!("{mib} MiB, then refusing writes"),
         };
         let has_memory = options.databases.all().iter().any(|one| one.name.kind.is_in_memory());
         let has_prefix = |prefix: &str| options.listen.addresses.iter().any(|entry| entry.contains(prefix));
@@ -97,19 +97,19 @@ impl StartBanner {
         }
     }
 
-    /// A line for each database, where they were named.
+    /// Returns a line for each named database.
     fn databases(&self) -> String {
         let is_one = self.databases.len() == 1;
         let line = |(number, DatabaseSpec { name, data }): (usize, &DatabaseSpec)| {
             let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
             let place = match (name.kind.storage(), data) {
                 (Storage::Files, _) => format!("{new}; {}", promise(self.sync)),
-                // It stands in a line of its own.
+                // The `data:` line describes it.
                 (_, Some(_)) if number == 0 => String::new(),
                 (_, Some(place)) => {
                     format!(", in {}{new}; {}", place.directory.display(), promise(place.sync))
                 }
-                (_, None) => ", gone with the process".to_string(),
+                (_, None) => ", lost at exit".to_string(),
             };
             let number = if is_one { String::new() } else { format!(" {number}") };
             let alias = name.alias.as_ref().map_or_else(String::new, |alias| format!(" ({alias})"));
@@ -124,7 +124,7 @@ impl StartBanner {
         self.databases.iter().enumerate().map(line).collect()
     }
 
-    /// The limit of a database: by its name, or that of all databases in memory.
+    /// Returns the limit of a database: its own, or that of all databases in memory.
     fn limit(&self, name: &Name) -> String {
         let own = [
             name.tuning.records_max.map(|records| format!("at most {}", amount(records, "record"))),
@@ -138,7 +138,7 @@ impl StartBanner {
         }
     }
 
-    /// A warning if anybody who reaches the port may read and write, and others than this machine reach it.
+    /// Returns a warning if the server is reachable from other machines without a login.
     fn warning(&self, listening_on: &[String]) -> String {
         let is_open = |place: &&String| {
             let (is_tls, address) = match place.strip_prefix("todanas://") {
@@ -150,7 +150,7 @@ impl StartBanner {
         };
         match listening_on.iter().find(is_open) {
             Some(place) if !self.wants_login => format!(
-                "warning: {place}: anybody who can reach it can read and write; logins: -S or -Y, this machine only: -l 127.0.0.1\n"
+                "warning: {place}: anyone who can reach it can read and write; require logins (-S or -Y), or listen on this machine only (-l 127.0.0.1)\n"
             ),
             _ => String::new(),
         }
@@ -172,7 +172,7 @@ impl StartBanner {
         };
         let databases = self.databases();
         let excess = self.excess_mib.map_or_else(String::new, |(limit, all)| {
-            format!("warning: -m {limit}: more MiB than the {all} of this machine\n")
+            format!("warning: -m {limit}: exceeds the {all} MiB of this machine\n")
         });
         let warning = excess + &self.warning(listening_on);
         let memory = self.memory.as_ref().map_or_else(String::new, |memory| format!(" {memory},"));
@@ -187,18 +187,19 @@ impl StartBanner {
             listening_on.join(", "),
             self.example(listening_on.first().map_or("", String::as_str)),
         );
-        // A closed standard output (daemons) is no reason not to serve.
+        // A daemon may have closed standard output. It serves all the same.
         let mut out = std::io::stdout();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 
-    /// How to try it at this place. What only the client knows is in capitals.
+    /// Returns a command that tries the server at this address. Capitals stand for values that only
+    /// the client knows.
     fn example(&self, place: &str) -> String {
         if self.is_binary {
-            return "a client of the binary protocol; the commands of todana itself speak the text protocol"
-                .into();
+            return "a client of the binary protocol (the commands of todana speak the text protocol)".into();
         }
-        // A relative path looks like the name of a host; nobody connects to "all addresses".
+        // `unix:` because a relative path looks like a host name; no client can connect to "all
+        // addresses".
         let mut server = if self.is_unix { format!("unix:{place}") } else { connectable(place) };
         if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
             server = format!("{server} --tls-ca {}", certificate.display());
@@ -213,20 +214,20 @@ impl StartBanner {
     }
 }
 
-/// Returns the limit and the memory of the machine, in MiB, if the limit is beyond it.
+/// Returns the limit and the memory of the machine in MiB if the limit exceeds it.
 fn excess_mib(limit: u64) -> Option<(u64, u64)> {
     let system = rustix::system::sysinfo();
     let all = (system.totalram as u64).saturating_mul(system.mem_unit.into()) >> 20;
     (limit > all).then_some((limit, all))
 }
 
-/// Returns true if nothing is there yet where a database is to be kept.
+/// Returns true if the directory of a database is still empty.
 fn begins(further: &DatabaseSpec) -> bool {
     let directory = further.data.as_ref().map(|data| &data.directory).or(further.name.path.as_ref());
     directory.is_some_and(|directory| todana::begins_at(directory))
 }
 
-/// An address that a client on this machine can connect to: loopback in place of "all addresses".
+/// Returns an address to which a client on this machine can connect: loopback for "all addresses".
 fn connectable(place: &str) -> String {
     let (scheme, address) = place.split_at(place.find("://").map_or(0, |at| at + 3));
     match address.parse::<SocketAddr>() {

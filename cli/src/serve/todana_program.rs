@@ -1,4 +1,6 @@
-//! What the server does in words and signals of its own under its own name. The loop itself is `crate::serving`.
+//! The server under its own name: its messages and signals.
+//!
+//! Not here: the serving loop (`crate::serving`).
 
 use super::start_banner::StartBanner;
 use crate::CommandFailure;
@@ -13,7 +15,7 @@ use todana_server::{NOTICE, Opened, Progress, Server, ServerOptions, Tls};
 pub(super) struct TodanaProgram {
     options: ServerOptions,
     banner: StartBanner,
-    /// Made only when there is something to read back.
+    /// Created only if there is data to load.
     bar: Option<ProgressBar>,
 }
 
@@ -48,7 +50,7 @@ impl ServerProgram for TodanaProgram {
             | ServingProblem::Load(error)
             | ServingProblem::Run(error) => CommandFailure::trouble(error.to_string()),
             ServingProblem::Threads(_) | ServingProblem::Background(_) => {
-                CommandFailure::trouble("serve: does not go on in the background")
+                CommandFailure::trouble("serve: has no background mode")
             }
         }
     }
@@ -57,15 +59,15 @@ impl ServerProgram for TodanaProgram {
         let (reloadable, mut is_stopped) = (server.reloadable().join(", "), false);
         Box::new(move |signal, controls| {
             if signal == SIGHUP {
-                // Closed terminals and log rotations send it too; a cache must not go with them.
+                // Closing terminals and log rotation send SIGHUP too; it must not end a cache.
                 controls.reload();
                 match &reloadable {
                     all if all.is_empty() => tracing::info!(
                         target: NOTICE,
-                        "SIGHUP: nothing to read again: there are no certificates, users or scripts, and options are read at the start"
+                        "SIGHUP: nothing to reload: no certificates, users or scripts are in use, and options are read only at the start"
                     ),
                     all => {
-                        tracing::info!(target: NOTICE, "SIGHUP: {all} read again; options are read at the start")
+                        tracing::info!(target: NOTICE, "SIGHUP: reloaded {all}; options are read only at the start")
                     }
                 }
                 return;
@@ -73,7 +75,7 @@ impl ServerProgram for TodanaProgram {
             tracing::info!(signal, "stopping");
             controls.stop();
             if std::mem::replace(&mut is_stopped, true) && controls.is_loading() {
-                // The disk keeps it from hearing of it, and there is nothing to bring to an end.
+                // A slow disk can delay the reaction, and nothing has to be finished yet.
                 let _ = emulate_default_handler(signal);
             }
         })
@@ -98,7 +100,7 @@ impl ServerProgram for TodanaProgram {
 
     fn ended(&mut self, is_called_off: bool) {
         match is_called_off {
-            true => tracing::info!("stopped before all of the data was read back"),
+            true => tracing::info!("stopped before all data was loaded"),
             false => tracing::info!(target: NOTICE, "stopped"),
         }
     }

@@ -1,18 +1,19 @@
-//! Values of options, and what is wrong with others.
+//! Parsers for the values of options, and their errors.
 
+use crate::suggestions::did_you_mean_database;
 use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
 use todana_server::{CheckpointCompression, Name, SyncPolicy};
 
-/// Whether clients show certificates.
+/// The policy for client certificates.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum ClientCertificates {
-    /// They are not asked for any
+    /// Clients are not asked for a certificate
     Off,
-    /// One that is shown must be right
+    /// A client may present none, but an invalid one is refused
     Optional,
-    /// All must show one
+    /// Every client must present a valid one
     Required,
 }
 
@@ -25,7 +26,7 @@ pub(super) enum TlsVersion {
     V1_3,
 }
 
-/// The words of `-o` that change anything; under memcached's name all of its words are taken.
+/// The effective words of `-o`. Under memcached's name, all of its words are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExtendedWord {
     #[value(name = "negative_exptime=sliding")]
@@ -38,7 +39,7 @@ pub(super) enum ExtendedWord {
     EmulateFull,
 }
 
-/// What connections speak.
+/// The protocol that connections speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ServedProtocol {
     Auto,
@@ -46,39 +47,39 @@ pub(super) enum ServedProtocol {
     Binary,
 }
 
-/// How snapshots are packed.
+/// The compression of snapshots.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum SnapshotPacking {
     None,
     Zlib,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum LogLineFormat {
-    /// One line of text
+    /// One line of text per event
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 pub(super) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
+    // Deployment tools pass `-m 8192` as one word, which leaves a blank before the value.
     let text = text.trim();
     text.parse().map_err(|_| match text.parse::<i128>() {
         Ok(_) => "out of range".into(),
-        Err(_) => "not a whole number".into(),
+        Err(_) => "must be a whole number".into(),
     })
 }
 
 pub(super) fn port(text: &str) -> Result<i32, String> {
     match number::<i32>(text)? {
         port @ -1..=65535 => Ok(port),
-        port => Err(format!("{port} is not -1 to 65535")),
+        port => Err(format!("must be -1 to 65535, not {port}")),
     }
 }
 
-/// When a write is on disk, unless that is said.
+/// The default of `--sync`.
 pub(crate) const SYNC_DEFAULT: SyncPolicy = SyncPolicy::Every(Duration::from_secs(1));
 
 pub(crate) fn sync(text: &str) -> Result<SyncPolicy, String> {
@@ -87,33 +88,33 @@ pub(crate) fn sync(text: &str) -> Result<SyncPolicy, String> {
         "never" => Ok(SyncPolicy::Never),
         text => match text.parse() {
             Ok(ms @ 1..=3_600_000) => Ok(SyncPolicy::Every(Duration::from_millis(ms))),
-            _ => Err("not always, never or 1 to 3600000 milliseconds".into()),
+            _ => Err("must be always, never or 1 to 3600000 milliseconds".into()),
         },
     }
 }
 
 pub(super) fn database(text: &str) -> Result<Name, String> {
-    Name::parse(text).map_err(|error| error.to_string())
+    Name::parse(text).map_err(|error| format!("{error}{}", did_you_mean_database(text)))
 }
 
-/// Reads a span of time, at least a second: `90`, `5m`, `1h`, `2d`.
+/// Reads a duration of at least a second: `90`, `5m`, `1h`, `2d`.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     match time_to_live::seconds(text)? {
         seconds @ 1.. => Ok(seconds as u64),
-        _ => Err("at least 1".into()),
+        _ => Err("must be at least 1".into()),
     }
 }
 
-/// Reads a span of time, perhaps 0.
+/// Reads a duration, which may be 0.
 pub(super) fn idle_timeout(text: &str) -> Result<u32, String> {
     u32::try_from(time_to_live::seconds(text)?).map_err(|_| "out of range".into())
 }
 
-/// Reads a size in MiB, or with its unit: `1024`, `512m`, `1G`.
+/// Reads a size in MiB, or with a unit: `1024`, `512m`, `1G`.
 pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, unit_mib) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
-        Some('k') => return Err("less than 1 MiB: give MiB, or m, g or t after the number".into()),
+        Some('k') => return Err("must be at least 1 MiB; give MiB, or m, g or t after the number".into()),
         Some('m') => (&text[..text.len() - 1], 1),
         Some('g') => (&text[..text.len() - 1], 1 << 10),
         Some('t') => (&text[..text.len() - 1], 1 << 20),
@@ -122,13 +123,13 @@ pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     number::<u64>(digits)?.checked_mul(unit_mib).ok_or_else(|| "out of range".into())
 }
 
-/// Smaller files than that would be all header and name.
+/// Reads a size that leaves room for more than a header and a name.
 pub(super) fn some_size(text: &str) -> Result<u64, String> {
-    size(text).and_then(|size| if size < 4096 { Err("at least 4k".into()) } else { Ok(size) })
+    size(text).and_then(|size| if size < 4096 { Err("must be at least 4k".into()) } else { Ok(size) })
 }
 
 pub(super) fn compression(text: &str) -> Result<CheckpointCompression, String> {
-    let wrong = || "not none, zstd or zstd:1 to zstd:22".to_string();
+    let wrong = || "must be none, zstd or zstd:1 to zstd:22".to_string();
     match text.trim().split_once(':') {
         None if text.trim() == "none" => Ok(CheckpointCompression::None),
         None if text.trim() == "zstd" => Ok(CheckpointCompression::Zstd(1)),
@@ -141,13 +142,13 @@ pub(super) fn compression(text: &str) -> Result<CheckpointCompression, String> {
 }
 
 pub(super) fn octal(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
+    u32::from_str_radix(text.trim(), 8).map_err(|_| "must be an octal number".into())
 }
 
 pub(super) fn delimiter(text: &str) -> Result<u8, String> {
     match text.as_bytes() {
         &[delimiter] if delimiter.is_ascii_graphic() => Ok(delimiter),
-        _ => Err("not a single character that a key can have".into()),
+        _ => Err("must be a single character that is allowed in keys".into()),
     }
 }
 
@@ -159,7 +160,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         Some('g') => (&text[..text.len() - 1], 1 << 30),
         _ => (text, 1),
     };
-    let number: u64 = digits.parse().map_err(|_| "not a number with k, m or g behind it")?;
+    let number: u64 = digits.parse().map_err(|_| "must be a number, optionally with k, m or g after it")?;
     number.checked_mul(unit).ok_or_else(|| "too large".into())
 }
 
@@ -184,9 +185,9 @@ mod tests {
         {
             assert_eq!(mebibytes(text), Ok(value), "{text}");
         }
-        assert!(mebibytes("1k").unwrap_err().starts_with("less than 1 MiB"));
+        assert!(mebibytes("1k").unwrap_err().starts_with("must be at least 1 MiB"));
         for (text, wrong) in
-            [("g", "not a whole number"), ("1.5g", "not a whole number"), ("-1", "out of range")]
+            [("g", "must be a whole number"), ("1.5g", "must be a whole number"), ("-1", "out of range")]
         {
             assert_eq!(mebibytes(text), Err(wrong.into()), "{text}");
         }
@@ -204,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_number_is_told_from_one_out_of_range() {
+    fn wrong_number_is_distinguished_from_one_out_of_range() {
         assert_eq!(number::<u64>(" 8192"), Ok(8192));
         for text in ["", "1g", "1.5", "x"] {
-            assert_eq!(number::<u64>(text), Err("not a whole number".into()), "{text:?}");
+            assert_eq!(number::<u64>(text), Err("must be a whole number".into()), "{text:?}");
         }
         assert_eq!(number::<u64>("-3"), Err("out of range".into()));
         assert_eq!(number::<u32>("4294967296"), Err("out of range".into()));

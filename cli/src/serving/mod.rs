@@ -1,12 +1,14 @@
-//! The one serving loop of every name under which this program is a server: from the options to the end of the process.
+//! The serving loop, from the options to the end of the process, for every name of the program.
 //!
 //! ```text
-//! signals -> prepare -> sockets -> bound -> background -> in_place -> data read back -> started -> served -> closed -> ended
+//! signals -> prepare -> sockets -> bound -> background -> in_place -> load data -> started -> served -> closed -> ended
 //! ```
 //!
-//! Sockets come before the fork into the background, so that exit code 0 means that the server listens; the fork comes before
-//! the first thread. A name is data ([`ServerPersonality`]), a parser, and a [`ServerProgram`] for the words of its messages.
-//! Not here: command lines, and what the server does with its options (`todana_server`).
+//! The sockets are opened before the fork into the background, so that exit code 0 means that the
+//! server listens. The fork precedes the first thread. A name of the program consists of data
+//! ([`ServerPersonality`]), a parser, and a [`ServerProgram`] for its messages.
+//!
+//! Not here: command lines, and the server itself (`todana_server`).
 
 mod background;
 mod server_failure;
@@ -22,66 +24,67 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_server::{Opened, Progress, Server, ServerHandle, ServerOptions, Tls};
 
-/// Handles one signal.
+/// Handles a signal.
 pub(crate) type SignalHandler = Box<dyn FnMut(i32, &SignalControls) + Send>;
 
-/// What a server is opened with.
+/// The options of a server that is about to be opened.
 pub(crate) struct PreparedServer {
     pub(crate) options: ServerOptions,
-    /// Certificates, which may be readable only before the process changes its user.
+    /// Certificates, loaded while the process can still read them as root.
     pub(crate) tls: Option<Tls>,
-    /// How to go on in the background, if it should.
+    /// How to continue in the background, if at all.
     pub(crate) background: Option<BackgroundStart>,
 }
 
-/// Why the loop cannot go on.
+/// The reason why the loop cannot continue.
 pub(crate) enum ServingProblem<'e> {
-    /// The system has no room for a signal handler or a thread.
+    /// A signal handler or a thread cannot be created.
     System(&'e io::Error),
-    /// An address, or another thing that the options name, cannot be had.
+    /// An address or a file of the options cannot be opened.
     Bind(&'e io::Error),
     /// A fork would lose this many threads.
     Threads(usize),
-    /// The process cannot go on in the background.
+    /// The process cannot continue in the background.
     Background(nix::errno::Errno),
-    /// The data cannot be read back.
+    /// The data cannot be loaded.
     Load(&'e io::Error),
-    /// The server has failed.
+    /// The server failed.
     Run(&'e io::Error),
 }
 
-/// A server under one of its names: its messages, files and signals, in the order of the calls.
+/// A server under one of its names: its messages, files and signals. The methods are in the order
+/// of the calls.
 pub(crate) trait ServerProgram {
-    /// Why it does not serve.
+    /// The reason why the server does not start.
     type StartError;
 
-    /// Returns the signals that it handles.
+    /// Returns the handled signals.
     fn signals(&self) -> &'static [i32];
-    /// Settles what must precede the sockets, as log, limits and user.
+    /// Does what must precede the sockets: log, limits, user.
     fn prepare(&mut self) -> Result<PreparedServer, Self::StartError>;
-    /// Names a problem in the program's words.
+    /// Returns the failure for a problem, in the words of the program.
     fn refusal(&self, problem: ServingProblem<'_>) -> Self::StartError;
-    /// Settles what the caller of a daemon should learn; the process has a single thread.
+    /// Does what the caller of a daemon should see fail. The process still has a single thread.
     fn bound(&mut self, _server: &mut Server) -> Result<(), Self::StartError> {
         Ok(())
     }
-    /// Writes files that belong to the process that serves.
+    /// Writes the files that belong to the serving process.
     fn in_place(&mut self, _server: &Server) -> Result<(), Self::StartError> {
         Ok(())
     }
-    /// Returns what handles its signals, in a thread of its own.
+    /// Returns the signal handler, which runs in a thread of its own.
     fn signal_handler(&mut self, server: &Server) -> SignalHandler;
-    /// Shows how far the data is read back.
+    /// Shows the progress of loading.
     fn loading(&mut self, _step: Progress) {}
-    /// Reports that the data is read back and clients are served.
+    /// Reports that the data is loaded and clients are served.
     fn started(&mut self, server: &Server, opened: Option<&Opened>);
-    /// Removes its files; called after every end but a refusal before the data is read.
+    /// Removes the files. Called at every end except a failure before loading.
     fn closed(&mut self) {}
-    /// Reports a stop; `is_called_off` if it came before all data was read back.
+    /// Reports the end. `is_called_off` is true if it came before all data was loaded.
     fn ended(&mut self, is_called_off: bool);
 }
 
-/// What a handler of signals can do to the server.
+/// Actions of a signal handler on the server.
 pub(crate) struct SignalControls {
     handle: ServerHandle,
     reload: Box<dyn Fn() + Send>,
@@ -94,12 +97,12 @@ impl SignalControls {
         (self.reload)();
     }
 
-    /// Stops the server; the second time at once.
+    /// Stops the server; the second call stops at once.
     pub(crate) fn stop(&self) {
         self.handle.stop();
     }
 
-    /// Returns true until all data is read back.
+    /// Returns true until all data is loaded.
     pub(crate) fn is_loading(&self) -> bool {
         self.is_loading.load(Ordering::SeqCst)
     }
@@ -110,7 +113,8 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
     let PreparedServer { options, tls, background } = program.prepare()?;
     let server = Server::bind_with(options, tls);
     let mut server = server.map_err(|error| program.refusal(ServingProblem::Bind(&error)))?;
-    // Until here, while databases on disk are opened, a signal ends the process; nobody could handle it yet.
+    // Before this point, while databases on disk are opened, a signal ends the process: no handler
+    // exists yet.
     let signals = Signals::new(program.signals());
     let mut signals = signals.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
     program.bound(&mut server)?;
@@ -128,7 +132,7 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
     let watcher = std::thread::Builder::new().name("signals".into());
     let watcher = watcher.spawn(move || signals.forever().for_each(|signal| handle(signal, &controls)));
     let watcher = watcher.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
-    // Reading data back may take its time: clients wait meanwhile.
+    // Clients wait while the data is loaded.
     let outcome = match server.load(&mut |step| program.loading(step)) {
         Ok(opened) => {
             is_loading.store(false, Ordering::SeqCst);
@@ -136,7 +140,7 @@ pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P:
             let outcome = server.run().map(|()| false);
             outcome.map_err(|error| program.refusal(ServingProblem::Run(&error)))
         }
-        // A signal has called it off, with everything on disk as it was.
+        // A signal cancelled the loading. The files are unchanged.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
         Err(error) => Err(program.refusal(ServingProblem::Load(&error))),
     };

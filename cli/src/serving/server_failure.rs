@@ -1,8 +1,8 @@
-//! Why a server does not start, or how it fails: an exit code, and lines for people.
+//! The failure of a server under another name: an exit code and a message.
 
 use std::process::ExitCode;
 
-/// An exit code and the lines for standard error.
+/// An exit code and the message for standard error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerFailure {
     pub(crate) code: u8,
@@ -14,7 +14,7 @@ impl ServerFailure {
         ServerFailure { code, message: message.into() }
     }
 
-    /// Prints the lines and returns the exit code.
+    /// Prints the message and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         eprintln!("{}", self.message);
         ExitCode::from(self.code)

@@ -5,13 +5,14 @@ use todana_core::{Error, ErrorKind};
 
 /// Adds the command that salvages a damaged database to an error about damage.
 pub(crate) fn hinted(error: Error, path: &Path) -> Error {
-    let hint = format!("`todana salvage {} TARGET` makes a new database of what is complete", path.display());
+    let hint =
+        format!("`todana salvage {} TARGET` recovers the intact records into a new database", path.display());
     with_hint(error, &hint)
 }
 
 /// The same for a damaged tree.
 pub(crate) fn hinted_tree(error: Error) -> Error {
-    with_hint(error, "`todana restore` makes a new tree of a backup")
+    with_hint(error, "`todana restore` creates a new tree from a backup")
 }
 
 fn with_hint(error: Error, hint: &str) -> Error {
