@@ -19,7 +19,7 @@ use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use todana_client::{Address, Login, Timeouts, Tls, TlsStream, cannot_connect};
-use todana_protocol::memcached::client::{self, Response};
+use todana_protocol::memcached::client::{self, ClientResponse};
 
 /// A server to send load to.
 #[derive(Debug)]
@@ -503,13 +503,13 @@ impl LoadConnection {
 fn judge(
     workload: &Workload,
     operation: WorkloadOperation,
-    response: &Response<'_>,
+    response: &ClientResponse<'_>,
     hit: &mut bool,
     found: &mut ThreadResult,
     expected: &mut Vec<u8>,
 ) -> bool {
     match (operation, response) {
-        (WorkloadOperation::Get(number), Response::Value { key, value, .. }) if !*hit => {
+        (WorkloadOperation::Get(number), ClientResponse::Value { key, value, .. }) if !*hit => {
             *hit = true;
             if workload.verify {
                 expected.clear();
@@ -527,7 +527,10 @@ fn judge(
             }
             false
         }
-        (WorkloadOperation::Get(number), Response::Meta { code: [b'V', b'A'], value: Some(value), .. }) => {
+        (
+            WorkloadOperation::Get(number),
+            ClientResponse::Meta { code: [b'V', b'A'], value: Some(value), .. },
+        ) => {
             if workload.verify {
                 verify(workload, number, value, found, expected);
             }
@@ -535,14 +538,17 @@ fn judge(
             found.hits += 1;
             true
         }
-        (WorkloadOperation::Get(_), Response::Line(b"END") | Response::Meta { code: [b'E', b'N'], .. }) => {
+        (
+            WorkloadOperation::Get(_),
+            ClientResponse::Line(b"END") | ClientResponse::Meta { code: [b'E', b'N'], .. },
+        ) => {
             found.gets += 1;
             found.hits += u64::from(std::mem::take(hit));
             true
         }
         (
             WorkloadOperation::Set(_),
-            Response::Line(b"STORED") | Response::Meta { code: [b'H', b'D'], .. },
+            ClientResponse::Line(b"STORED") | ClientResponse::Meta { code: [b'H', b'D'], .. },
         ) => {
             found.sets += 1;
             true
@@ -550,7 +556,7 @@ fn judge(
         _ => {
             *hit = false;
             found.wrong(|| match response {
-                Response::Refused(refusal) => String::from_utf8_lossy(refusal.line).into_owned(),
+                ClientResponse::Refused(refusal) => String::from_utf8_lossy(refusal.line).into_owned(),
                 other => format!("{operation:?} was answered by {other:?}"),
             });
             true
@@ -618,7 +624,7 @@ mod tests {
     #[test]
     fn requests_are_counted_and_timed_once() {
         for manner in [ServerFault::Good, ServerFault::Hesitant] {
-            for protocol in [CommandSet::Text, CommandSet::Meta] {
+            for protocol in [CommandSet::Text, CommandSet::MetaRequest] {
                 let round = measure(manner, protocol, &PLAN).unwrap();
                 assert_eq!((round.requests(), round.errors), (1000, 0), "{manner:?} {protocol:?}");
                 assert_eq!((round.hits, round.latencies.len()), (round.gets, 1000));
@@ -652,7 +658,7 @@ mod tests {
     #[test]
     fn timed_run_ends_and_counts_its_requests() {
         let plan = LoadPlan { requests: u64::MAX, duration: Some(Duration::from_millis(30)), ..PLAN };
-        let round = measure(ServerFault::Good, CommandSet::Meta, &plan).unwrap();
+        let round = measure(ServerFault::Good, CommandSet::MetaRequest, &plan).unwrap();
         assert_eq!(round.requests(), round.latencies.len());
         assert!(round.elapsed >= Duration::from_millis(30) && round.requests() > 0);
     }
@@ -661,10 +667,10 @@ mod tests {
     fn wrong_replies_are_counted_and_the_first_reported() {
         for (manner, protocol, first) in [
             (ServerFault::Lying, CommandSet::Text, "has another value than was stored"),
-            (ServerFault::Lying, CommandSet::Meta, "has another value than was stored"),
+            (ServerFault::Lying, CommandSet::MetaRequest, "has another value than was stored"),
             (ServerFault::Confused, CommandSet::Text, "was answered with \"another\""),
             (ServerFault::Refusing, CommandSet::Text, "SERVER_ERROR not today"),
-            (ServerFault::Refusing, CommandSet::Meta, "SERVER_ERROR not today"),
+            (ServerFault::Refusing, CommandSet::MetaRequest, "SERVER_ERROR not today"),
         ] {
             let round = measure(manner, protocol, &PLAN).unwrap();
             // One key in 300 has an empty value, which cannot be mistaken for another; there are
@@ -678,14 +684,14 @@ mod tests {
     #[test]
     fn closed_connection_or_extra_reply_ends_the_run() {
         let plan = LoadPlan { connections: 1, threads: 1, pipeline: 1, ..PLAN };
-        for protocol in [CommandSet::Text, CommandSet::Meta] {
+        for protocol in [CommandSet::Text, CommandSet::MetaRequest] {
             let failure = measure(ServerFault::Leaving, protocol, &plan).unwrap_err();
             assert!(
                 failure.contains("127.0.0.1:") && failure.ends_with("the server closed the connection"),
                 "{failure}"
             );
         }
-        let failure = measure(ServerFault::Chatty, CommandSet::Meta, &plan);
+        let failure = measure(ServerFault::Chatty, CommandSet::MetaRequest, &plan);
         match failure {
             // The second reply may arrive while the next get or set waits for its own.
             Ok(round) => assert!(round.errors > 0),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
-use todana_client::{Connection, Error, Store, Verb, WriteOutcome};
+use todana_client::{Connection, Error, StoreVerb, TextStore, WriteOutcome};
 
 /// A key consists of its number, a colon and letters; this length fits every number.
 const KEY_LEN_MIN: u16 = 21;
@@ -210,7 +210,8 @@ impl TraceReplay {
             } else {
                 counts.misses += 1;
                 sets += 1;
-                let store = Store { verb: Verb::Set, key, value: &self.value, ..Store::default() };
+                let store =
+                    TextStore { verb: StoreVerb::Set, key, value: &self.value, ..TextStore::default() };
                 self.connection.write_store(&store)?;
             }
         }

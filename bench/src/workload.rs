@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use todana_protocol::memcached::client::{self, Invalid, Meta, Store, Want};
+use todana_protocol::memcached::client::{self, InvalidRequest, MetaField, MetaRequest, TextStore};
 
 /// Maximum length of a value: the highest limit that a server can be configured to accept.
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -112,7 +112,7 @@ pub(crate) enum CommandSet {
     /// get and set
     Text,
     /// mg and ms
-    Meta,
+    MetaRequest,
 }
 
 /// The distribution of requested keys.
@@ -358,7 +358,7 @@ impl Workload {
         operation: WorkloadOperation,
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
-    ) -> Result<(), Invalid> {
+    ) -> Result<(), InvalidRequest> {
         key.clear();
         value.clear();
         match operation {
@@ -366,7 +366,7 @@ impl Workload {
                 self.shape.put(key, number);
                 match self.protocol {
                     CommandSet::Text => client::put_words(out, "get", &[key]),
-                    CommandSet::Meta => Meta::get(out, key)?.want(Want::Value).end(),
+                    CommandSet::MetaRequest => MetaRequest::get(out, key)?.want(MetaField::Value).end(),
                 }
             }
             WorkloadOperation::Set(number) => {
@@ -374,9 +374,9 @@ impl Workload {
                 self.put_value(value, number);
                 match self.protocol {
                     CommandSet::Text => {
-                        client::put_store(out, &Store { key, value, ..Store::default() }, false)
+                        client::put_store(out, &TextStore { key, value, ..TextStore::default() }, false)
                     }
-                    CommandSet::Meta => Meta::set(out, key, value)?.end(),
+                    CommandSet::MetaRequest => MetaRequest::set(out, key, value)?.end(),
                 }
             }
         }

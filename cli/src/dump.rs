@@ -86,7 +86,7 @@ pub(crate) fn walk_server(
 
     let (mut batch, mut failure, mut passed) = (Vec::new(), None, 0);
     let listed = keys.metadump(|line| {
-        let listed: ListedKey = read_listed(line).ok_or(Error::Malformed)?;
+        let listed: ListedKey = read_listed(line).ok_or(Error::MalformedReply)?;
         passed += 1;
         if !(wanted.keys)(&listed.0) {
             return Ok(());

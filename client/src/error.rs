@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use todana_protocol::memcached::client::{self, Invalid, Malformed, RefusalKind};
+use todana_protocol::memcached::client::{self, InvalidRequest, MalformedReply, RefusalKind};
 
 /// The reason why a request failed. After [`Error::Refused`] and [`Error::Invalid`] the connection
 /// remains usable. After any other error replies can no longer be matched with requests, so all
@@ -12,9 +12,9 @@ pub enum Error {
     /// The connection failed.
     Io(io::Error),
     /// The request is invalid, mostly because of its key, and was not sent.
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// The reply does not conform to the protocol.
-    Malformed,
+    MalformedReply,
     /// The reply, this line, does not fit the request.
     Unexpected(String),
     /// The server refused.
@@ -30,8 +30,8 @@ pub struct Refusal {
     pub line: String,
 }
 
-impl From<client::Refusal<'_>> for Refusal {
-    fn from(refusal: client::Refusal<'_>) -> Self {
+impl From<client::ServerRefusal<'_>> for Refusal {
+    fn from(refusal: client::ServerRefusal<'_>) -> Self {
         Refusal { kind: refusal.kind, line: String::from_utf8_lossy(refusal.line).into_owned() }
     }
 }
@@ -41,7 +41,7 @@ impl fmt::Display for Error {
         match self {
             Error::Io(error) => error.fmt(f),
             Error::Invalid(error) => error.fmt(f),
-            Error::Malformed => Malformed.fmt(f),
+            Error::MalformedReply => MalformedReply.fmt(f),
             Error::Unexpected(line) => write!(f, "the server's reply {line:?} is no answer to the request"),
             Error::Refused(refusal) => write!(f, "the server says: {}", refusal.line),
         }
@@ -63,14 +63,14 @@ impl From<io::Error> for Error {
     }
 }
 
-impl From<Invalid> for Error {
-    fn from(error: Invalid) -> Self {
+impl From<InvalidRequest> for Error {
+    fn from(error: InvalidRequest) -> Self {
         Error::Invalid(error)
     }
 }
 
-impl From<Malformed> for Error {
-    fn from(_: Malformed) -> Self {
-        Error::Malformed
+impl From<MalformedReply> for Error {
+    fn from(_: MalformedReply) -> Self {
+        Error::MalformedReply
     }
 }

@@ -30,4 +30,4 @@ pub use error::{Error, Refusal};
 pub use login::{InvalidLogin, Login};
 pub use socket::Timeouts;
 pub use tls::{Tls, TlsFiles, TlsStream};
-pub use todana_protocol::memcached::client::{Fetch, Invalid, RefusalKind, Store, Verb};
+pub use todana_protocol::memcached::client::{InvalidRequest, RefusalKind, StoreVerb, TextFetch, TextStore};

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_client::{
-    Address, Connection, Error, ExportFrame, Fetch, FetchedRecord, FoundRecord, LogFrom, LogHeader, Refusal,
-    RefusalKind, Store, Timeouts, Verb, WriteOutcome, needs_base64,
+    Address, Connection, Error, ExportFrame, FetchedRecord, FoundRecord, LogFrom, LogHeader, Refusal,
+    RefusalKind, StoreVerb, TextFetch, TextStore, Timeouts, WriteOutcome, needs_base64,
 };
 
 /// What the server awaits, and what it answers: in pieces, or not at all.
@@ -65,7 +65,7 @@ fn records_are_read_in_the_order_of_their_keys() {
         let items = connection.get(&[b"a", b"b", b"c"], false).unwrap();
         assert_eq!(items, [item(b"a", b"x\r\n", 5, None), item(b"c", b"", 0, None)]);
         assert_eq!(connection.get(&[b"a"], true).unwrap(), [item(b"a", b"x", 0, Some(77))]);
-        let touch = |versions, exptime| Fetch { versions, touch: Some(exptime) };
+        let touch = |versions, exptime| TextFetch { versions, touch: Some(exptime) };
         assert_eq!(connection.fetch(touch(false, 60), &[b"a"]).unwrap(), []);
         assert_eq!(connection.fetch(touch(true, -1), &[b"a"]).unwrap(), [item(b"a", b"y", 0, Some(78))]);
         assert_eq!(connection.get(&[b"a", b"a"], false).unwrap().len(), 2);
@@ -89,12 +89,12 @@ fn store_outcomes_are_distinguished() {
         (b"version\r\n", &[b"VERSION 1.6.45\r\n"]),
     ];
     with_script(script, |connection| {
-        let store = Store { key: b"k", value: b"value", flags: 1, exptime: 60, ..Store::default() };
+        let store = TextStore { key: b"k", value: b"value", flags: 1, exptime: 60, ..TextStore::default() };
         assert_eq!(connection.store(&store).unwrap(), WriteOutcome::Done);
-        let empty = |verb| Store { verb, key: b"k", ..Store::default() };
-        assert_eq!(connection.store(&empty(Verb::Add)).unwrap(), WriteOutcome::NotStored);
-        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), WriteOutcome::Exists);
-        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), WriteOutcome::NotFound);
+        let empty = |verb| TextStore { verb, key: b"k", ..TextStore::default() };
+        assert_eq!(connection.store(&empty(StoreVerb::Add)).unwrap(), WriteOutcome::NotStored);
+        assert_eq!(connection.store(&empty(StoreVerb::Cas(7))).unwrap(), WriteOutcome::Exists);
+        assert_eq!(connection.store(&empty(StoreVerb::Cas(7))).unwrap(), WriteOutcome::NotFound);
         assert_eq!(connection.delete(b"k").unwrap(), WriteOutcome::Done);
         assert_eq!(connection.touch(b"k", -1).unwrap(), WriteOutcome::Done);
         assert_eq!(connection.touch(b"k", 5).unwrap(), WriteOutcome::NotFound);
@@ -114,7 +114,7 @@ fn stores_can_be_sent_before_their_outcomes() {
     )];
     with_script(script, |connection| {
         for (key, value) in [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")] {
-            connection.write_store(&Store { key, value, ..Store::default() }).unwrap();
+            connection.write_store(&TextStore { key, value, ..TextStore::default() }).unwrap();
         }
         assert_eq!(connection.unsent_len(), 48);
         connection.flush().unwrap();
@@ -141,7 +141,7 @@ fn refused_request_leaves_the_connection_usable() {
         for key in [&b"a b"[..], b"", b"k\r\nflush_all", &[b'k'; 251]] {
             assert!(matches!(connection.get(&[key], false), Err(Error::Invalid(_))));
             assert!(matches!(connection.delete(key), Err(Error::Invalid(_))));
-            let store = Store { key, value: b"1", ..Store::default() };
+            let store = TextStore { key, value: b"1", ..TextStore::default() };
             assert!(matches!(connection.store(&store), Err(Error::Invalid(_))));
         }
         assert!(matches!(connection.simple("version\nflush_all"), Err(Error::Invalid(_))));

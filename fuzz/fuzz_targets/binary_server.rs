@@ -9,16 +9,16 @@ mod cuts;
 #[path = "../../protocol/tests/memcached_server/exchange.rs"]
 mod exchange;
 
-use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::MemcachedLimits;
 
 const HEADER: usize = 24;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let limits = [
-        Limits::default(),
-        Limits { item_size_max: 70, ..Limits::default() },
-        Limits { sasl: true, ..Limits::default() },
-        Limits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..Limits::default() },
+        MemcachedLimits::default(),
+        MemcachedLimits { item_size_max: 70, ..MemcachedLimits::default() },
+        MemcachedLimits { sasl: true, ..MemcachedLimits::default() },
+        MemcachedLimits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..MemcachedLimits::default() },
     ];
     if let Some((stream, whole)) = cuts::assert_cuts_do_not_matter(input, b"\x80", &limits) {
         assert_replies_are_whole_packets(&whole.replies, &stream);

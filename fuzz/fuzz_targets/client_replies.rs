@@ -2,7 +2,7 @@
 //! one of another meaning.
 #![no_main]
 
-use todana_protocol::memcached::client::{Response, decode};
+use todana_protocol::memcached::client::{ClientResponse, decode};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut at = 0;
@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         assert_eq!(whole, Ok(Some((len, response))));
         // Without its last byte it is not there yet.
         assert_eq!(decode(&bytes[at..at + len - 1], 1 << 16), Ok(None));
-        if let Response::Meta { flags, .. } = response {
+        if let ClientResponse::Meta { flags, .. } = response {
             for (letter, _) in flags.iter() {
                 assert!(flags.has(letter));
                 let _ = (flags.number(letter), flags.seconds_left());

@@ -1,14 +1,14 @@
 //! A stream and the places to cut it, from a fuzzer's bytes.
 
 use super::exchange::{Outcome, send_in_pieces};
-use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::MemcachedLimits;
 
 /// Sends the stream, which begins with `start`, whole, in the pieces that the input asks for, and byte by byte; the same
 /// must come of all. Returns the stream and what came of it; `None` for an input too short to say what it wants.
 pub(crate) fn assert_cuts_do_not_matter(
     input: &[u8],
     start: &[u8],
-    limits: &[Limits],
+    limits: &[MemcachedLimits],
 ) -> Option<(Vec<u8>, Outcome)> {
     let [limit, cut_count, rest @ ..] = input else { return None };
     let (cuts, stream) = rest.split_at_checked(usize::from(cut_count % 8) * 2)?;

@@ -14,7 +14,7 @@ use kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
 use pieces::{Read, read_in_pieces};
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 use todana_protocol::kyoto::snapshot::{self, SnapshotReader, SnapshotStep};
-use todana_protocol::kyoto::update_log::{self, FileReader, FileStep};
+use todana_protocol::kyoto::update_log::{self, LogFileReader, LogFileStep};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((kind, rest)) = input.split_first() else { return };
@@ -35,22 +35,22 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
 });
 
 fn log(file: &[u8], cuts: &[usize]) -> Vec<String> {
-    let mut reader = FileReader::default();
+    let mut reader = LogFileReader::default();
     read_in_pieces(file, cuts, |input| match reader.decode(input) {
-        FileStep::Head { consumed, head } => {
+        LogFileStep::Head { consumed, head } => {
             assert_eq!(head.to_bytes()[..], input[..consumed]);
             Read::Item(consumed, format!("{head:?}"))
         }
-        FileStep::Record { consumed, timestamp, message } => {
+        LogFileStep::Record { consumed, timestamp, message } => {
             let mut written = Vec::new();
             update_log::put_record(timestamp, &message, &mut written);
             assert_eq!(written.len(), message.len() + update_log::RECORD_OVERHEAD);
             assert!(written.len() <= consumed, "lengths may be written longer than need be");
             Read::Item(consumed, format!("{timestamp} {message:?}"))
         }
-        FileStep::NeedMore { at_least } => Read::More(at_least),
-        FileStep::End => Read::Last("end".into()),
-        FileStep::Damaged { offset, what } => Read::Last(format!("{offset} {what}")),
+        LogFileStep::NeedMore { at_least } => Read::More(at_least),
+        LogFileStep::End => Read::Last("end".into()),
+        LogFileStep::Damaged { offset, what } => Read::Last(format!("{offset} {what}")),
     })
 }
 

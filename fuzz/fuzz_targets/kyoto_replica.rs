@@ -12,9 +12,9 @@ mod pieces;
 
 use kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
 use pieces::{Read, read_in_pieces};
-use todana_protocol::kyoto::client::{AnswerStep, Answers, BinaryAnswers, BinaryStep};
-use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
-use todana_protocol::kyoto::{Limits, Message, Scratch};
+use todana_protocol::kyoto::client::{AnswerStep, AnswerDecoder, BinaryAnswerDecoder, BinaryStep};
+use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep};
+use todana_protocol::kyoto::{KyotoLimits, UpdateMessage, MapScratch};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((who, rest)) = input.split_first() else { return };
@@ -27,14 +27,14 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
 });
 
 fn replica(stream: &[u8], cuts: &[usize]) -> Vec<String> {
-    let mut replica = Replica::default();
+    let mut replica = ReplicaDecoder::default();
     read_in_pieces(stream, cuts, |input| match replica.decode(input) {
         ReplicaStep::News { consumed, news } => {
-            if let News::Update { message, .. } = news {
+            if let MasterMessage::Update { message, .. } = news {
                 let mut written = Vec::new();
                 message.put(&mut written);
                 assert_eq!(written.len(), message.len());
-                assert_eq!(Message::parse(&written), Some(message));
+                assert_eq!(UpdateMessage::parse(&written), Some(message));
             }
             Read::Item(consumed, format!("{news:?}"))
         }
@@ -44,10 +44,10 @@ fn replica(stream: &[u8], cuts: &[usize]) -> Vec<String> {
 }
 
 fn answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
-    let (mut answers, mut scratch, mut count) = (Answers::default(), Scratch::default(), 0);
+    let (mut answers, mut scratch, mut count) = (AnswerDecoder::default(), MapScratch::default(), 0);
     read_in_pieces(stream, cuts, |input| {
         // Every third answers HEAD.
-        match answers.decode(&Limits::default(), input, &mut scratch, count % 3 != 2) {
+        match answers.decode(&KyotoLimits::default(), input, &mut scratch, count % 3 != 2) {
             AnswerStep::Answer { consumed, answer } => {
                 count += 1;
                 let error = answer.error().map(<[u8]>::to_vec);
@@ -60,7 +60,7 @@ fn answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
 }
 
 fn binary_answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
-    let mut answers = BinaryAnswers::default();
+    let mut answers = BinaryAnswerDecoder::default();
     read_in_pieces(stream, cuts, |input| match answers.decode(input) {
         BinaryStep::Answer { consumed, answer } => Read::Item(consumed, format!("{answer:?}")),
         BinaryStep::NeedMore { at_least } => Read::More(at_least),

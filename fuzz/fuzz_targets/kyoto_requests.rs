@@ -2,7 +2,7 @@
 
 use super::exchange::send_in_pieces;
 use super::kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
-use todana_protocol::kyoto::Limits;
+use todana_protocol::kyoto::KyotoLimits;
 
 /// However the stream, which begins with `start`, is cut, the same comes of it.
 pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
@@ -10,10 +10,10 @@ pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
     let Some((stream, cuts)) = stream_and_cuts(rest) else { return };
     let stream = [start, stream].concat();
     let limits = match limit % 5 {
-        0 | 1 => Limits::default(),
-        2 => Limits { body_len_max: 20, ..Limits::default() },
-        3 => Limits { body_len_max: 100, login_wanted: true, ..Limits::default() },
-        _ => Limits { head_len_max: 80, ..Limits::default() },
+        0 | 1 => KyotoLimits::default(),
+        2 => KyotoLimits { body_len_max: 20, ..KyotoLimits::default() },
+        3 => KyotoLimits { body_len_max: 100, login_wanted: true, ..KyotoLimits::default() },
+        _ => KyotoLimits { head_len_max: 80, ..KyotoLimits::default() },
     };
     let outcome = assert_cuts_do_not_matter(&stream, &cuts, |cuts| send_in_pieces(&limits, &stream, cuts));
     if outcome.requests.is_empty() {

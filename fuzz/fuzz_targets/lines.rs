@@ -2,19 +2,19 @@
 
 use super::cuts::assert_cuts_do_not_matter;
 use super::exchange::Outcome;
-use todana_protocol::memcached::{Choice, Limits};
+use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 
 /// However the stream is cut, the same comes of it, and that is lines.
 pub(crate) fn assert_lines(input: &[u8], start: &[u8]) {
     // The binary dialect has a target of its own; its replies are no lines.
-    let text = Limits { choice: Choice::Text, ..Limits::default() };
+    let text = MemcachedLimits { choice: DialectChoice::Text, ..MemcachedLimits::default() };
     let limits = [
         text,
-        Limits { item_size_max: 70, ..text },
-        Limits { line_len_max: 0, get_line_len_max: 200, ..text },
-        Limits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..text },
-        Limits { text_login: true, ..text },
-        Limits { text_login: true, line_len_max: 40, long_block_len: 8, ..text },
+        MemcachedLimits { item_size_max: 70, ..text },
+        MemcachedLimits { line_len_max: 0, get_line_len_max: 200, ..text },
+        MemcachedLimits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..text },
+        MemcachedLimits { text_login: true, ..text },
+        MemcachedLimits { text_login: true, line_len_max: 40, long_block_len: 8, ..text },
     ];
     if let Some((_, whole)) = assert_cuts_do_not_matter(input, start, &limits) {
         assert_replies_are_whole_lines(&whole);

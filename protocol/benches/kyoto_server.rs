@@ -7,8 +7,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use todana_protocol::kyoto::{
-    Banner, BulkOperation, BulkRecord, Dialect, Limits, Request, RestAction, RestAnswer, Scratch, Status,
-    Step, answer, answer_rest, binary, client,
+    AnswerBanner, AnswerStatus, BulkOperation, BulkRecord, KyotoDecoder, KyotoLimits, KyotoRequest,
+    KyotoStep, MapScratch, RestAction, RestAnswer, answer, answer_rest, binary, client,
 };
 
 const PIPELINED: u32 = 16;
@@ -57,7 +57,7 @@ fn measure(name: &str, stream: &[u8]) {
 /// The best of some rounds: other work on the machine only ever adds.
 fn nanoseconds_a_request(stream: &[u8], with_answer: bool) -> f64 {
     let (mut out, mut scratch, banner) =
-        (Vec::with_capacity(1 << 16), Scratch::default(), Banner::new("T", 0));
+        (Vec::with_capacity(1 << 16), MapScratch::default(), AnswerBanner::new("T", 0));
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
         let (start, mut streams) = (Instant::now(), 0u32);
@@ -73,11 +73,17 @@ fn nanoseconds_a_request(stream: &[u8], with_answer: bool) -> f64 {
     best
 }
 
-fn run(mut unread: &[u8], with_answer: bool, scratch: &mut Scratch, banner: &Banner, out: &mut Vec<u8>) {
-    let (limits, mut dialect) = (Limits::default(), Dialect::default());
+fn run(
+    mut unread: &[u8],
+    with_answer: bool,
+    scratch: &mut MapScratch,
+    banner: &AnswerBanner,
+    out: &mut Vec<u8>,
+) {
+    let (limits, mut dialect) = (KyotoLimits::default(), KyotoDecoder::default());
     out.clear();
     while !unread.is_empty() {
-        let Step::Request { consumed, request } = dialect.decode(&limits, unread, scratch) else {
+        let KyotoStep::Request { consumed, request } = dialect.decode(&limits, unread, scratch) else {
             panic!("the streams are whole");
         };
         unread = &unread[consumed..];
@@ -90,25 +96,25 @@ fn run(mut unread: &[u8], with_answer: bool, scratch: &mut Scratch, banner: &Ban
     black_box(out);
 }
 
-fn write(request: &Request<'_>, banner: &Banner, out: &mut Vec<u8>) {
+fn write(request: &KyotoRequest<'_>, banner: &AnswerBanner, out: &mut Vec<u8>) {
     let value = b"0123456789abcdef0123456789abcdef";
     match request {
-        Request::Call(call) => {
+        KyotoRequest::Call(call) => {
             let pairs: &[(&str, &[u8])] = match call.optional(b"value") {
                 Some(_) => &[],
                 None => &[("value", value)],
             };
             black_box((call.target(), call.has_signals(), call.required(b"key").is_ok(), call.xt()));
-            answer(&call.form, banner, Status::Ok, pairs, out);
+            answer(&call.form, banner, AnswerStatus::Ok, pairs, out);
         }
-        Request::Rest(rest) => {
+        KyotoRequest::Rest(rest) => {
             let done = match rest.action {
                 RestAction::Get => RestAnswer::Found { value, xt: None },
                 _ => RestAnswer::Stored { port: 1978 },
             };
             answer_rest(rest, banner, &done, out);
         }
-        Request::Bulk(piece) => match (piece.operation, piece.record) {
+        KyotoRequest::Bulk(piece) => match (piece.operation, piece.record) {
             (BulkOperation::Get, Some(record)) => {
                 binary::put_record(&BulkRecord { value, ..record }, out);
             }

@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use todana_core::{Attributes, Expiry, HitReply, Operation, Record, Reply, StoredReply, UnixSeconds};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep, encode};
 
 const PIPELINED: usize = 16;
 const ROUNDS: usize = 7;
@@ -58,10 +58,12 @@ fn nanoseconds_a_request(stream: &[u8], with_reply: bool) -> f64 {
 }
 
 fn run(mut unread: &[u8], with_reply: bool, out: &mut Vec<u8>) {
-    let (limits, mut dialect, mut scratch) = (Limits::default(), Dialect::default(), Vec::new());
+    let (limits, mut dialect, mut scratch) =
+        (MemcachedLimits::default(), MemcachedDecoder::default(), Vec::new());
     out.clear();
     while !unread.is_empty() {
-        let Step::Request { consumed, request } = dialect.decode(&limits, unread, &mut scratch) else {
+        let MemcachedStep::Request { consumed, request } = dialect.decode(&limits, unread, &mut scratch)
+        else {
             panic!("the streams are whole");
         };
         unread = &unread[consumed..];
@@ -74,9 +76,9 @@ fn run(mut unread: &[u8], with_reply: bool, out: &mut Vec<u8>) {
     black_box(out);
 }
 
-fn reply(command: &Command<'_>) -> Reply<'static> {
+fn reply(command: &MemcachedCommand<'_>) -> Reply<'static> {
     match command {
-        Command::Operation(Operation::Get(_)) => Reply::Hit(HitReply {
+        MemcachedCommand::Operation(Operation::Get(_)) => Reply::Hit(HitReply {
             record: Record::new(
                 b"0123456789abcdef0123456789abcdef",
                 Attributes { version: 7, ..Attributes::default() },
@@ -86,9 +88,9 @@ fn reply(command: &Command<'_>) -> Reply<'static> {
             recache: Default::default(),
             now: UnixSeconds(1000),
         }),
-        Command::Operation(Operation::Store(_)) => Reply::Stored(StoredReply::default()),
-        Command::Operation(Operation::Delete(_)) => Reply::Deleted,
-        Command::Operation(Operation::Arithmetic(_)) => Reply::NotFound,
+        MemcachedCommand::Operation(Operation::Store(_)) => Reply::Stored(StoredReply::default()),
+        MemcachedCommand::Operation(Operation::Delete(_)) => Reply::Deleted,
+        MemcachedCommand::Operation(Operation::Arithmetic(_)) => Reply::NotFound,
         _ => Reply::Done,
     }
 }

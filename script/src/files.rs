@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use tempfile::NamedTempFile;
 use todana::kyoto::{DumpFailure, DumpWriter, NEVER, read_dump, time_of};
 use todana::{Db, Name, RecordIter};
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::dump;
 
 /// Where a script may write and read what it calls by this name.
@@ -80,9 +80,9 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
             Err(error) => return Ok(Err(Trouble::of(&error))),
         };
         let stored = if is_persistent {
-            Stored::raw(&record.value)
+            StoredValue::raw(&record.value)
         } else {
-            Stored::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
+            StoredValue::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
         };
         if let Err(error) = writer.put(&key, &stored) {
             return Ok(Err(unwritable(error)));
@@ -98,7 +98,7 @@ fn read(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     let Ok(file) = File::open(path) else { return Ok(Err(Trouble::OPEN_FAILED)) };
     let is_persistent = reach.source().name().tuning.persistent;
     let kyoto = reach.kyoto();
-    let mut see = |_, key: &[u8], stored: &Stored<'_>| {
+    let mut see = |_, key: &[u8], stored: &StoredValue<'_>| {
         let of_persistent = || stored.as_raw().map(|value| (NEVER, value));
         let timed = if is_persistent { of_persistent() } else { stored.split() };
         let Some((time, value)) = timed else {

@@ -63,6 +63,6 @@ pub use session::login::{LoginError, password_line};
 pub use todana::checkpoint::{CheckpointCompression, CheckpointOptions};
 pub use todana::update_log::SyncPolicy;
 pub use todana::{Kind, Name, Opened, Progress, Storage};
-pub use todana_protocol::memcached::Choice;
+pub use todana_protocol::memcached::DialectChoice;
 pub use transport::listener::{ListenError, Transport};
 pub use transport::tls::{Tls, TlsError, TlsOptions};

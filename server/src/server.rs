@@ -37,7 +37,7 @@ use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
 use todana::{CachedClock, Clock, OpenDatabase, Opened, Progress, Storage};
 use todana_engine::EvictionObserver;
-use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
+use todana_protocol::memcached::{CHUNK_SIZES, DialectChoice, ITEM_OVERHEAD_BYTES};
 
 /// Descriptors that are asked for besides, for each hash on disk.
 const HASH_FILES: u64 = 4096;
@@ -57,7 +57,7 @@ pub struct Server {
     owners: Vec<OpenDatabase>,
     disk: Arc<dyn Disk>,
     /// Descriptors of what it listens on, and what is spoken there.
-    listening: Vec<(i32, Option<Choice>)>,
+    listening: Vec<(i32, Option<DialectChoice>)>,
 }
 
 /// The pages for monitoring.
@@ -159,7 +159,7 @@ impl Server {
         }
         let databases = Databases::new(databases).map_err(io::Error::other)?;
         let handle = ServerHandle::new();
-        let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
+        let listening: Vec<(i32, Option<DialectChoice>)> = listeners.iter().map(Listener::speaks).collect();
         let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
         let connection_table = ConnectionTable::new(&listeners, sockets, clock.now().0);
         let wake_queues = Arc::new(WakeQueues::new(options.limits.threads));
@@ -360,9 +360,9 @@ impl Server {
     fn tell_listeners(&self) {
         for &(descriptor, choice) in &self.listening {
             let speaks = match self.shared.choice(choice) {
-                Choice::Auto => "auto-negotiate",
-                Choice::Text => "ascii",
-                Choice::Binary => "binary",
+                DialectChoice::Auto => "auto-negotiate",
+                DialectChoice::Text => "ascii",
+                DialectChoice::Binary => "binary",
             };
             self.shared.observation.log_request(|entry| entry.listening(descriptor, speaks));
         }

@@ -13,7 +13,7 @@ use crate::transport::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::CachedClock;
-use todana_protocol::memcached::{Choice, Limits};
+use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 
 /// What all threads of a server share.
 pub(crate) struct Shared {
@@ -47,20 +47,20 @@ pub(crate) struct ListeningAddresses {
 impl Shared {
     /// Returns the dialect of connections that have come where this one is spoken. Where clients have to log in, the kind of
     /// login decides instead: no listener lets them in by another dialect without.
-    pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
+    pub(crate) fn choice(&self, of_listener: Option<DialectChoice>) -> DialectChoice {
         self.logins.limits(of_listener.unwrap_or(self.options.protocols.protocol)).choice
     }
 
     /// Returns true if Kyoto Tycoon's protocols are spoken beside memcached's: not where one of these alone is asked for. Clients
     /// that have to log in may do so by HTTP, whatever the login leaves of memcached's dialects.
-    pub(crate) fn speaks_kyoto(&self, of_listener: Option<Choice>) -> bool {
+    pub(crate) fn speaks_kyoto(&self, of_listener: Option<DialectChoice>) -> bool {
         let asked = of_listener.unwrap_or(self.options.protocols.protocol);
-        self.options.protocols.kyoto.spoken == KyotoMode::Beside && asked == Choice::Auto
+        self.options.protocols.kyoto.spoken == KyotoMode::Beside && asked == DialectChoice::Auto
     }
 
     /// Returns the limits of requests; no long value is received apart.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> MemcachedLimits {
+        MemcachedLimits {
             item_size_max: self.options.limits.item_size_max,
             flush_allowed: self.options.limits.flush_allowed,
             negative_is_sliding: self.options.protocols.negative_is_sliding,

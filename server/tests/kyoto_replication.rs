@@ -8,8 +8,8 @@ use running::{Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use todana::update_log::SyncPolicy;
-use todana_protocol::kyoto::message::{Change, Message};
-use todana_protocol::kyoto::{Hello, Stored};
+use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
+use todana_protocol::kyoto::{ReplicaRequest, StoredValue};
 use todana_server::{
     DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
     ProtocolOptions, ServerOptions,
@@ -76,7 +76,7 @@ fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
     let server = Running::start(kept(folder.path(), 17));
     server.connect().set(b"own", b"1");
     let sent = |server_id, wants_only| {
-        let hello = Hello { timestamp: 0, server_id, wants_only };
+        let hello = ReplicaRequest { timestamp: 0, server_id, wants_only };
         Follower::connect(server.addresses[0], hello).updates().0.len()
     };
     assert_eq!([sent(17, false), sent(5, true), sent(5, false), sent(17, true)], [0, 0, 1, 1]);
@@ -177,18 +177,18 @@ fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
     assert_eq!(hello, *b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x0C");
     let mut out = vec![0xB1];
     let mut put = |timestamp: u64, server_id, database, change| {
-        let message = Message { server_id, database, change };
+        let message = UpdateMessage { server_id, database, change };
         todana_protocol::kyoto::replication::put_update(timestamp, &message, &mut out);
     };
-    let set = |key, stored| Change::Set { key, stored };
-    put(5, 9, 0, set(&b"a"[..], Stored::mortal(3_000_000_000, b"1")));
-    put(6, 9, 0, set(b"b", Stored::mortal((1 << 40) - 1, b"2")));
-    put(7, 12, 0, set(b"own", Stored::mortal((1 << 40) - 1, b"x")));
-    put(8, 9, 7, set(b"elsewhere", Stored::mortal((1 << 40) - 1, b"x")));
-    put(9, 9, 0, Change::Other { operation: 0xA7, body: b"?" });
-    put(10, 9, 0, Change::Remove { key: b"a" });
-    put(11, 9, 0, set(b"c", Stored::mortal(3_000_000_000, b"3")));
-    put(12, 9, 0, set(b"short", Stored::raw(b"4")));
+    let set = |key, stored| UpdateChange::Set { key, stored };
+    put(5, 9, 0, set(&b"a"[..], StoredValue::mortal(3_000_000_000, b"1")));
+    put(6, 9, 0, set(b"b", StoredValue::mortal((1 << 40) - 1, b"2")));
+    put(7, 12, 0, set(b"own", StoredValue::mortal((1 << 40) - 1, b"x")));
+    put(8, 9, 7, set(b"elsewhere", StoredValue::mortal((1 << 40) - 1, b"x")));
+    put(9, 9, 0, UpdateChange::Other { operation: 0xA7, body: b"?" });
+    put(10, 9, 0, UpdateChange::Remove { key: b"a" });
+    put(11, 9, 0, set(b"c", StoredValue::mortal(3_000_000_000, b"3")));
+    put(12, 9, 0, set(b"short", StoredValue::raw(b"4")));
     // However it is cut.
     for byte in out {
         master.write_all(&[byte]).unwrap();

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::SyncPolicy;
-use todana_protocol::kyoto::message::{Change, Message};
-use todana_protocol::kyoto::{Hello, Stored};
+use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
+use todana_protocol::kyoto::{ReplicaRequest, StoredValue};
 use todana_server::{
     DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, Name,
     ProtocolOptions, ReplicationOptions, ServerOptions,
@@ -21,9 +21,9 @@ use todana_server::{
 const NEVER: u64 = (1 << 40) - 1;
 
 /// What a master says.
-fn said(timestamp: u64, server_id: u16, change: Change<'_>) -> Vec<u8> {
+fn said(timestamp: u64, server_id: u16, change: UpdateChange<'_>) -> Vec<u8> {
     let mut out = Vec::new();
-    let message = Message { server_id, database: 0, change };
+    let message = UpdateMessage { server_id, database: 0, change };
     todana_protocol::kyoto::replication::put_update(timestamp, &message, &mut out);
     out
 }
@@ -153,8 +153,11 @@ fn a_server_ends_though_its_master_stalls_amid_a_message() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
     let (mut master, _) = hello(&listener);
-    let message = said(5, 9, Change::Set { key: b"a", stored: Stored::mortal(NEVER, &[b'x'; 1000]) });
-    master.write_all(&said(4, 9, Change::Set { key: b"b", stored: Stored::mortal(NEVER, b"1") })).unwrap();
+    let message =
+        said(5, 9, UpdateChange::Set { key: b"a", stored: StoredValue::mortal(NEVER, &[b'x'; 1000]) });
+    master
+        .write_all(&said(4, 9, UpdateChange::Set { key: b"b", stored: StoredValue::mortal(NEVER, b"1") }))
+        .unwrap();
     master.write_all(&message[..500]).unwrap();
     let mut client = server.connect();
     eventually("the whole one is there", || value(&mut client, "b").is_some());
@@ -240,7 +243,7 @@ fn servers_of_one_id_send_each_other_what_was_born_elsewhere_alone() {
     let second = Running::start(following(&folder.path().join("second"), 7, first.addresses[0]));
     first.connect().set(b"own", b"1");
     let (mut master, _) = hello(&listener);
-    let set = Change::Set { key: b"elsewhere", stored: Stored::mortal(NEVER, b"2") };
+    let set = UpdateChange::Set { key: b"elsewhere", stored: StoredValue::mortal(NEVER, b"2") };
     master.write_all(&said(5, 9, set)).unwrap();
     let mut client = second.connect();
     eventually("it has come", || value(&mut client, "elsewhere").is_some());
@@ -253,7 +256,7 @@ fn a_clear_is_behind_the_position_before_more_is_taken() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
     let (mut master, _) = hello(&listener);
-    master.write_all(&said(77, 9, Change::Clear)).unwrap();
+    master.write_all(&said(77, 9, UpdateChange::Clear)).unwrap();
     let position = || std::fs::read(folder.path().join("position"));
     eventually("it is kept", || position().is_ok_and(|kept| kept == b"00000000000000000077\n"));
     drop(server);
@@ -388,7 +391,7 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     let mut client = server.connect();
     done(&mut client, "set", "DB\t1\nkey\thash\nvalue\t1\n");
     done(&mut client, "set", "DB\t0\nkey\tmemory\nvalue\t1\n");
-    let hello = Hello { timestamp: 0, server_id: 2, wants_only: false };
+    let hello = ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false };
     assert_eq!(told(&Follower::connect(server.addresses[0], hello).so_many(1)), ["memory=1 ffffffffff"]);
     // It can follow, all the same.
     let second = Running::start(ServerOptions {

@@ -97,7 +97,7 @@ fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
 #[test]
 fn watchers_are_told_every_key_of_every_memcached_dialect() {
     let server = Running::start(kyoto());
-    for dialect in [Dialect::Text, Dialect::Meta, Dialect::Binary] {
+    for dialect in [Dialect::Text, Dialect::MetaRequest, Dialect::Binary] {
         let mut watcher = server.connect();
         watcher.send(b"watch mutations\r\n");
         watcher.expect(b"OK\r\n");

@@ -3,7 +3,7 @@
 mod running;
 
 use running::{Running, options};
-use todana_server::{AuthenticationMode, Choice, ListenOptions, ProtocolOptions, ServerOptions};
+use todana_server::{AuthenticationMode, DialectChoice, ListenOptions, ProtocolOptions, ServerOptions};
 
 /// A binary noop, its reply, and a text command.
 const NOOP: [u8; 24] = [0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -24,7 +24,7 @@ fn each_connection_chooses_unless_the_server_has() {
     assert_eq!(setting(&auto), "auto-negotiate");
 
     let text = Running::start(ServerOptions {
-        protocols: ProtocolOptions { protocol: Choice::Text, ..options().protocols },
+        protocols: ProtocolOptions { protocol: DialectChoice::Text, ..options().protocols },
         ..options()
     });
     let mut client = text.connect();
@@ -34,7 +34,7 @@ fn each_connection_chooses_unless_the_server_has() {
     assert_eq!(setting(&text), "ascii");
 
     let binary = Running::start(ServerOptions {
-        protocols: ProtocolOptions { protocol: Choice::Binary, ..options().protocols },
+        protocols: ProtocolOptions { protocol: DialectChoice::Binary, ..options().protocols },
         ..options()
     });
     let mut client = binary.connect();
@@ -49,7 +49,7 @@ fn each_connection_chooses_unless_the_server_has() {
 #[test]
 fn a_listener_may_be_held_to_another_dialect_than_the_server() {
     let listen = ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.2:0", "127.0.0.3:0"];
-    for protocol in [Choice::Auto, Choice::Text, Choice::Binary] {
+    for protocol in [DialectChoice::Auto, DialectChoice::Text, DialectChoice::Binary] {
         let listen = listen.map(String::from).to_vec();
         let server = Running::start(ServerOptions {
             listen: ListenOptions { addresses: listen, ..options().listen },
@@ -67,14 +67,14 @@ fn a_listener_may_be_held_to_another_dialect_than_the_server() {
         client.send(b"version\r\nversion\r\nversion\r\n");
         assert_eq!(client.rest(), b"");
         let mut client = server.connect_to(as_everywhere);
-        if protocol == Choice::Text {
+        if protocol == DialectChoice::Text {
             client.expect_version();
         } else {
             client.send(&NOOP);
             client.expect(&DONE);
         }
         let mut client = server.connect_to(ascii);
-        let expected = if protocol == Choice::Auto { "auto-negotiate" } else { "" };
+        let expected = if protocol == DialectChoice::Auto { "auto-negotiate" } else { "" };
         let settings = client.stats(" settings");
         let told = settings.into_iter().find(|(name, _)| name == "binding_protocol").unwrap().1;
         assert!(expected.is_empty() || told == expected, "{told}");

@@ -15,7 +15,9 @@ use std::time::Duration;
 use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
-use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
+use todana_protocol::memcached::{
+    MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode,
+};
 use todana_server::{AuthenticationMode, Server, ServerHandle, ServerOptions};
 use transcript::{transcripts, unescape};
 
@@ -259,8 +261,8 @@ impl Party for Live {
 }
 
 struct InProcess {
-    dialect: Dialect,
-    limits: Limits,
+    dialect: MemcachedDecoder,
+    limits: MemcachedLimits,
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
@@ -281,11 +283,11 @@ impl InProcess {
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         InProcess {
-            dialect: Dialect::default(),
-            limits: Limits {
+            dialect: MemcachedDecoder::default(),
+            limits: MemcachedLimits {
                 flush_allowed: options.limits.flush_allowed,
                 negative_is_sliding: options.protocols.negative_is_sliding,
-                ..Limits::default()
+                ..MemcachedLimits::default()
             },
             worker_counters: database.worker_counters(),
             database,
@@ -304,25 +306,25 @@ impl Party for InProcess {
         let mut at = 0;
         while !self.closed {
             match self.dialect.decode(&self.limits, &self.unread[at..], &mut scratch) {
-                Step::Request { consumed, request } => {
+                MemcachedStep::Request { consumed, request } => {
                     at += consumed;
                     let output = &mut self.output;
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, output);
                     match &request.command {
-                        Command::Operation(operation) => {
+                        MemcachedCommand::Operation(operation) => {
                             self.database.execute(&self.worker_counters, operation, &mut reply);
                         }
-                        Command::Quit => self.closed = true,
-                        Command::Faulty { message } => reply(Reply::Faulty(message)),
+                        MemcachedCommand::Quit => self.closed = true,
+                        MemcachedCommand::Faulty { message } => reply(Reply::Faulty(message)),
                         _ => reply(Reply::Unknown),
                     }
                 }
-                Step::NeedMore { consumed, .. } => {
+                MemcachedStep::NeedMore { consumed, .. } => {
                     at += consumed;
                     break;
                 }
-                Step::Block { .. } => unreachable!("no length is long here"),
-                Step::Close => self.closed = true,
+                MemcachedStep::Block { .. } => unreachable!("no length is long here"),
+                MemcachedStep::Close => self.closed = true,
             }
         }
         self.unread.drain(..at);

@@ -283,7 +283,7 @@ fn an_address_is_held_to_its_dialect_here_too() {
     let listen = vec!["proto[ascii]:127.0.0.1".into()];
     let server = start(ServerOptions {
         listen: ListenOptions { addresses: listen, ..options().listen },
-        protocols: ProtocolOptions { protocol: todana_server::Choice::Binary, ..options().protocols },
+        protocols: ProtocolOptions { protocol: todana_server::DialectChoice::Binary, ..options().protocols },
         ..options()
     });
     let peer = Peer::of(&server);

@@ -11,8 +11,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::OnceLock;
 use std::time::Duration;
 use todana_protocol::kyoto::client::{put_bulk, put_key, put_record};
-use todana_protocol::kyoto::{BulkOperation, BulkRecord, Output, put_path};
-use todana_protocol::memcached::client::Meta;
+use todana_protocol::kyoto::{AnswerPairs, BulkOperation, BulkRecord, put_path};
+use todana_protocol::memcached::client::MetaRequest;
 use todana_server::{
     KyotoMode, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ProtocolOptions, Server,
     ServerOptions,
@@ -49,7 +49,7 @@ fn request(dialect: u8, bytes: &[u8]) -> Vec<u8> {
     match dialect {
         0 => return bytes.to_vec(),
         1 => return [b"set ", key, b" 0 0 1\r\nv\r\nget ", key, b"\r\n"].concat(),
-        2 => drop(Meta::set(&mut out, key, b"v").and_then(Meta::end)),
+        2 => drop(MetaRequest::set(&mut out, key, b"v").and_then(MetaRequest::end)),
         3 => {
             out = vec![0x80, 1];
             out.extend((key.len() as u16).to_be_bytes());
@@ -101,7 +101,7 @@ fn key(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn call(name: &str, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
-    let (mut output, mut out) = (Output::default(), Vec::new());
+    let (mut output, mut out) = (AnswerPairs::default(), Vec::new());
     pairs.iter().for_each(|(name, value)| output.push(name, value));
     output.write_call(name, "localhost", &mut out);
     out

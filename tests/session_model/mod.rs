@@ -8,7 +8,9 @@ use std::sync::Arc;
 use todana::{Clock, Database, ManualClock, WorkerCounters};
 use todana_core::{Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
-use todana_protocol::memcached::{Command, Dialect, Limits, Step, encode};
+use todana_protocol::memcached::{
+    MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode,
+};
 
 const START: u64 = 1_700_000_000;
 const THIRTY_DAYS: i64 = 2_592_000;
@@ -480,8 +482,8 @@ impl Model {
 
 /// A session without a socket.
 struct Session {
-    dialect: Dialect,
-    limits: Limits,
+    dialect: MemcachedDecoder,
+    limits: MemcachedLimits,
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
@@ -496,8 +498,8 @@ impl Session {
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         let worker_counters = database.worker_counters();
         Session {
-            dialect: Dialect::default(),
-            limits: Limits::default(),
+            dialect: MemcachedDecoder::default(),
+            limits: MemcachedLimits::default(),
             database,
             worker_counters,
             clock,
@@ -511,23 +513,23 @@ impl Session {
         let mut scratch = Vec::new();
         loop {
             match self.dialect.decode(&self.limits, &self.unread[at..], &mut scratch) {
-                Step::Request { consumed, request } => {
+                MemcachedStep::Request { consumed, request } => {
                     at += consumed;
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, out);
                     match request.command {
-                        Command::Quit | Command::Stats { .. } => panic!("not sent"),
-                        Command::Operation(operation) => {
+                        MemcachedCommand::Quit | MemcachedCommand::Stats { .. } => panic!("not sent"),
+                        MemcachedCommand::Operation(operation) => {
                             self.database.execute(&self.worker_counters, &operation, &mut reply);
                         }
-                        Command::Faulty { message } => reply(Reply::Faulty(message)),
+                        MemcachedCommand::Faulty { message } => reply(Reply::Faulty(message)),
                         _ => reply(Reply::Unknown),
                     }
                 }
-                Step::NeedMore { consumed, .. } => {
+                MemcachedStep::NeedMore { consumed, .. } => {
                     at += consumed;
                     break;
                 }
-                Step::Block { .. } | Step::Close => panic!("closed"),
+                MemcachedStep::Block { .. } | MemcachedStep::Close => panic!("closed"),
             }
         }
         self.unread.drain(..at);

@@ -7,7 +7,7 @@ use crate::record_commands::{self, CounterArguments, QuietOption, RecordCommand}
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
-use todana_client::{FetchedRecord, Store, Verb, WriteOutcome};
+use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Get, Operation, RefusalReason, Reply, ReplyNeeds, Store as Put,
     StoreMode, Touch, Ttl,
@@ -122,15 +122,15 @@ fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<FetchedRecord>, Comm
     })
 }
 
-fn put(db: &Db, store: &Store<'_>) -> Result<WriteOutcome, CommandFailure> {
+fn put(db: &Db, store: &TextStore<'_>) -> Result<WriteOutcome, CommandFailure> {
     let ttl = Ttl::from_memcached(store.exptime);
     let (mode, compare) = match store.verb {
-        Verb::Set => (StoreMode::Set, None),
-        Verb::Add => (StoreMode::Add, None),
-        Verb::Replace => (StoreMode::Replace, None),
-        Verb::Append => (StoreMode::Append, None),
-        Verb::Prepend => (StoreMode::Prepend, None),
-        Verb::Cas(version) => (StoreMode::Set, Some(version)),
+        StoreVerb::Set => (StoreMode::Set, None),
+        StoreVerb::Add => (StoreMode::Add, None),
+        StoreVerb::Replace => (StoreMode::Replace, None),
+        StoreVerb::Append => (StoreMode::Append, None),
+        StoreVerb::Prepend => (StoreMode::Prepend, None),
+        StoreVerb::Cas(version) => (StoreMode::Set, Some(version)),
     };
     let put =
         Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };

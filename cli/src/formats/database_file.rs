@@ -6,7 +6,7 @@ use super::record_reader::RecordReader;
 use crate::CommandFailure;
 use std::io::Read;
 use todana::kyoto::UnreadBytes;
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::database_file::{
     DatabaseKind, DatabaseReader, DatabaseStep, is_leaf, leaf_records,
@@ -56,7 +56,7 @@ impl RecordReader<'_, '_> {
                         let value = self.decompress(compression, value, at, &mut buffer)?;
                         match kind {
                             DatabaseKind::Hash => {
-                                self.put(&format_args!("byte {at}"), key, &Stored::raw(value))?;
+                                self.put(&format_args!("byte {at}"), key, &StoredValue::raw(value))?;
                             }
                             DatabaseKind::Tree => self.leaf(value, at)?,
                         }
@@ -94,7 +94,7 @@ impl RecordReader<'_, '_> {
 
     fn leaf(&mut self, leaf: &[u8], at: u64) -> Result<(), CommandFailure> {
         let mut see = |key: &[u8], value: &[u8]| {
-            self.put(&format_args!("leaf at byte {at}"), key, &Stored::raw(value))
+            self.put(&format_args!("leaf at byte {at}"), key, &StoredValue::raw(value))
                 .map_err(LeafFailure::Failed)
         };
         leaf_records(leaf, &mut see).map_err(|failure| match failure {

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use todana::kyoto::{DumpFailure, UnreadBytes, read_dump};
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::read_snapshot;
 
@@ -115,7 +115,7 @@ impl RecordReader<'_, '_> {
         &mut self,
         place: &dyn Display,
         key: &[u8],
-        stored: &Stored<'_>,
+        stored: &StoredValue<'_>,
     ) -> Result<(), CommandFailure> {
         let stored = stored.as_raw().unwrap_or_default();
         let (expiry, value) = self.options.split(stored).map_err(|what| self.at(place, &what))?;
@@ -146,7 +146,7 @@ impl RecordReader<'_, '_> {
             timestamp = Some(head.timestamp);
             Ok(())
         };
-        let mut see = |key: &[u8], stored: &Stored<'_>| {
+        let mut see = |key: &[u8], stored: &StoredValue<'_>| {
             found += 1;
             self.put(&format_args!("record {found}"), key, stored).map_err(|why| {
                 failure = Some(why);
@@ -172,7 +172,7 @@ impl RecordReader<'_, '_> {
 
     fn dump<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), CommandFailure> {
         let mut see =
-            |at: u64, key: &[u8], stored: &Stored<'_>| self.put(&format_args!("byte {at}"), key, stored);
+            |at: u64, key: &[u8], stored: &StoredValue<'_>| self.put(&format_args!("byte {at}"), key, stored);
         match read_dump(&mut window, usize::MAX, &mut see) {
             Ok(beyond) => {
                 // Kyoto Cabinet's tools append progress output when they dump to standard output.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana::kyoto::{DumpWriter, NEVER};
 use todana::replication::first_of_second;
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::{Packing, SnapshotWriter};
@@ -99,9 +99,9 @@ impl RecordWriter {
         let stored = if keeps_times {
             // Kyoto stores the last second of life, Todana the second of death.
             let time = if expiry.at == 0 { NEVER } else { expiry.at - 1 };
-            Stored::mortal(time.min(NEVER), value)
+            StoredValue::mortal(time.min(NEVER), value)
         } else {
-            Stored::raw(value)
+            StoredValue::raw(value)
         };
         match &mut self.to {
             WriteTarget::Snapshot(snapshot) => {

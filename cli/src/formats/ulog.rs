@@ -11,8 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use todana::kyoto::UnreadBytes;
 use todana::moment;
-use todana_protocol::kyoto::message::{self, Message};
-use todana_protocol::kyoto::update_log::{FileHead, FileReader, FileStep, HEAD_LEN, file_number};
+use todana_protocol::kyoto::message::{self, UpdateMessage};
+use todana_protocol::kyoto::update_log::{HEAD_LEN, LogFileHead, LogFileReader, LogFileStep, file_number};
 
 /// Units of a time stamp per millisecond.
 pub(crate) const STAMPS_A_MS: u64 = 1_000_000;
@@ -68,11 +68,11 @@ fn expect_files(directory: &Path) -> Result<Vec<UpdateLogFile>, CommandFailure> 
 }
 
 /// Reads the head of a file.
-pub(crate) fn head(file: &UpdateLogFile) -> Result<FileHead, CommandFailure> {
+pub(crate) fn head(file: &UpdateLogFile) -> Result<LogFileHead, CommandFailure> {
     let failed = |error| CommandFailure::of_file(&file.path, error);
     let mut window = UnreadBytes::new(File::open(&file.path).map_err(failed)?);
     at_least(&mut window, HEAD_LEN).map_err(failed)?;
-    window.unread().first_chunk().and_then(FileHead::parse).ok_or_else(|| {
+    window.unread().first_chunk().and_then(LogFileHead::parse).ok_or_else(|| {
         CommandFailure::trouble(format!("{}, byte 0: not an update log of Kyoto Tycoon", file.path.display()))
     })
 }
@@ -118,7 +118,7 @@ pub(super) fn read(
 
 /// Receives each change of a log: file, offset, time stamp, message.
 pub(crate) type LoggedChangeSink<'s> =
-    dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), CommandFailure> + 's;
+    dyn FnMut(&Path, u64, u64, &UpdateMessage<'_>) -> Result<(), CommandFailure> + 's;
 
 /// Passes on the changes from a time stamp on. Skips files that end before it. Fails if a file in
 /// between is missing.
@@ -157,26 +157,26 @@ fn each_of(
     let path = &file.path;
     let failed = |error| CommandFailure::of_file(path, error);
     let mut window = UnreadBytes::new(bar.wrap_read(File::open(path).map_err(failed)?));
-    let mut decoder = FileReader::default();
+    let mut decoder = LogFileReader::default();
     let damaged = |offset: u64, what: &str| {
         Err(CommandFailure::trouble(format!("{}, byte {offset}: {what}", path.display())))
     };
     loop {
         let at = decoder.offset();
         match decoder.decode(window.unread()) {
-            FileStep::Head { consumed, .. } => window.consume(consumed),
-            FileStep::Record { consumed, timestamp, message } => {
+            LogFileStep::Head { consumed, .. } => window.consume(consumed),
+            LogFileStep::Record { consumed, timestamp, message } => {
                 if timestamp >= since {
                     see(path, at, timestamp, &message)?;
                 }
                 window.consume(consumed);
             }
-            FileStep::NeedMore { at_least } => {
+            LogFileStep::NeedMore { at_least } => {
                 if window.read_more(at_least).map_err(failed)? == 0 {
                     return damaged(at, "the file ends before the length in its head; it is cut");
                 }
             }
-            FileStep::End => {
+            LogFileStep::End => {
                 let torn = io::copy(&mut window, &mut io::sink()).map_err(failed)?;
                 if torn > 0 {
                     let path = path.display();
@@ -184,7 +184,7 @@ fn each_of(
                 }
                 return Ok(());
             }
-            FileStep::Damaged { offset, what } => return damaged(offset, what),
+            LogFileStep::Damaged { offset, what } => return damaged(offset, what),
         }
     }
 }

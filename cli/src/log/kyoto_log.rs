@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use todana::kyoto::NEVER;
 use todana::moment;
-use todana_protocol::kyoto::message::{Change, Message};
+use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 
 pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), CommandFailure> {
     if arguments.follow {
@@ -43,10 +43,15 @@ pub(super) fn show(directory: &Path, arguments: &LogArguments) -> Result<(), Com
     Ok(())
 }
 
-fn put(out: &mut impl Write, stamp: u64, message: &Message<'_>, arguments: &LogArguments) -> io::Result<()> {
+fn put(
+    out: &mut impl Write,
+    stamp: u64,
+    message: &UpdateMessage<'_>,
+    arguments: &LogArguments,
+) -> io::Result<()> {
     let mut words = vec![format!("db={}", message.database)];
     let (operation, key, value) = match message.change {
-        Change::Set { key, stored } => {
+        UpdateChange::Set { key, stored } => {
             let stored_raw = stored.as_raw().unwrap_or_default();
             let (time, value) = stored.split().filter(|_| !arguments.bare).unwrap_or((NEVER, stored_raw));
             words.push(format!("size={}", value.len()));
@@ -55,9 +60,9 @@ fn put(out: &mut impl Write, stamp: u64, message: &Message<'_>, arguments: &LogA
             }
             ("put", key, value)
         }
-        Change::Remove { key } => ("remove", key, &b""[..]),
-        Change::Clear => ("clear", &b""[..], &b""[..]),
-        Change::Other { operation, .. } => {
+        UpdateChange::Remove { key } => ("remove", key, &b""[..]),
+        UpdateChange::Clear => ("clear", &b""[..], &b""[..]),
+        UpdateChange::Other { operation, .. } => {
             words.push(format!("operation={operation}"));
             ("unknown", &b""[..], &b""[..])
         }

@@ -8,8 +8,8 @@ use super::server_failure::{SYSTEM, ServerFailure};
 use super::settings::{AcceptedProtocol, MemcachedSettings, PortChoice};
 use std::path::PathBuf;
 use todana_server::{
-    AuthenticationMode, Choice, DatabaseOptions, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
-    ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
+    AuthenticationMode, DatabaseOptions, DialectChoice, KyotoOptions, LimitOptions, ListenOptions,
+    MemoryOptions, ObservationOptions, ProtocolOptions, ReplicationOptions, ServerOptions, TlsOptions,
 };
 
 /// The variable that names the users file for SASL, in memcached builds with that feature.
@@ -60,9 +60,9 @@ pub(super) fn options(settings: &MemcachedSettings) -> Result<ServerOptions, Ser
             http_hosts: Vec::new(),
             debug_commands: settings.extended.debug_commands,
             protocol: match settings.protocol {
-                AcceptedProtocol::Auto => Choice::Auto,
-                AcceptedProtocol::Ascii => Choice::Text,
-                AcceptedProtocol::Binary => Choice::Binary,
+                AcceptedProtocol::Auto => DialectChoice::Auto,
+                AcceptedProtocol::Ascii => DialectChoice::Text,
+                AcceptedProtocol::Binary => DialectChoice::Binary,
             },
             authentication: authentication(
                 settings,
@@ -340,7 +340,7 @@ mod tests {
                     negative_is_sliding: true,
                     http_hosts: Vec::new(),
                     debug_commands: true,
-                    protocol: Choice::Binary,
+                    protocol: DialectChoice::Binary,
                     authentication: AuthenticationMode::None,
                     kyoto: KyotoOptions::default()
                 },

@@ -5,8 +5,8 @@ use super::values::{ExtendedWord, LogLineFormat, ServedProtocol, SnapshotPacking
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, AuthenticationMode, CheckpointOptions, Choice, DataDirectoryOptions, DatabaseOptions,
-    DatabaseSpec, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name,
+    AdminOptions, AuthenticationMode, CheckpointOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec,
+    DialectChoice, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name,
     ObservationOptions, Packing, ProtocolOptions, ServerOptions, SnapshotOptions, Storage, TlsOptions,
 };
 
@@ -51,9 +51,9 @@ impl ServeArguments {
             },
             protocols: ProtocolOptions {
                 protocol: match self.protocol {
-                    ServedProtocol::Auto => Choice::Auto,
-                    ServedProtocol::Ascii => Choice::Text,
-                    ServedProtocol::Binary => Choice::Binary,
+                    ServedProtocol::Auto => DialectChoice::Auto,
+                    ServedProtocol::Ascii => DialectChoice::Text,
+                    ServedProtocol::Binary => DialectChoice::Binary,
                 },
                 negative_is_sliding: negative.next_back() == Some(ExtendedWord::NegativeIsSliding),
                 http_hosts: self.http_host,

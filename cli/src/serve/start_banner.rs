@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use todana::update_log::LogPosition;
 use todana_server::{
-    AuthenticationMode, Choice, DataDirectoryOptions, DatabaseSpec, Name, Opened, ServerOptions, Storage,
-    SyncPolicy,
+    AuthenticationMode, DataDirectoryOptions, DatabaseSpec, DialectChoice, Name, Opened, ServerOptions,
+    Storage, SyncPolicy,
 };
 
 /// Returns the durability that `--sync` promises.
@@ -81,7 +81,7 @@ impl StartBanner {
             certificate,
             wants_certificate: requires_certificates,
             wants_login: options.protocols.authentication != AuthenticationMode::None,
-            is_binary: options.protocols.protocol == Choice::Binary,
+            is_binary: options.protocols.protocol == DialectChoice::Binary,
             memory: has_memory.then_some(memory),
             threads: options.limits.threads,
             data: options.databases.data.clone(),

@@ -5,7 +5,9 @@ use super::{Connection, unexpected};
 use crate::Error;
 use std::io::Write;
 use todana_core::ArithmeticDirection;
-use todana_protocol::memcached::client::{Invalid, KEY_LEN_MAX, Meta, Response, Want};
+use todana_protocol::memcached::client::{
+    ClientResponse, InvalidRequest, KEY_LEN_MAX, MetaField, MetaRequest,
+};
 
 /// A record, borrowed from the bytes that the server sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +65,7 @@ impl Connection {
         let mut asked = Vec::with_capacity(indices.len());
         for &at in indices {
             if check_len(keys[at]).is_err() {
-                see(at, Err(Invalid::Key.into()));
+                see(at, Err(InvalidRequest::Key.into()));
                 continue;
             }
             self.output.push(b' ');
@@ -79,8 +81,8 @@ impl Connection {
         let mut asked = asked.into_iter();
         loop {
             let is_more = self.response(|response| match response {
-                Response::Line(b"END") => Ok(false),
-                Response::Value { key, flags, value, .. } => match asked.find(|&at| keys[at] == key) {
+                ClientResponse::Line(b"END") => Ok(false),
+                ClientResponse::Value { key, flags, value, .. } => match asked.find(|&at| keys[at] == key) {
                     Some(at) => {
                         see(at, Ok(FoundRecord { value, flags }));
                         Ok(true)
@@ -114,13 +116,13 @@ impl Connection {
         let mut won = Vec::new();
         for at in asked {
             let outcome = self.response(|response| match response {
-                Response::Meta { code: [b'E', b'N'], .. } => Ok(()),
-                Response::Meta { code: [b'V', b'A'], flags, value: Some(value) } => {
+                ClientResponse::Meta { code: [b'E', b'N'], .. } => Ok(()),
+                ClientResponse::Meta { code: [b'V', b'A'], flags, value: Some(value) } => {
                     if flags.has(b'W') {
                         won.push(at);
                     }
                     let flags = flags.number(b'f').and_then(|flags| u32::try_from(flags).ok());
-                    see(at, Ok(FoundRecord { value, flags: flags.ok_or(Error::Malformed)? }));
+                    see(at, Ok(FoundRecord { value, flags: flags.ok_or(Error::MalformedReply)? }));
                     Ok(())
                 }
                 other => Err(unexpected(other)),
@@ -138,11 +140,11 @@ impl Connection {
     /// reader. If another client has recomputed it meanwhile, the next reader recomputes it once
     /// more than necessary.
     fn hand_back(&mut self, key: &[u8]) -> Result<(), Error> {
-        let Ok(request) = Meta::delete(&mut self.output, key) else { return Ok(()) };
+        let Ok(request) = MetaRequest::delete(&mut self.output, key) else { return Ok(()) };
         request.mark_stale().end()?;
         self.flush()?;
         self.response(|response| match response {
-            Response::Meta { code: [b'H', b'D'] | [b'N', b'F'], .. } => Ok(()),
+            ClientResponse::Meta { code: [b'H', b'D'] | [b'N', b'F'], .. } => Ok(()),
             other => Err(unexpected(other)),
         })
     }
@@ -151,7 +153,7 @@ impl Connection {
     /// [`Connection::takes_meta`] before the first key for which [`needs_base64`] is true.
     pub fn write_any(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i32) -> Result<(), Error> {
         if needs_base64(key) {
-            return Ok(Meta::set(&mut self.output, key, value)?.flags(flags).ttl(exptime).end()?);
+            return Ok(MetaRequest::set(&mut self.output, key, value)?.flags(flags).ttl(exptime).end()?);
         }
         check_len(key)?;
         self.output.extend_from_slice(b"set ");
@@ -165,25 +167,25 @@ impl Connection {
     /// Buffers a `set` like [`Connection::write_any`], of a record that expires `span_s` seconds
     /// after its last access. memcached does not support that and refuses it.
     pub fn write_sliding(&mut self, key: &[u8], value: &[u8], flags: u32, span_s: u32) -> Result<(), Error> {
-        Ok(Meta::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
+        Ok(MetaRequest::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
     }
 
     /// Adds to a number or subtracts from it; creates it as `initial` if it is missing. Needs meta
     /// commands.
     pub fn count_or_create(&mut self, key: &[u8], delta: u64, up: bool, initial: u64) -> Result<u64, Error> {
         let direction = if up { ArithmeticDirection::Increment } else { ArithmeticDirection::Decrement };
-        Meta::arithmetic(&mut self.output, key)?
+        MetaRequest::arithmetic(&mut self.output, key)?
             .direction(direction)
             .delta(delta)
             .vivify(0)
             .initial(initial)
-            .want(Want::Value)
+            .want(MetaField::Value)
             .end()?;
         self.flush()?;
         self.response(|response| match response {
-            Response::Meta { code: [b'V', b'A'], value: Some(value), .. } => {
+            ClientResponse::Meta { code: [b'V', b'A'], value: Some(value), .. } => {
                 let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                number.ok_or(Error::Malformed)
+                number.ok_or(Error::MalformedReply)
             }
             other => Err(unexpected(other)),
         })
@@ -193,10 +195,10 @@ impl Connection {
     /// not, such as memcached before 1.6, would read the value of such a write as commands. Must
     /// not be called while replies are outstanding.
     pub fn takes_meta(&mut self) -> Result<bool, Error> {
-        Meta::get(&mut self.output, b" ")?.unnoticed().end()?;
+        MetaRequest::get(&mut self.output, b" ")?.without_access().end()?;
         self.flush()?;
         let outcome = self.response(|response| match response {
-            Response::Meta { code: [b'E', b'N'] | [b'H', b'D'], .. } => Ok(true),
+            ClientResponse::Meta { code: [b'E', b'N'] | [b'H', b'D'], .. } => Ok(true),
             other => Err(unexpected(other)),
         });
         match outcome {
@@ -207,16 +209,16 @@ impl Connection {
 }
 
 /// Appends a read of flags and value that does not count as access.
-fn put_peek(out: &mut Vec<u8>, key: &[u8]) -> Result<(), Invalid> {
-    if !needs_base64(key) && Meta::get(out, key).is_err() {
+fn put_peek(out: &mut Vec<u8>, key: &[u8]) -> Result<(), InvalidRequest> {
+    if !needs_base64(key) && MetaRequest::get(out, key).is_err() {
         // The key has control characters but is too long for base64.
         check_len(key)?;
         out.extend_from_slice(&[b"mg ", key, b" f v u\r\n"].concat());
         return Ok(());
     }
-    Meta::get(out, key)?.want(Want::Flags).want(Want::Value).unnoticed().end()
+    MetaRequest::get(out, key)?.want(MetaField::Flags).want(MetaField::Value).without_access().end()
 }
 
-fn check_len(key: &[u8]) -> Result<(), Invalid> {
-    if key.is_empty() || key.len() > KEY_LEN_MAX { Err(Invalid::Key) } else { Ok(()) }
+fn check_len(key: &[u8]) -> Result<(), InvalidRequest> {
+    if key.is_empty() || key.len() > KEY_LEN_MAX { Err(InvalidRequest::Key) } else { Ok(()) }
 }

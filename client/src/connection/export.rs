@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 use std::str::FromStr;
-use todana_protocol::memcached::client::Response;
+use todana_protocol::memcached::client::ClientResponse;
 
 /// Maximum bytes of a frame.
 const FRAME_LEN_MAX: usize = 65_536;
@@ -111,7 +111,7 @@ impl Connection {
         self.line(&format!("todana log {from}{follow}{}", DatabaseSelector(database)))?;
         let head = self.head(b"LOG")?;
         let id = head.field("database")?;
-        let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32).ok_or(Error::Malformed)?;
+        let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32).ok_or(Error::MalformedReply)?;
         let (position, server_id) = (head.number("position")?, head.number("server")?);
         Ok(LogHeader { position, database_id: id.to_be_bytes(), server_id })
     }
@@ -120,13 +120,13 @@ impl Connection {
     /// before it is received.
     pub fn next_frame<T>(&mut self, see: impl FnOnce(ExportFrame<'_>) -> T) -> Result<T, Error> {
         self.response_within(FRAME_LEN_MAX, |response| match response {
-            Response::Data(bytes) => Ok(see(ExportFrame::Data(bytes))),
-            Response::Line(b"WAIT") => Ok(see(ExportFrame::Wait)),
-            Response::Line(b"END") => Ok(see(ExportFrame::End)),
+            ClientResponse::Data(bytes) => Ok(see(ExportFrame::Data(bytes))),
+            ClientResponse::Line(b"WAIT") => Ok(see(ExportFrame::Wait)),
+            ClientResponse::Line(b"END") => Ok(see(ExportFrame::End)),
             other => Err(unexpected(other)),
         })
         .map_err(|error| match self.frame_too_long() {
-            Some(len) if matches!(error, Error::Malformed) => {
+            Some(len) if matches!(error, Error::MalformedReply) => {
                 let error =
                     format!("the server sends a frame of {len} bytes, and they have at most {FRAME_LEN_MAX}");
                 io::Error::new(io::ErrorKind::InvalidData, error).into()
@@ -146,8 +146,8 @@ impl Connection {
     fn head(&mut self, word: &[u8]) -> Result<LineFields, Error> {
         loop {
             let found = self.response_within(FRAME_LEN_MAX, |response| match response {
-                Response::Line(b"WAIT") => Ok(None),
-                Response::Line(line) if line.split(|&byte| byte == b' ').next() == Some(word) => {
+                ClientResponse::Line(b"WAIT") => Ok(None),
+                ClientResponse::Line(line) if line.split(|&byte| byte == b' ').next() == Some(word) => {
                     Ok(Some(String::from_utf8_lossy(line).into_owned()))
                 }
                 other => Err(unexpected(other)),
@@ -165,10 +165,10 @@ struct LineFields(String);
 impl LineFields {
     fn field(&self, name: &str) -> Result<&str, Error> {
         let found = self.0.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-        found.ok_or(Error::Malformed)
+        found.ok_or(Error::MalformedReply)
     }
 
     fn number<T: FromStr>(&self, name: &str) -> Result<T, Error> {
-        self.field(name)?.parse().map_err(|_| Error::Malformed)
+        self.field(name)?.parse().map_err(|_| Error::MalformedReply)
     }
 }

@@ -9,11 +9,11 @@ pub use export::{CompletedCheckpoint, ExportFrame, LogFrom, LogHeader};
 
 use crate::socket::ClientSocket;
 use crate::tls_error::{NO_TLS, UNTRUSTED};
-use crate::{Address, Error, Fetch, Login, Store, Timeouts, Tls};
+use crate::{Address, Error, Login, TextFetch, TextStore, Timeouts, Tls};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana_protocol::memcached::client::{self, Response};
+use todana_protocol::memcached::client::{self, ClientResponse};
 
 /// Maximum bytes of a received value: the most that a server can hold.
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -138,7 +138,7 @@ impl Connection {
     }
 
     /// Waits for the next reply and passes it to `see`.
-    fn response<T>(&mut self, see: impl FnOnce(Response<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    fn response<T>(&mut self, see: impl FnOnce(ClientResponse<'_>) -> Result<T, Error>) -> Result<T, Error> {
         self.response_within(VALUE_LEN_MAX, see)
     }
 
@@ -147,7 +147,7 @@ impl Connection {
     fn response_within<T>(
         &mut self,
         value_len_max: usize,
-        see: impl FnOnce(Response<'_>) -> Result<T, Error>,
+        see: impl FnOnce(ClientResponse<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.talk(|connection| {
             loop {
@@ -160,7 +160,7 @@ impl Connection {
                 if let Some((len, response)) = client::decode(unread, value_len_max)? {
                     connection.may_be_tls = None;
                     let outcome = match response {
-                        Response::Refused(refusal) => Err(Error::Refused(refusal.into())),
+                        ClientResponse::Refused(refusal) => Err(Error::Refused(refusal.into())),
                         response => see(response),
                     };
                     connection.at += len;
@@ -214,11 +214,13 @@ impl Connection {
 
     fn outcome(&mut self) -> Result<WriteOutcome, Error> {
         self.response(|response| match response {
-            Response::Line(b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" | b"RESET") => Ok(WriteOutcome::Done),
-            Response::Line(b"NOT_STORED") => Ok(WriteOutcome::NotStored),
-            Response::Line(b"EXISTS") => Ok(WriteOutcome::Exists),
-            Response::Line(b"NOT_FOUND") => Ok(WriteOutcome::NotFound),
-            Response::Meta { code: [b'H', b'D'], .. } => Ok(WriteOutcome::Done),
+            ClientResponse::Line(b"STORED" | b"DELETED" | b"TOUCHED" | b"OK" | b"RESET") => {
+                Ok(WriteOutcome::Done)
+            }
+            ClientResponse::Line(b"NOT_STORED") => Ok(WriteOutcome::NotStored),
+            ClientResponse::Line(b"EXISTS") => Ok(WriteOutcome::Exists),
+            ClientResponse::Line(b"NOT_FOUND") => Ok(WriteOutcome::NotFound),
+            ClientResponse::Meta { code: [b'H', b'D'], .. } => Ok(WriteOutcome::Done),
             other => Err(unexpected(other)),
         })
     }
@@ -242,22 +244,22 @@ impl Connection {
     /// Reads records, with their versions if requested. Returns them in the order of the keys,
     /// without the missing ones.
     pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<FetchedRecord>, Error> {
-        self.fetch(Fetch { versions, touch: None }, keys)
+        self.fetch(TextFetch { versions, touch: None }, keys)
     }
 
     /// Reads records and optionally gives them a new expiry. Returns them in the order of the keys,
     /// without the missing ones.
-    pub fn fetch(&mut self, fetch: Fetch, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
+    pub fn fetch(&mut self, fetch: TextFetch, keys: &[&[u8]]) -> Result<Vec<FetchedRecord>, Error> {
         client::put_get(&mut self.output, fetch, keys)?;
         self.flush()?;
         let (mut items, mut asked) = (Vec::new(), keys.iter());
         loop {
             let item = self.response(|response| match response {
                 // A reply to another request must not be taken for one to this request.
-                Response::Value { key, flags, version, value } if asked.any(|asked| *asked == key) => {
+                ClientResponse::Value { key, flags, version, value } if asked.any(|asked| *asked == key) => {
                     Ok(Some(FetchedRecord { key: key.to_vec(), value: value.to_vec(), flags, version }))
                 }
-                Response::Line(b"END") => Ok(None),
+                ClientResponse::Line(b"END") => Ok(None),
                 other => Err(unexpected(other)),
             })?;
             match item {
@@ -268,14 +270,14 @@ impl Connection {
     }
 
     /// Stores a record.
-    pub fn store(&mut self, store: &Store<'_>) -> Result<WriteOutcome, Error> {
+    pub fn store(&mut self, store: &TextStore<'_>) -> Result<WriteOutcome, Error> {
         self.write_store(store)?;
         self.flush()?;
         self.read_outcome()
     }
 
     /// Buffers a storage request. Outcomes are read in order by `read_outcome`.
-    pub fn write_store(&mut self, store: &Store<'_>) -> Result<(), Error> {
+    pub fn write_store(&mut self, store: &TextStore<'_>) -> Result<(), Error> {
         Ok(client::put_store(&mut self.output, store, false)?)
     }
 
@@ -305,8 +307,8 @@ impl Connection {
     pub fn count(&mut self, key: &[u8], delta: u64, up: bool) -> Result<Option<u64>, Error> {
         self.words(if up { "incr" } else { "decr" }, &[key, delta.to_string().as_bytes()])?;
         self.response(|response| match response {
-            Response::Number(number) => Ok(Some(number)),
-            Response::Line(b"NOT_FOUND") => Ok(None),
+            ClientResponse::Number(number) => Ok(Some(number)),
+            ClientResponse::Line(b"NOT_FOUND") => Ok(None),
             other => Err(unexpected(other)),
         })
     }
@@ -319,10 +321,10 @@ impl Connection {
         loop {
             let is_full = statistics.len() == STATISTICS_MAX;
             let line = self.response(|response| match response {
-                Response::Statistic { name, value } if !is_full => Ok(Some((text(name), text(value)))),
+                ClientResponse::Statistic { name, value } if !is_full => Ok(Some((text(name), text(value)))),
                 // Lines of `stats detail dump` and `stats cachedump` consist of a word, a name, and
                 // the rest.
-                Response::Line(line)
+                ClientResponse::Line(line)
                     if !is_full && (line.starts_with(b"PREFIX ") || line.starts_with(b"ITEM ")) =>
                 {
                     let line = text(line);
@@ -330,7 +332,7 @@ impl Connection {
                     Ok(Some((words.next().unwrap_or_default(), words.next().unwrap_or_default())))
                 }
                 // `stats reset` and `stats detail on` return no statistics.
-                Response::Line(b"END" | b"RESET" | b"OK") => Ok(None),
+                ClientResponse::Line(b"END" | b"RESET" | b"OK") => Ok(None),
                 other => Err(unexpected(other)),
             })?;
             match line {
@@ -350,7 +352,7 @@ impl Connection {
     pub fn version(&mut self) -> Result<String, Error> {
         self.words("version", &[])?;
         self.response(|response| match response {
-            Response::Line(line) if line.starts_with(b"VERSION ") => {
+            ClientResponse::Line(line) if line.starts_with(b"VERSION ") => {
                 Ok(String::from_utf8_lossy(&line[8..]).into_owned())
             }
             other => Err(unexpected(other)),
@@ -363,10 +365,10 @@ impl Connection {
         self.line("lru_crawler metadump all")?;
         loop {
             let line = self.response(|response| match response {
-                Response::Line(b"END") => Ok(None),
+                ClientResponse::Line(b"END") => Ok(None),
                 // Servers before 1.6.43 do not send this line.
-                Response::Line(b"OK") => Ok(Some(String::new())),
-                Response::Line(line) if line.starts_with(b"key=") => {
+                ClientResponse::Line(b"OK") => Ok(Some(String::new())),
+                ClientResponse::Line(line) if line.starts_with(b"key=") => {
                     Ok(Some(String::from_utf8_lossy(line).into_owned()))
                 }
                 other => Err(unexpected(other)),
@@ -405,16 +407,16 @@ pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot connect to {address}: {text}{hint}"))
 }
 
-fn unexpected(response: Response<'_>) -> Error {
+fn unexpected(response: ClientResponse<'_>) -> Error {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Error::Unexpected(match response {
-        Response::Line(line) => text(line),
+        ClientResponse::Line(line) => text(line),
         // The value is left out because it may be long.
-        Response::Value { key, .. } => format!("VALUE {}", text(key)),
-        Response::Meta { code, flags, .. } => format!("{} {}", text(&code), text(flags.text())),
-        Response::Statistic { name, value } => format!("STAT {} {}", text(name), text(value)),
-        Response::Data(data) => format!("DATA {}", data.len()),
-        Response::Number(number) => number.to_string(),
-        Response::Refused(refusal) => text(refusal.line),
+        ClientResponse::Value { key, .. } => format!("VALUE {}", text(key)),
+        ClientResponse::Meta { code, flags, .. } => format!("{} {}", text(&code), text(flags.text())),
+        ClientResponse::Statistic { name, value } => format!("STAT {} {}", text(name), text(value)),
+        ClientResponse::Data(data) => format!("DATA {}", data.len()),
+        ClientResponse::Number(number) => number.to_string(),
+        ClientResponse::Refused(refusal) => text(refusal.line),
     })
 }

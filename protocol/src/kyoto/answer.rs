@@ -1,24 +1,24 @@
 //! Answers of HTTP: their heads, and the maps that calls answer with, or are made with.
 
-use super::columns::Encoding;
+use super::columns::ColumnEncoding;
 use super::date::format_date;
-use super::{Failure, Form, Refusal, Status};
-use crate::Sink;
+use super::{AnswerStatus, CallFailure, HttpForm, RequestRefusal};
+use crate::ReplySink;
 
 /// The headers that all answers of a moment have in common, made once a second rather than for every answer.
 #[derive(Clone, Debug)]
-pub struct Banner {
+pub struct AnswerBanner {
     text: String,
     /// Where the date begins.
     date_at: usize,
     time: u64,
 }
 
-impl Banner {
+impl AnswerBanner {
     /// Of a server that says it is this version, at this time, in seconds since 1970.
-    pub fn new(version: &str, time: u64) -> Banner {
+    pub fn new(version: &str, time: u64) -> AnswerBanner {
         let text = format!("Server: KyotoTycoon/{version}\r\nDate: ");
-        let mut banner = Banner { date_at: text.len(), text, time };
+        let mut banner = AnswerBanner { date_at: text.len(), text, time };
         banner.write(time);
         banner
     }
@@ -41,14 +41,14 @@ impl Banner {
 
 /// The pairs of an answer, if they are not few, or of a call: kept in one place, which is used again and again.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct AnswerPairs {
     text: Vec<u8>,
-    pairs: Vec<Pair>,
+    pairs: Vec<PairRange>,
 }
 
 /// Where a pair stands in the text: its name, and its value behind it.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct PairRange {
     start: usize,
     name_len: u32,
     value_len: u32,
@@ -58,7 +58,7 @@ struct Pair {
 const KEPT_LEN: usize = 1 << 16;
 const KEPT_PAIRS: usize = 1 << 12;
 
-impl Output {
+impl AnswerPairs {
     /// Nothing is in it; what a big answer has made it take is given back.
     pub fn clear(&mut self) {
         self.text.clear();
@@ -97,7 +97,13 @@ impl Output {
     }
 
     /// Writes the whole answer of a call.
-    pub fn write(&self, form: &Form, banner: &Banner, status: Status, out: &mut impl Sink) {
+    pub fn write(
+        &self,
+        form: &HttpForm,
+        banner: &AnswerBanner,
+        status: AnswerStatus,
+        out: &mut impl ReplySink,
+    ) {
         let (encoding, order) = self.order();
         match order {
             Some(order) => {
@@ -109,7 +115,7 @@ impl Output {
     }
 
     /// Writes a call, as a client does.
-    pub fn write_call(&self, name: &str, host: &str, out: &mut impl Sink) {
+    pub fn write_call(&self, name: &str, host: &str, out: &mut impl ReplySink) {
         let (encoding, order) = self.order();
         let order = order.unwrap_or_else(|| (0..self.pairs.len() as u32).collect());
         let pairs = order.iter().map(|&index| self.get(&self.pairs[index as usize]));
@@ -124,9 +130,9 @@ impl Output {
     }
 
     /// The encoding that is chosen, and the order of the pairs by their encoded names, unless it is that in which they are.
-    fn order(&self) -> (Encoding, Option<Vec<u32>>) {
-        let encoding = Encoding::choose(self.pairs().flat_map(|(name, value)| [name, value]));
-        if encoding == Encoding::Raw {
+    fn order(&self) -> (ColumnEncoding, Option<Vec<u32>>) {
+        let encoding = ColumnEncoding::choose(self.pairs().flat_map(|(name, value)| [name, value]));
+        if encoding == ColumnEncoding::Raw {
             if self.pairs().is_sorted_by(|one, next| one.0 <= next.0) {
                 return (encoding, None);
             }
@@ -161,10 +167,10 @@ impl Output {
             self.text.extend_from_slice(bytes);
         }
         let name_len = (before.len() + name.len()) as u32;
-        self.pairs.push(Pair { start, name_len, value_len: value.len() as u32 });
+        self.pairs.push(PairRange { start, name_len, value_len: value.len() as u32 });
     }
 
-    fn get(&self, pair: &Pair) -> (&[u8], &[u8]) {
+    fn get(&self, pair: &PairRange) -> (&[u8], &[u8]) {
         let name_end = pair.start + pair.name_len as usize;
         (&self.text[pair.start..name_end], &self.text[name_end..name_end + pair.value_len as usize])
     }
@@ -173,49 +179,65 @@ impl Output {
 /// Writes the answer of a call that has few pairs, with names that are letters and in their order: so nothing is copied
 /// but to `out`.
 #[inline]
-pub fn answer(form: &Form, banner: &Banner, status: Status, pairs: &[(&str, &[u8])], out: &mut impl Sink) {
+pub fn answer(
+    form: &HttpForm,
+    banner: &AnswerBanner,
+    status: AnswerStatus,
+    pairs: &[(&str, &[u8])],
+    out: &mut impl ReplySink,
+) {
     debug_assert!(pairs.is_sorted_by(|one, next| one.0 < next.0));
     let pairs = pairs.iter().map(|&(name, value)| (name.as_bytes(), value));
-    let encoding = Encoding::choose(pairs.clone().flat_map(|(name, value)| [name, value]));
+    let encoding = ColumnEncoding::choose(pairs.clone().flat_map(|(name, value)| [name, value]));
     write_pairs(form, banner, status, encoding, pairs, out);
 }
 
 /// Writes the answer of a call that failed.
-pub fn answer_failure(form: &Form, banner: &Banner, failure: &Failure<'_>, out: &mut impl Sink) {
+pub fn answer_failure(
+    form: &HttpForm,
+    banner: &AnswerBanner,
+    failure: &CallFailure<'_>,
+    out: &mut impl ReplySink,
+) {
     answer(form, banner, failure.status(), &[("ERROR", &failure.text())], out);
 }
 
 /// Writes the answer to what is no request; the connection is closed behind it.
-pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
+pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut impl ReplySink) {
     let (status, text) = match refusal {
-        Refusal::Foreign => {
-            (Status::Forbidden, "403 Forbidden (web pages may not ask; --allow-pages allows it)\n")
+        RequestRefusal::Foreign => {
+            (AnswerStatus::Forbidden, "403 Forbidden (web pages may not ask; --allow-pages allows it)\n")
         }
-        Refusal::HeadTooLarge => {
-            (Status::HeadTooLarge, "431 Request Header Fields Too Large (the head is too large)\n")
+        RequestRefusal::HeadTooLarge => {
+            (AnswerStatus::HeadTooLarge, "431 Request Header Fields Too Large (the head is too large)\n")
         }
-        Refusal::ForeignHost => {
-            (Status::Forbidden, "403 Forbidden (this host name is not the server's; --http-host allows it)\n")
-        }
-        Refusal::Link => (
-            Status::Forbidden,
+        RequestRefusal::ForeignHost => (
+            AnswerStatus::Forbidden,
+            "403 Forbidden (this host name is not the server's; --http-host allows it)\n",
+        ),
+        RequestRefusal::Link => (
+            AnswerStatus::Forbidden,
             "403 Forbidden (a browser's GET may not change anything; --allow-pages allows it)\n",
         ),
-        Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
-        Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
-        Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),
-        Refusal::Binary | Refusal::Stranger => return super::binary::put_error(out),
+        RequestRefusal::TooLarge => {
+            (AnswerStatus::TooLarge, "413 Request Entity Too Large (request entity too large)\n")
+        }
+        RequestRefusal::Interrupted => {
+            (AnswerStatus::BadRequest, "400 Bad Request (receiving data failed)\n")
+        }
+        RequestRefusal::InvalidChunk => (AnswerStatus::BadRequest, "400 Bad Request (invalid chunk)\n"),
+        RequestRefusal::Binary | RequestRefusal::Stranger => return super::binary::put_error(out),
     };
-    let form = Form { keeps_alive: false, is_head: false };
+    let form = HttpForm { keeps_alive: false, is_head: false };
     put_head(&form, banner, status, Some(text.len()), out);
     out.put(b"Content-Type: text/plain\r\n\r\n");
     out.put(text.as_bytes());
 }
 
 /// Writes the answer to a request that comes without a login that is known.
-pub fn answer_stranger(form: &Form, banner: &Banner, out: &mut impl Sink) {
+pub fn answer_stranger(form: &HttpForm, banner: &AnswerBanner, out: &mut impl ReplySink) {
     let text = "401 Unauthorized (each request needs the name and password of a user)\n";
-    put_head(form, banner, Status::Unauthorized, (!form.is_head).then_some(text.len()), out);
+    put_head(form, banner, AnswerStatus::Unauthorized, (!form.is_head).then_some(text.len()), out);
     out.put(b"Content-Type: text/plain\r\nWWW-Authenticate: Basic realm=\"todana\"\r\n\r\n");
     if !form.is_head {
         out.put(text.as_bytes());
@@ -223,12 +245,12 @@ pub fn answer_stranger(form: &Form, banner: &Banner, out: &mut impl Sink) {
 }
 
 fn write_pairs<'a>(
-    form: &Form,
-    banner: &Banner,
-    status: Status,
-    encoding: Encoding,
+    form: &HttpForm,
+    banner: &AnswerBanner,
+    status: AnswerStatus,
+    encoding: ColumnEncoding,
     pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     let len = (!form.is_head).then(|| body_len(encoding, pairs.clone()));
     put_head(form, banner, status, len, out);
@@ -240,11 +262,15 @@ fn write_pairs<'a>(
     }
 }
 
-fn body_len<'a>(encoding: Encoding, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
+fn body_len<'a>(encoding: ColumnEncoding, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
     pairs.map(|(name, value)| encoding.encoded_len(name) + encoding.encoded_len(value) + b"\t\n".len()).sum()
 }
 
-fn put_pairs<'a>(encoding: Encoding, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>, out: &mut impl Sink) {
+fn put_pairs<'a>(
+    encoding: ColumnEncoding,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    out: &mut impl ReplySink,
+) {
     for (name, value) in pairs {
         encoding.encode(name, out);
         out.put(b"\t");
@@ -256,11 +282,11 @@ fn put_pairs<'a>(encoding: Encoding, pairs: impl Iterator<Item = (&'a [u8], &'a 
 /// The head of an answer up to and with its length; what follows is sorted by name.
 #[inline]
 pub(super) fn put_head(
-    form: &Form,
-    banner: &Banner,
-    status: Status,
+    form: &HttpForm,
+    banner: &AnswerBanner,
+    status: AnswerStatus,
     body_len: Option<usize>,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     out.put(status.line().as_bytes());
     out.put(banner.text.as_bytes());

@@ -1,8 +1,8 @@
 //! The binary protocol: bulk calls record by record, scripts, and a replica's request.
 
-use super::map::{Map, Scratch};
-use super::{Limits, Request};
-use crate::Sink;
+use super::map::{MapScratch, ParameterMap};
+use super::{KyotoLimits, KyotoRequest};
+use crate::ReplySink;
 
 /// A replica's request; also what it answers when it is up to date.
 pub(super) const REPLICATION: u8 = 0xB1;
@@ -52,7 +52,7 @@ impl BulkOperation {
 
 /// A piece of a bulk request: its beginning, or one of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bulk<'a> {
+pub struct BulkPiece<'a> {
     /// What it does.
     pub operation: BulkOperation,
     /// No answer is wanted.
@@ -79,18 +79,18 @@ pub struct BulkRecord<'a> {
 
 /// A call of a script's procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Script<'a> {
+pub struct ScriptCall<'a> {
     /// The name of the procedure; any bytes.
     pub name: &'a [u8],
     /// What it is given.
-    pub input: Map<'a>,
+    pub input: ParameterMap<'a>,
     /// No answer is wanted.
     pub is_silent: bool,
 }
 
 /// A replica's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct ReplicaRequest {
     /// The time stamp of the newest update that it has.
     pub timestamp: u64,
     /// Its server id.
@@ -101,7 +101,7 @@ pub struct Hello {
 
 /// Where in a request a decoder stands.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Place {
+pub(super) enum BinaryPosition {
     /// At its first byte.
     #[default]
     Start,
@@ -111,19 +111,22 @@ pub(super) enum Place {
     Script { at: usize, left: u32, is_silent: bool },
 }
 
-impl Place {
+impl BinaryPosition {
     /// Whether a request that goes no further is answered.
     pub(super) fn interrupted(self) -> bool {
-        matches!(self, Place::Bulk { is_silent: false, .. } | Place::Script { is_silent: false, .. })
+        matches!(
+            self,
+            BinaryPosition::Bulk { is_silent: false, .. } | BinaryPosition::Script { is_silent: false, .. }
+        )
     }
 }
 
 /// The outcome of looking at the unread bytes.
-pub(super) enum Outcome<'a> {
+pub(super) enum BinaryOutcome<'a> {
     /// A piece, behind which more of the request comes.
-    Piece { consumed: usize, request: Request<'a> },
+    Piece { consumed: usize, request: KyotoRequest<'a> },
     /// The last piece, or all of it.
-    Last { consumed: usize, request: Request<'a> },
+    Last { consumed: usize, request: KyotoRequest<'a> },
     /// So many bytes more are needed, at least.
     NeedMore { at_least: usize },
     /// A length is too large; that is answered.
@@ -133,35 +136,35 @@ pub(super) enum Outcome<'a> {
 }
 
 /// Reads numbers and stretches from the input; short input tells how much is missing.
-struct Reader<'a> {
+struct InputReader<'a> {
     input: &'a [u8],
     at: usize,
 }
 
 /// So many bytes are missing, at least.
-struct Missing(usize);
+struct MissingBytes(usize);
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Missing> {
+impl<'a> InputReader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], MissingBytes> {
         let rest = &self.input[self.at..];
-        let taken = rest.get(..len).ok_or_else(|| Missing(len - rest.len()))?;
+        let taken = rest.get(..len).ok_or_else(|| MissingBytes(len - rest.len()))?;
         self.at += len;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Missing> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], MissingBytes> {
         Ok(self.take(N)?.try_into().expect("as long as taken"))
     }
 
-    fn u16(&mut self) -> Result<u16, Missing> {
+    fn u16(&mut self) -> Result<u16, MissingBytes> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Missing> {
+    fn u32(&mut self) -> Result<u32, MissingBytes> {
         self.array().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Missing> {
+    fn u64(&mut self) -> Result<u64, MissingBytes> {
         self.array().map(u64::from_be_bytes)
     }
 }
@@ -169,26 +172,28 @@ impl<'a> Reader<'a> {
 /// The next step.
 #[inline]
 pub(super) fn decode<'a>(
-    place: &mut Place,
-    limits: &Limits<'_>,
+    place: &mut BinaryPosition,
+    limits: &KyotoLimits<'_>,
     input: &'a [u8],
-    scratch: &'a mut Scratch,
-) -> Outcome<'a> {
+    scratch: &'a mut MapScratch,
+) -> BinaryOutcome<'a> {
     match *place {
-        Place::Start => begin(place, limits, input, scratch)
-            .unwrap_or_else(|Missing(at_least)| Outcome::NeedMore { at_least }),
-        Place::Bulk { operation, is_silent, .. } => record(place, limits, input, operation, is_silent),
-        Place::Script { at, left, .. } => script(place, limits, input, scratch, at, left),
+        BinaryPosition::Start => begin(place, limits, input, scratch)
+            .unwrap_or_else(|MissingBytes(at_least)| BinaryOutcome::NeedMore { at_least }),
+        BinaryPosition::Bulk { operation, is_silent, .. } => {
+            record(place, limits, input, operation, is_silent)
+        }
+        BinaryPosition::Script { at, left, .. } => script(place, limits, input, scratch, at, left),
     }
 }
 
 fn begin<'a>(
-    place: &mut Place,
-    limits: &Limits<'_>,
+    place: &mut BinaryPosition,
+    limits: &KyotoLimits<'_>,
     input: &'a [u8],
-    scratch: &'a mut Scratch,
-) -> Result<Outcome<'a>, Missing> {
-    let mut reader = Reader { input, at: 0 };
+    scratch: &'a mut MapScratch,
+) -> Result<BinaryOutcome<'a>, MissingBytes> {
+    let mut reader = InputReader { input, at: 0 };
     let [magic] = reader.array()?;
     let operation = match magic {
         SET => BulkOperation::Set,
@@ -207,32 +212,32 @@ fn begin<'a>(
             let flags = reader.u32()?;
             let timestamp = reader.u64()?;
             let server_id = reader.u16()?;
-            let hello = Hello { timestamp, server_id, wants_only: flags & 1 != 0 };
-            return Ok(Outcome::Last { consumed: reader.at, request: Request::Replicate(hello) });
+            let hello = ReplicaRequest { timestamp, server_id, wants_only: flags & 1 != 0 };
+            return Ok(BinaryOutcome::Last { consumed: reader.at, request: KyotoRequest::Replicate(hello) });
         }
-        _ => return Ok(Outcome::Close),
+        _ => return Ok(BinaryOutcome::Close),
     };
     let flags = reader.u32()?;
     let count = reader.u32()?;
     // A request to read that wants no answer makes no sense, and is answered.
     let is_silent = flags & SILENT != 0 && operation != BulkOperation::Get;
-    let request = Request::Bulk(Bulk { operation, is_silent, record: None, remaining: count });
+    let request = KyotoRequest::Bulk(BulkPiece { operation, is_silent, record: None, remaining: count });
     if count == 0 {
-        return Ok(Outcome::Last { consumed: reader.at, request });
+        return Ok(BinaryOutcome::Last { consumed: reader.at, request });
     }
-    *place = Place::Bulk { operation, is_silent, left: count };
-    Ok(Outcome::Piece { consumed: reader.at, request })
+    *place = BinaryPosition::Bulk { operation, is_silent, left: count };
+    Ok(BinaryOutcome::Piece { consumed: reader.at, request })
 }
 
 /// The record that a bulk request goes on with, and how much of the input it takes, if all of it is there and no longer than may be. The place
 /// is behind it then, and else where it was.
 #[inline]
 pub(super) fn next_record<'a>(
-    place: &mut Place,
-    limits: &Limits<'_>,
+    place: &mut BinaryPosition,
+    limits: &KyotoLimits<'_>,
     input: &'a [u8],
-) -> Option<(usize, Bulk<'a>)> {
-    let Place::Bulk { operation, is_silent, left } = place else { return None };
+) -> Option<(usize, BulkPiece<'a>)> {
+    let BinaryPosition::Bulk { operation, is_silent, left } = place else { return None };
     let (operation, is_silent) = (*operation, *is_silent);
     let (head, rest) = input.split_at_checked(operation.head_len())?;
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -247,28 +252,28 @@ pub(super) fn next_record<'a>(
     let value = rest.get(..value_len as usize)?;
     let record = BulkRecord { database: u16::from_be_bytes([head[0], head[1]]), key, value, xt };
     *left -= 1;
-    let piece = Bulk { operation, is_silent, record: Some(record), remaining: *left };
+    let piece = BulkPiece { operation, is_silent, record: Some(record), remaining: *left };
     Some((head.len() + key.len() + value.len(), piece))
 }
 
 #[inline]
 fn record<'a>(
-    place: &mut Place,
-    limits: &Limits<'_>,
+    place: &mut BinaryPosition,
+    limits: &KyotoLimits<'_>,
     input: &'a [u8],
     operation: BulkOperation,
     is_silent: bool,
-) -> Outcome<'a> {
+) -> BinaryOutcome<'a> {
     if let Some((consumed, piece)) = next_record(place, limits, input) {
-        let request = Request::Bulk(piece);
+        let request = KyotoRequest::Bulk(piece);
         return match piece.remaining {
-            0 => Outcome::Last { consumed, request },
-            _ => Outcome::Piece { consumed, request },
+            0 => BinaryOutcome::Last { consumed, request },
+            _ => BinaryOutcome::Piece { consumed, request },
         };
     }
     let head_len = operation.head_len();
     let Some((head, rest)) = input.split_at_checked(head_len) else {
-        return Outcome::NeedMore { at_least: head_len - input.len() };
+        return BinaryOutcome::NeedMore { at_least: head_len - input.len() };
     };
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (key_len, value_len) = (number(2), if operation == BulkOperation::Set { number(6) } else { 0 });
@@ -276,18 +281,18 @@ fn record<'a>(
     if is_too_long || input.len() > limits.unfinished_len_max {
         return refuse(is_silent, head_len);
     }
-    Outcome::NeedMore { at_least: key_len as usize + value_len as usize - rest.len() }
+    BinaryOutcome::NeedMore { at_least: key_len as usize + value_len as usize - rest.len() }
 }
 
 /// A script's request is wanted whole: a map is made of it.
 fn script<'a>(
-    place: &mut Place,
-    limits: &Limits<'_>,
+    place: &mut BinaryPosition,
+    limits: &KyotoLimits<'_>,
     input: &'a [u8],
-    scratch: &'a mut Scratch,
+    scratch: &'a mut MapScratch,
     mut at: usize,
     mut left: u32,
-) -> Outcome<'a> {
+) -> BinaryOutcome<'a> {
     const PAIR_HEAD_LEN: usize = 8;
     loop {
         // Everything of it has to fit what a body may be.
@@ -309,12 +314,12 @@ fn script<'a>(
             left -= 1;
             continue;
         };
-        *place = Place::Script { at, left, is_silent: is_silent(input) };
-        return Outcome::NeedMore { at_least };
+        *place = BinaryPosition::Script { at, left, is_silent: is_silent(input) };
+        return BinaryOutcome::NeedMore { at_least };
     }
 }
 
-fn whole_script<'a>(input: &'a [u8], scratch: &'a mut Scratch, total: usize) -> Outcome<'a> {
+fn whole_script<'a>(input: &'a [u8], scratch: &'a mut MapScratch, total: usize) -> BinaryOutcome<'a> {
     let input = &input[..total];
     let name_len = u32::from_be_bytes([input[5], input[6], input[7], input[8]]) as usize;
     let name = &input[13..13 + name_len];
@@ -328,8 +333,8 @@ fn whole_script<'a>(input: &'a [u8], scratch: &'a mut Scratch, total: usize) -> 
     }
     scratch.settle(input);
     let (map, _) = scratch.map(input);
-    let script = Script { name, input: map, is_silent: is_silent(input) };
-    Outcome::Last { consumed: total, request: Request::Script(script) }
+    let script = ScriptCall { name, input: map, is_silent: is_silent(input) };
+    BinaryOutcome::Last { consumed: total, request: KyotoRequest::Script(script) }
 }
 
 /// The lengths of a key and a value, of which at least those are there.
@@ -343,8 +348,8 @@ fn is_silent(input: &[u8]) -> bool {
     input[4] & SILENT as u8 != 0
 }
 
-fn refuse<'a>(is_silent: bool, consumed: usize) -> Outcome<'a> {
-    if is_silent { Outcome::Close } else { Outcome::Refused { consumed } }
+fn refuse<'a>(is_silent: bool, consumed: usize) -> BinaryOutcome<'a> {
+    if is_silent { BinaryOutcome::Close } else { BinaryOutcome::Refused { consumed } }
 }
 
 /// The record of a bulk request that the input begins with, if its key is there: the number of its database, its key, and its length in
@@ -362,14 +367,14 @@ pub fn peek_record(operation: BulkOperation, input: &[u8]) -> Option<(u16, &[u8]
 }
 
 /// Writes the answer of a bulk request up to its number of hits; behind that of a request to read come the records.
-pub fn put_hits(operation: BulkOperation, hits: u32, out: &mut impl Sink) {
+pub fn put_hits(operation: BulkOperation, hits: u32, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&hits.to_be_bytes());
 }
 
 /// Writes a record of the answer of a request to read, or of a request to store.
 #[inline]
-pub fn put_record(record: &BulkRecord<'_>, out: &mut impl Sink) {
+pub fn put_record(record: &BulkRecord<'_>, out: &mut impl ReplySink) {
     let mut head = [0; 18];
     head[..2].copy_from_slice(&record.database.to_be_bytes());
     head[2..6].copy_from_slice(&(record.key.len() as u32).to_be_bytes());
@@ -383,7 +388,7 @@ pub fn put_record(record: &BulkRecord<'_>, out: &mut impl Sink) {
 /// Writes the answer of a script: so many pairs.
 pub fn put_script_answer<'a>(
     pairs: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     out.put(&[SCRIPT]);
     out.put(&(pairs.len() as u32).to_be_bytes());
@@ -396,11 +401,11 @@ pub fn put_script_answer<'a>(
 }
 
 /// Writes that it failed; also what refuses a replica.
-pub fn put_error(out: &mut impl Sink) {
+pub fn put_error(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }
 
 /// Writes that a replica is accepted.
-pub fn put_accepted(out: &mut impl Sink) {
+pub fn put_accepted(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }

@@ -4,7 +4,7 @@
 //! rebinding) can read the answers too. So a browser may only name hosts that no such page can have, and what it sends by GET,
 //! as a link or an image would, changes nothing.
 //!
-//! Clients that are no browsers send none of these headers and are not held to this. `Sec-Fetch-Mode` and `Accept-Language: *`
+//! Clients that are no browsers send none of these headers and are not held to this. `Sec-Fetch-DecoderState` and `Accept-Language: *`
 //! are no marks: Node's `fetch` sends both. Nor is the `User-Agent` of PowerShell, which begins as a browser's does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,34 +14,36 @@ const POWERSHELL: &[u8] = b"PowerShell/";
 
 /// What a header says of the sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum BrowserMark {
     /// A browser.
     Browser,
     /// A browser for a web page: of another site, as this server has none.
     Page,
 }
 
-impl Mark {
+impl BrowserMark {
     /// Returns what a header says; `None` if other clients send it as well.
-    pub fn of(name: &[u8], value: &[u8]) -> Option<Mark> {
+    pub fn of(name: &[u8], value: &[u8]) -> Option<BrowserMark> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let value = value.trim_ascii();
         let begins = |start: &str| {
             value.get(..start.len()).is_some_and(|found| found.eq_ignore_ascii_case(start.as_bytes()))
         };
         match name.len() {
-            3 if is("dnt") => Some(Mark::Browser),
-            6 if is("origin") => Some(Mark::Page),
-            7 if is("referer") => Some(Mark::Page),
-            7 if is("sec-gpc") => Some(Mark::Browser),
-            8 if is("priority") => Some(Mark::Browser),
+            3 if is("dnt") => Some(BrowserMark::Browser),
+            6 if is("origin") => Some(BrowserMark::Page),
+            7 if is("referer") => Some(BrowserMark::Page),
+            7 if is("sec-gpc") => Some(BrowserMark::Browser),
+            8 if is("priority") => Some(BrowserMark::Browser),
             10 if is("user-agent") && (begins("mozilla/") || begins("opera/")) => {
                 let is_powershell = value.windows(POWERSHELL.len()).any(|part| part == POWERSHELL);
-                (!is_powershell).then_some(Mark::Browser)
+                (!is_powershell).then_some(BrowserMark::Browser)
             }
-            14 if is("sec-fetch-site") && (begins("cross-site") || begins("same-site")) => Some(Mark::Page),
-            14 if is("sec-fetch-site") || is("sec-fetch-dest") => Some(Mark::Browser),
-            15 if is("accept-language") && value != b"*" => Some(Mark::Browser),
+            14 if is("sec-fetch-site") && (begins("cross-site") || begins("same-site")) => {
+                Some(BrowserMark::Page)
+            }
+            14 if is("sec-fetch-site") || is("sec-fetch-dest") => Some(BrowserMark::Browser),
+            15 if is("accept-language") && value != b"*" => Some(BrowserMark::Browser),
             _ => None,
         }
     }
@@ -69,19 +71,19 @@ mod tests {
     #[test]
     fn browsers_mark_their_requests_and_clients_do_not() {
         for (header, mark) in [
-            ("Origin: null", Some(Mark::Page)),
-            ("REFERER: http://evil.example/", Some(Mark::Page)),
-            ("Sec-Fetch-Site:  Same-Site ", Some(Mark::Page)),
-            ("Sec-Fetch-Site: cross-site", Some(Mark::Page)),
-            ("Sec-Fetch-Site: same-origin", Some(Mark::Browser)),
-            ("Sec-Fetch-Site: none", Some(Mark::Browser)),
-            ("Sec-Fetch-Dest: image", Some(Mark::Browser)),
-            ("User-Agent: Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", Some(Mark::Browser)),
-            ("User-Agent: Opera/9.80", Some(Mark::Browser)),
-            ("Accept-Language: de-DE,de;q=0.9", Some(Mark::Browser)),
-            ("DNT: 1", Some(Mark::Browser)),
-            ("Sec-GPC: 1", Some(Mark::Browser)),
-            ("Priority: u=0, i", Some(Mark::Browser)),
+            ("Origin: null", Some(BrowserMark::Page)),
+            ("REFERER: http://evil.example/", Some(BrowserMark::Page)),
+            ("Sec-Fetch-Site:  Same-Site ", Some(BrowserMark::Page)),
+            ("Sec-Fetch-Site: cross-site", Some(BrowserMark::Page)),
+            ("Sec-Fetch-Site: same-origin", Some(BrowserMark::Browser)),
+            ("Sec-Fetch-Site: none", Some(BrowserMark::Browser)),
+            ("Sec-Fetch-Dest: image", Some(BrowserMark::Browser)),
+            ("User-Agent: Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", Some(BrowserMark::Browser)),
+            ("User-Agent: Opera/9.80", Some(BrowserMark::Browser)),
+            ("Accept-Language: de-DE,de;q=0.9", Some(BrowserMark::Browser)),
+            ("DNT: 1", Some(BrowserMark::Browser)),
+            ("Sec-GPC: 1", Some(BrowserMark::Browser)),
+            ("Priority: u=0, i", Some(BrowserMark::Browser)),
             (
                 "User-Agent: Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) WindowsPowerShell/5.1.19041.1",
                 None,
@@ -98,7 +100,7 @@ mod tests {
             ("Host: evil.example", None),
         ] {
             let (name, value) = header.split_once(':').unwrap();
-            assert_eq!(Mark::of(name.as_bytes(), value.as_bytes()), mark, "{header}");
+            assert_eq!(BrowserMark::of(name.as_bytes(), value.as_bytes()), mark, "{header}");
         }
     }
 

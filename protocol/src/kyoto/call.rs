@@ -1,8 +1,8 @@
 //! Calls: which procedure, with which parameters.
 
-use super::map::Map;
+use super::map::ParameterMap;
 use super::number::{integer, real, without_blanks};
-use super::{Failure, Form};
+use super::{CallFailure, HttpForm};
 
 /// Defines the procedures with their names.
 macro_rules! procedures {
@@ -47,7 +47,7 @@ procedures! {
     TuneReplication b"tune_replication" "Chooses the master.",
     UlogList b"ulog_list" "Lists the files of the update log.",
     UlogRemove b"ulog_remove" "Removes files of the update log.",
-    Status b"status" "Tells of a database.",
+    AnswerStatus b"status" "Tells of a database.",
     Clear b"clear" "Removes all records.",
     Synchronize b"synchronize" "Writes to the device, and runs a command.",
     Add b"add" "Stores a record if there is none.",
@@ -87,46 +87,46 @@ impl Procedure {
         let moves_cursor =
             matches!(self, CursorJump | CursorJumpBack | CursorStep | CursorStepBack | CursorDelete);
         let reads_by_cursor = matches!(self, CursorGetKey | CursorGetValue | CursorGet) || moves_cursor;
-        reads_records || reads_by_cursor || matches!(self, Void | Echo | Report | Status | UlogList)
+        reads_records || reads_by_cursor || matches!(self, Void | Echo | Report | AnswerStatus | UlogList)
     }
 }
 
 /// A call of a procedure, as TSV-RPC brings it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call<'a> {
+pub struct ProcedureCall<'a> {
     /// Which; `None` if there is none of this name.
     pub procedure: Option<Procedure>,
     /// The name that was called.
     pub name: &'a [u8],
     /// The parameters.
-    pub input: Map<'a>,
+    pub input: ParameterMap<'a>,
     /// How to answer.
-    pub form: Form,
+    pub form: HttpForm,
 }
 
 /// Which database a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub enum DatabaseTarget<'a> {
     /// The one with this number.
     Index(u64),
     /// The one of this name: the last component of its path, without its tuning.
     Name(&'a [u8]),
 }
 
-impl<'a> Target<'a> {
+impl<'a> DatabaseTarget<'a> {
     /// What a name says: nothing the first database, a digit first a number, else a name.
-    pub fn of(name: Option<&'a [u8]>) -> Target<'a> {
+    pub fn of(name: Option<&'a [u8]>) -> DatabaseTarget<'a> {
         match name {
-            None | Some([]) => Target::Index(0),
-            Some(name @ [b'0'..=b'9', ..]) => Target::Index(integer(name).unsigned_abs()),
-            Some(name) => Target::Name(name),
+            None | Some([]) => DatabaseTarget::Index(0),
+            Some(name @ [b'0'..=b'9', ..]) => DatabaseTarget::Index(integer(name).unsigned_abs()),
+            Some(name) => DatabaseTarget::Name(name),
         }
     }
 }
 
 /// To wait for a signal first.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wait<'a> {
+pub struct SignalWait<'a> {
     /// The name of the signal.
     pub name: &'a [u8],
     /// For how long, in seconds; more than 0, perhaps infinite.
@@ -135,7 +135,7 @@ pub struct Wait<'a> {
 
 /// To wake others afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signal<'a> {
+pub struct SignalSend<'a> {
     /// The name of the signal.
     pub name: &'a [u8],
     /// All who wait for it, instead of one.
@@ -144,7 +144,7 @@ pub struct Signal<'a> {
 
 /// What an increment does when the number is not there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Origin<N> {
+pub enum IncrementOrigin<N> {
     /// It begins with this.
     From(N),
     /// It fails.
@@ -155,7 +155,7 @@ pub enum Origin<N> {
 
 /// A time stamp that may be the present one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum TimestampParameter {
     /// This one.
     At(u64),
     /// The present.
@@ -163,10 +163,10 @@ pub enum Moment {
 }
 
 /// Typed access to the parameters. What a parameter's absence means is told by each.
-impl<'a> Call<'a> {
+impl<'a> ProcedureCall<'a> {
     /// `DB`: absent or empty the first.
-    pub fn target(&self) -> Target<'a> {
-        Target::of(self.input.get(b"DB"))
+    pub fn target(&self) -> DatabaseTarget<'a> {
+        DatabaseTarget::of(self.input.get(b"DB"))
     }
 
     /// `CUR`: the number of a cursor; `None` if it does not begin with a digit.
@@ -176,16 +176,16 @@ impl<'a> Call<'a> {
     }
 
     /// `WAIT` and `WAITTIME`, which is 30 if it is absent or not positive.
-    pub fn wait(&self) -> Option<Wait<'a>> {
+    pub fn wait(&self) -> Option<SignalWait<'a>> {
         let name = self.input.get(b"WAIT")?;
         let seconds = self.input.get(b"WAITTIME").map_or(0.0, real);
-        Some(Wait { name, seconds: if seconds > 0.0 { seconds } else { 30.0 } })
+        Some(SignalWait { name, seconds: if seconds > 0.0 { seconds } else { 30.0 } })
     }
 
     /// `SIGNAL` and `SIGNALBROAD`.
-    pub fn signal(&self) -> Option<Signal<'a>> {
+    pub fn signal(&self) -> Option<SignalSend<'a>> {
         let name = self.input.get(b"SIGNAL")?;
-        Some(Signal { name, is_broadcast: self.flag(b"SIGNALBROAD") })
+        Some(SignalSend { name, is_broadcast: self.flag(b"SIGNALBROAD") })
     }
 
     /// Whether any of the parameters that every procedure knows besides `DB` is there: so that the usual call looks once.
@@ -194,8 +194,8 @@ impl<'a> Call<'a> {
     }
 
     /// A parameter that must be there.
-    pub fn required(&self, name: &[u8]) -> Result<&'a [u8], Failure<'static>> {
-        self.input.get(name).ok_or(Failure::InvalidParameters)
+    pub fn required(&self, name: &[u8]) -> Result<&'a [u8], CallFailure<'static>> {
+        self.input.get(name).ok_or(CallFailure::InvalidParameters)
     }
 
     /// A parameter that may be there.
@@ -229,21 +229,21 @@ impl<'a> Call<'a> {
     }
 
     /// `orig` of `increment`.
-    pub fn integer_origin(&self) -> Origin<i64> {
+    pub fn integer_origin(&self) -> IncrementOrigin<i64> {
         self.origin(0, integer)
     }
 
     /// `orig` of `increment_double`.
-    pub fn real_origin(&self) -> Origin<f64> {
+    pub fn real_origin(&self) -> IncrementOrigin<f64> {
         self.origin(0.0, real)
     }
 
     /// A time stamp, or `now`.
-    pub fn moment(&self, name: &[u8]) -> Option<Moment> {
+    pub fn moment(&self, name: &[u8]) -> Option<TimestampParameter> {
         let text = self.input.get(name)?;
         Some(match text {
-            b"now" => Moment::Now,
-            text => Moment::At(stamp(text)),
+            b"now" => TimestampParameter::Now,
+            text => TimestampParameter::At(stamp(text)),
         })
     }
 
@@ -252,12 +252,12 @@ impl<'a> Call<'a> {
         self.input.iter().filter_map(|(name, value)| Some((name.strip_prefix(b"_")?, value)))
     }
 
-    fn origin<N>(&self, zero: N, number: impl Fn(&[u8]) -> N) -> Origin<N> {
+    fn origin<N>(&self, zero: N, number: impl Fn(&[u8]) -> N) -> IncrementOrigin<N> {
         match self.input.get(b"orig") {
-            None => Origin::From(zero),
-            Some(b"try") => Origin::Try,
-            Some(b"set") => Origin::Set,
-            Some(text) => Origin::From(number(text)),
+            None => IncrementOrigin::From(zero),
+            Some(b"try") => IncrementOrigin::Try,
+            Some(b"set") => IncrementOrigin::Set,
+            Some(text) => IncrementOrigin::From(number(text)),
         }
     }
 }
@@ -291,13 +291,13 @@ mod tests {
     #[test]
     fn databases_are_named_or_numbered() {
         for (name, target) in [
-            (None, Target::Index(0)),
-            (Some(&b""[..]), Target::Index(0)),
-            (Some(b"12x"), Target::Index(12)),
-            (Some(b"casket.kct"), Target::Name(b"casket.kct")),
-            (Some(b"-1"), Target::Name(b"-1")),
+            (None, DatabaseTarget::Index(0)),
+            (Some(&b""[..]), DatabaseTarget::Index(0)),
+            (Some(b"12x"), DatabaseTarget::Index(12)),
+            (Some(b"casket.kct"), DatabaseTarget::Name(b"casket.kct")),
+            (Some(b"-1"), DatabaseTarget::Name(b"-1")),
         ] {
-            assert_eq!(Target::of(name), target);
+            assert_eq!(DatabaseTarget::of(name), target);
         }
     }
 

@@ -1,13 +1,13 @@
 //! The encodings of TSV columns: percent (U), base64 (B) and quoted-printable (Q), and the rule that chooses one.
 
-use crate::Sink;
+use crate::ReplySink;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 
 /// How the columns of a map are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encoding {
+pub enum ColumnEncoding {
     /// As they are.
     #[default]
     Raw,
@@ -22,15 +22,15 @@ pub enum Encoding {
 /// How much of a column the choice looks at, in bytes; a longer one is never written raw.
 const LOOKED_AT_LEN: usize = 255;
 
-impl Encoding {
+impl ColumnEncoding {
     /// The encoding that the original chooses for these columns, names and values alike. Clients' tests compare the
     /// header that tells of it, so its estimates are kept.
-    pub fn choose<'a>(columns: impl Iterator<Item = &'a [u8]> + Clone) -> Encoding {
+    pub fn choose<'a>(columns: impl Iterator<Item = &'a [u8]> + Clone) -> ColumnEncoding {
         let mut all = columns.clone();
-        if all.all(is_plain) { Encoding::Raw } else { Self::choose_encoded(columns) }
+        if all.all(is_plain) { ColumnEncoding::Raw } else { Self::choose_encoded(columns) }
     }
 
-    fn choose_encoded<'a>(columns: impl Iterator<Item = &'a [u8]>) -> Encoding {
+    fn choose_encoded<'a>(columns: impl Iterator<Item = &'a [u8]>) -> ColumnEncoding {
         let (mut base64_len, mut percent_len) = (0usize, 0usize);
         for column in columns {
             let seen = &column[..column.len().min(LOOKED_AT_LEN)];
@@ -38,61 +38,63 @@ impl Encoding {
             let kept = seen.iter().filter(|&&byte| is_url_safe(byte)).count();
             percent_len += kept + (seen.len() - kept) * 3;
         }
-        if base64_len < percent_len { Encoding::Base64 } else { Encoding::Percent }
+        if base64_len < percent_len { ColumnEncoding::Base64 } else { ColumnEncoding::Percent }
     }
 
-    /// What `Content-Type` is with this encoding; clients compare it literally.
+    /// What `BodyContent-Type` is with this encoding; clients compare it literally.
     pub(super) fn content_type(self) -> &'static str {
         match self {
-            Encoding::Raw => "text/tab-separated-values",
-            Encoding::Percent => "text/tab-separated-values; colenc=U",
-            Encoding::Base64 => "text/tab-separated-values; colenc=B",
-            Encoding::Quoted => "text/tab-separated-values; colenc=Q",
+            ColumnEncoding::Raw => "text/tab-separated-values",
+            ColumnEncoding::Percent => "text/tab-separated-values; colenc=U",
+            ColumnEncoding::Base64 => "text/tab-separated-values; colenc=B",
+            ColumnEncoding::Quoted => "text/tab-separated-values; colenc=Q",
         }
     }
 
     /// How long a column is, once encoded.
     pub(super) fn encoded_len(self, column: &[u8]) -> usize {
         match self {
-            Encoding::Raw => column.len(),
-            Encoding::Percent => {
+            ColumnEncoding::Raw => column.len(),
+            ColumnEncoding::Percent => {
                 let kept = column.iter().filter(|&&byte| stays_in_percent(byte)).count();
                 kept + (column.len() - kept) * 3
             }
-            Encoding::Base64 => column.len().div_ceil(3) * 4,
-            Encoding::Quoted => column.iter().map(|&byte| if stays_in_quoted(byte) { 1 } else { 3 }).sum(),
+            ColumnEncoding::Base64 => column.len().div_ceil(3) * 4,
+            ColumnEncoding::Quoted => {
+                column.iter().map(|&byte| if stays_in_quoted(byte) { 1 } else { 3 }).sum()
+            }
         }
     }
 
     /// Writes a column.
-    pub(super) fn encode(self, column: &[u8], out: &mut impl Sink) {
+    pub(super) fn encode(self, column: &[u8], out: &mut impl ReplySink) {
         match self {
-            Encoding::Raw => out.put(column),
-            Encoding::Percent => put_percent(column, out),
-            Encoding::Base64 => put_base64(column, out),
-            Encoding::Quoted => put_escaped(column, b'=', b"0123456789ABCDEF", stays_in_quoted, out),
+            ColumnEncoding::Raw => out.put(column),
+            ColumnEncoding::Percent => put_percent(column, out),
+            ColumnEncoding::Base64 => put_base64(column, out),
+            ColumnEncoding::Quoted => put_escaped(column, b'=', b"0123456789ABCDEF", stays_in_quoted, out),
         }
     }
 
     /// Reads a column; what it says is added to `text`. Nothing is refused: what is foreign is skipped.
     pub(super) fn decode(self, column: &[u8], text: &mut Vec<u8>) {
         match self {
-            Encoding::Raw => text.extend_from_slice(column),
-            Encoding::Percent => decode_percent(column, text),
-            Encoding::Base64 => decode_base64(column, text),
-            Encoding::Quoted => decode_quoted(column, text),
+            ColumnEncoding::Raw => text.extend_from_slice(column),
+            ColumnEncoding::Percent => decode_percent(column, text),
+            ColumnEncoding::Base64 => decode_base64(column, text),
+            ColumnEncoding::Quoted => decode_quoted(column, text),
         }
     }
 
     /// Whether a column is its own decoding.
     pub(super) fn is_identity(self, column: &[u8]) -> bool {
         match self {
-            Encoding::Raw => true,
-            Encoding::Percent => {
+            ColumnEncoding::Raw => true,
+            ColumnEncoding::Percent => {
                 !column.iter().any(|&byte| byte <= b' ' || byte == 0x7F || byte == b'%' || byte == b'+')
             }
-            Encoding::Base64 => column.is_empty(),
-            Encoding::Quoted => !column.iter().any(|&byte| byte < b' ' || byte == 0x7F || byte == b'='),
+            ColumnEncoding::Base64 => column.is_empty(),
+            ColumnEncoding::Quoted => !column.iter().any(|&byte| byte < b' ' || byte == 0x7F || byte == b'='),
         }
     }
 }
@@ -119,7 +121,7 @@ fn stays_in_quoted(byte: u8) -> bool {
 }
 
 /// Percent encoding with lower-case digits, also for keys in paths.
-pub(super) fn put_percent(column: &[u8], out: &mut impl Sink) {
+pub(super) fn put_percent(column: &[u8], out: &mut impl ReplySink) {
     put_escaped(column, b'%', b"0123456789abcdef", stays_in_percent, out);
 }
 
@@ -128,7 +130,7 @@ fn put_escaped(
     escape: u8,
     digits: &[u8; 16],
     stays: impl Fn(u8) -> bool,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     let mut rest = column;
     loop {
@@ -140,7 +142,7 @@ fn put_escaped(
     }
 }
 
-fn put_base64(column: &[u8], out: &mut impl Sink) {
+fn put_base64(column: &[u8], out: &mut impl ReplySink) {
     let mut buffer = [0; 1024];
     for piece in column.chunks(buffer.len() / 4 * 3) {
         let len = STANDARD.encode_slice(piece, &mut buffer).expect("the buffer is four thirds of a piece");
@@ -229,14 +231,14 @@ fn decode_base64(column: &[u8], text: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn encoded(encoding: Encoding, column: &[u8]) -> Vec<u8> {
+    fn encoded(encoding: ColumnEncoding, column: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         encoding.encode(column, &mut out);
         assert_eq!(encoding.encoded_len(column), out.len());
         out
     }
 
-    fn decoded(encoding: Encoding, column: &[u8]) -> Vec<u8> {
+    fn decoded(encoding: ColumnEncoding, column: &[u8]) -> Vec<u8> {
         let mut text = b"before".to_vec();
         encoding.decode(column, &mut text);
         assert!(!encoding.is_identity(column) || text[6..] == *column);
@@ -246,7 +248,9 @@ mod tests {
     #[test]
     fn every_encoding_gives_back_every_byte() {
         let all: Vec<u8> = (0..=255).cycle().take(2000).collect();
-        for encoding in [Encoding::Raw, Encoding::Percent, Encoding::Base64, Encoding::Quoted] {
+        for encoding in
+            [ColumnEncoding::Raw, ColumnEncoding::Percent, ColumnEncoding::Base64, ColumnEncoding::Quoted]
+        {
             for len in (0..20).chain([255, 256, 767, 768, 769, 2000]) {
                 assert_eq!(
                     decoded(encoding, &encoded(encoding, &all[..len])),
@@ -259,9 +263,9 @@ mod tests {
 
     #[test]
     fn percent_digits_are_lower_case_and_quoted_ones_upper_case() {
-        assert_eq!(encoded(Encoding::Percent, b"aZ9_-.~ \xFF*=j"), b"aZ9_-.~%20%ff%2a%3dj");
-        assert_eq!(encoded(Encoding::Quoted, b"a =\t\xFF~"), b"a =3D=09=FF~");
-        assert_eq!(encoded(Encoding::Base64, b"a"), b"YQ==");
+        assert_eq!(encoded(ColumnEncoding::Percent, b"aZ9_-.~ \xFF*=j"), b"aZ9_-.~%20%ff%2a%3dj");
+        assert_eq!(encoded(ColumnEncoding::Quoted, b"a =\t\xFF~"), b"a =3D=09=FF~");
+        assert_eq!(encoded(ColumnEncoding::Base64, b"a"), b"YQ==");
     }
 
     #[test]
@@ -274,7 +278,7 @@ mod tests {
             (b"ab%", b"ab"),
             (b"%zz%4g", b"\x00\x04"),
         ] {
-            assert_eq!(decoded(Encoding::Percent, column), text, "{column:?}");
+            assert_eq!(decoded(ColumnEncoding::Percent, column), text, "{column:?}");
         }
     }
 
@@ -290,7 +294,7 @@ mod tests {
             (b"=", b""),
             (b"", b""),
         ] {
-            assert_eq!(decoded(Encoding::Base64, column), text, "{column:?}");
+            assert_eq!(decoded(ColumnEncoding::Base64, column), text, "{column:?}");
         }
     }
 
@@ -303,7 +307,7 @@ mod tests {
             (b"a=", b"a"),
             (b"a=4", b"a"),
         ] {
-            assert_eq!(decoded(Encoding::Quoted, column), text, "{column:?}");
+            assert_eq!(decoded(ColumnEncoding::Quoted, column), text, "{column:?}");
         }
     }
 
@@ -311,15 +315,15 @@ mod tests {
     fn columns_are_encoded_only_for_control_bytes_and_length() {
         let long = [b'a'; 256];
         for (columns, encoding) in [
-            (vec![&b"a"[..], b""], Encoding::Raw),
-            (vec![&[0xFF; 8]], Encoding::Raw),
-            (vec![&long[..255]], Encoding::Raw),
-            (vec![&long[..]], Encoding::Percent),
-            (vec![b"a\tb"], Encoding::Percent),
-            (vec![b"\x7F"], Encoding::Percent),
-            (vec![b"value", &b"\0\0\0\0\0\0\0\x01\0\x01\xC7\x2F\x52\x63\x40\0"[..]], Encoding::Base64),
+            (vec![&b"a"[..], b""], ColumnEncoding::Raw),
+            (vec![&[0xFF; 8]], ColumnEncoding::Raw),
+            (vec![&long[..255]], ColumnEncoding::Raw),
+            (vec![&long[..]], ColumnEncoding::Percent),
+            (vec![b"a\tb"], ColumnEncoding::Percent),
+            (vec![b"\x7F"], ColumnEncoding::Percent),
+            (vec![b"value", &b"\0\0\0\0\0\0\0\x01\0\x01\xC7\x2F\x52\x63\x40\0"[..]], ColumnEncoding::Base64),
         ] {
-            assert_eq!(Encoding::choose(columns.iter().copied()), encoding, "{columns:?}");
+            assert_eq!(ColumnEncoding::choose(columns.iter().copied()), encoding, "{columns:?}");
         }
     }
 }

@@ -66,12 +66,12 @@ pub struct DatabaseReader {
     at: u64,
     /// Where the unread bytes of interest begin.
     next: u64,
-    layout: Option<Layout>,
+    layout: Option<FileLayout>,
 }
 
 /// How a file's records lie.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct FileLayout {
     /// Bytes of an offset.
     width: usize,
     has_two_links: bool,
@@ -139,17 +139,17 @@ impl DatabaseReader {
             Ok(block) if self.at + block.len > layout.end => {
                 DatabaseStep::Damaged { offset: self.at, what: "a record reaches beyond the end of the file" }
             }
-            Ok(Block { len, content: Some((consumed, key, value)) }) => {
+            Ok(FileBlock { len, content: Some((consumed, key, value)) }) => {
                 self.next = self.at + len;
                 self.at += consumed as u64;
                 DatabaseStep::Record { consumed, key, value }
             }
-            Ok(Block { len, content: None }) => {
+            Ok(FileBlock { len, content: None }) => {
                 self.next = self.at + len;
                 self.decode(input)
             }
-            Err(Broken::Partial { at_least }) => DatabaseStep::NeedMore { at_least },
-            Err(Broken::Damaged(what)) => DatabaseStep::Damaged { offset: self.at, what },
+            Err(BlockError::Partial { at_least }) => DatabaseStep::NeedMore { at_least },
+            Err(BlockError::Damaged(what)) => DatabaseStep::Damaged { offset: self.at, what },
         }
     }
 
@@ -174,7 +174,7 @@ impl DatabaseReader {
 }
 
 /// Reads a head: what it says, how the records lie, and where they begin.
-fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, Layout, u64), &'static str> {
+fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), &'static str> {
     let number = |at: usize| number(&bytes[at..at + 8]);
     let (align_power, free_power, options) = (bytes[9], bytes[10], bytes[11]);
     if bytes[..4] != MAGIC {
@@ -206,12 +206,12 @@ fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, Layout, u64), &'st
         .ok_or("its head is damaged: the buckets reach beyond the end of the file")?;
     let is_closed = bytes[24] & 3 == 0;
     let head = DatabaseHead { kind, compression, is_closed, records: number(32) };
-    let layout = Layout { width, has_two_links: options & 2 == 0, align_power, end };
+    let layout = FileLayout { width, has_two_links: options & 2 == 0, align_power, end };
     Ok((head, layout, records_at))
 }
 
 /// A record with its padding, or a free block.
-struct Block<'a> {
+struct FileBlock<'a> {
     /// In bytes, all of it.
     len: u64,
     /// Bytes without the padding, key and value.
@@ -219,16 +219,16 @@ struct Block<'a> {
 }
 
 /// Why there is no block.
-enum Broken {
+enum BlockError {
     Partial { at_least: usize },
     Damaged(&'static str),
 }
 
-impl Layout {
+impl FileLayout {
     /// Reads the block at the beginning of `input`.
-    fn block<'a>(&self, input: &'a [u8]) -> Result<Block<'a>, Broken> {
+    fn block<'a>(&self, input: &'a [u8]) -> Result<FileBlock<'a>, BlockError> {
         let &[first, second, ref rest @ ..] = input else {
-            return Err(Broken::Partial { at_least: 2 - input.len() });
+            return Err(BlockError::Partial { at_least: 2 - input.len() });
         };
         if [first, second] == FREE {
             return self.free_block(rest);
@@ -236,32 +236,32 @@ impl Layout {
         let padding = match first {
             RECORD => u64::from(second),
             0x01..0x80 => u64::from(u16::from_be_bytes([first, second])),
-            _ => return Err(Broken::Damaged("no record begins here")),
+            _ => return Err(BlockError::Damaged("no record begins here")),
         };
         let links = self.width * if self.has_two_links { 2 } else { 1 };
         let rest =
-            rest.get(links..).ok_or(Broken::Partial { at_least: links - rest.len().min(links) + 2 })?;
+            rest.get(links..).ok_or(BlockError::Partial { at_least: links - rest.len().min(links) + 2 })?;
         let (key_len, rest) = length(rest)?;
         let (value_len, rest) = length(rest)?;
-        let content = rest
-            .get(..key_len + value_len)
-            .ok_or(Broken::Partial { at_least: (key_len + value_len).saturating_sub(rest.len()).max(1) })?;
+        let content = rest.get(..key_len + value_len).ok_or(BlockError::Partial {
+            at_least: (key_len + value_len).saturating_sub(rest.len()).max(1),
+        })?;
         let (key, value) = content.split_at(key_len);
         let consumed = input.len() - rest.len() + content.len();
-        Ok(Block { len: consumed as u64 + padding, content: Some((consumed, key, value)) })
+        Ok(FileBlock { len: consumed as u64 + padding, content: Some((consumed, key, value)) })
     }
 
-    fn free_block<'a>(&self, rest: &[u8]) -> Result<Block<'a>, Broken> {
+    fn free_block<'a>(&self, rest: &[u8]) -> Result<FileBlock<'a>, BlockError> {
         let missing = (self.width + 2).saturating_sub(rest.len());
         if missing > 0 {
-            return Err(Broken::Partial { at_least: missing });
+            return Err(BlockError::Partial { at_least: missing });
         }
         let (len, rest) = rest.split_at(self.width);
         let len = number(len).checked_shl(u32::from(self.align_power)).unwrap_or(0);
         if rest[..2] != [PADDING; 2] || len < self.width as u64 + 4 {
-            return Err(Broken::Damaged("a free block is damaged"));
+            return Err(BlockError::Damaged("a free block is damaged"));
         }
-        Ok(Block { len, content: None })
+        Ok(FileBlock { len, content: None })
     }
 }
 
@@ -269,12 +269,14 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Broken> {
+fn length(bytes: &[u8]) -> Result<(usize, &[u8]), BlockError> {
     match varnum::read(bytes) {
-        varnum::Read::Whole(len, _) if len > LEN_MAX => Err(Broken::Damaged("a record is too long")),
-        varnum::Read::Whole(len, taken) => Ok((len as usize, &bytes[taken..])),
-        varnum::Read::Partial => Err(Broken::Partial { at_least: 1 }),
-        varnum::Read::Malformed => Err(Broken::Damaged("a length is too long")),
+        varnum::VarnumRead::Whole(len, _) if len > LEN_MAX => {
+            Err(BlockError::Damaged("a record is too long"))
+        }
+        varnum::VarnumRead::Whole(len, taken) => Ok((len as usize, &bytes[taken..])),
+        varnum::VarnumRead::Partial => Err(BlockError::Partial { at_least: 1 }),
+        varnum::VarnumRead::Malformed => Err(BlockError::Damaged("a length is too long")),
     }
 }
 
@@ -284,13 +286,13 @@ pub fn is_leaf(key: &[u8]) -> bool {
 }
 
 /// Takes key and value of a record.
-type See<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
+type RecordCallback<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
 
 /// Shows the records of a decompressed leaf, in order. Fails where the leaf is damaged; what came before has been shown.
-pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut See<'_, E>) -> Result<(), E> {
+pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback<'_, E>) -> Result<(), E> {
     let damaged = || E::from("a leaf is damaged");
     let take = |bytes: &mut &[u8]| match varnum::read(bytes) {
-        varnum::Read::Whole(number, taken) => {
+        varnum::VarnumRead::Whole(number, taken) => {
             *bytes = &bytes[taken..];
             usize::try_from(number).ok()
         }
@@ -334,10 +336,10 @@ mod tests {
     const SECOND: &[u8] = b"\xCC\0\0\0\0\0\0\0\0\0\0\0\0\0\x02\x06k2second";
 
     /// Key and value of a record.
-    type Pair = (Vec<u8>, Vec<u8>);
+    type KeyAndValue = (Vec<u8>, Vec<u8>);
 
     /// The records that come of pieces of `step` bytes, and where and why it ended.
-    fn read(bytes: &[u8], step: usize) -> (Vec<Pair>, Result<(), (u64, &'static str)>) {
+    fn read(bytes: &[u8], step: usize) -> (Vec<KeyAndValue>, Result<(), (u64, &'static str)>) {
         let (mut reader, mut records) = (DatabaseReader::default(), Vec::new());
         let (mut start, mut end) = (0, 0);
         loop {

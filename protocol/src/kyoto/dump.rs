@@ -4,26 +4,26 @@
 //! 4B 43 53 53 0A 00   { 00 key_len:varnum value_len:varnum key value }*   FF
 //! ```
 
-use super::framed::{self, Framed};
-use super::message::Stored;
-use crate::Sink;
+use super::framed::{self, FramedRecord};
+use super::message::StoredValue;
+use crate::ReplySink;
 
 const MAGIC: [u8; 6] = *b"KCSS\n\0";
 const RECORD: u8 = 0x00;
 const END: u8 = 0xFF;
 
 /// Writes what a dump begins with.
-pub fn put_head(out: &mut impl Sink) {
+pub fn put_head(out: &mut impl ReplySink) {
     out.put(&MAGIC);
 }
 
 /// Writes a record. What Kyoto Tycoon stored has its time before the value; what was stored without it, has none.
-pub fn put_record(key: &[u8], stored: &Stored<'_>, out: &mut impl Sink) {
+pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
 
 /// Writes what a dump ends with.
-pub fn put_end(out: &mut impl Sink) {
+pub fn put_end(out: &mut impl ReplySink) {
     out.put(&[END]);
 }
 
@@ -49,7 +49,7 @@ pub enum DumpStep<'a> {
         /// The key.
         key: &'a [u8],
         /// The value, behind its time if Kyoto Tycoon stored it and the database is not persistent.
-        stored: Stored<'a>,
+        stored: StoredValue<'a>,
     },
     /// At least so many more bytes are needed; if there are none, the dump is cut.
     NeedMore {
@@ -86,12 +86,12 @@ impl DumpReader {
             Some(_) => {}
         }
         match framed::read(RECORD, input) {
-            Framed::Whole { len, key, value } => {
+            FramedRecord::Whole { len, key, value } => {
                 self.at += len as u64;
-                DumpStep::Record { consumed: len, key, stored: Stored::raw(value) }
+                DumpStep::Record { consumed: len, key, stored: StoredValue::raw(value) }
             }
-            Framed::Partial { at_least } => DumpStep::NeedMore { at_least },
-            Framed::Damaged(what) => DumpStep::Damaged { offset: self.at, what },
+            FramedRecord::Partial { at_least } => DumpStep::NeedMore { at_least },
+            FramedRecord::Damaged(what) => DumpStep::Damaged { offset: self.at, what },
         }
     }
 

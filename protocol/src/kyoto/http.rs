@@ -1,9 +1,9 @@
 //! HTTP as the original understands it: the head of a request line by line, and the length of its body.
 
-use super::browser::{Mark, is_own_host};
+use super::browser::{BrowserMark, is_own_host};
 use super::date::parse_date;
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
-use super::{Encoding, Limits, Refusal};
+use super::{ColumnEncoding, KyotoLimits, RequestRefusal};
 use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ const LINE_LEN_MAX: usize = 8191;
 
 /// The method of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
+pub enum HttpMethod {
     /// GET
     #[default]
     Get,
@@ -28,27 +28,27 @@ pub enum Method {
     Other,
 }
 
-impl Method {
-    fn of(word: &[u8]) -> Method {
+impl HttpMethod {
+    fn of(word: &[u8]) -> HttpMethod {
         match word {
-            b"GET" => Method::Get,
-            b"HEAD" => Method::Head,
-            b"POST" => Method::Post,
-            b"PUT" => Method::Put,
-            b"DELETE" => Method::Delete,
-            _ => Method::Other,
+            b"GET" => HttpMethod::Get,
+            b"HEAD" => HttpMethod::Head,
+            b"POST" => HttpMethod::Post,
+            b"PUT" => HttpMethod::Put,
+            b"DELETE" => HttpMethod::Delete,
+            _ => HttpMethod::Other,
         }
     }
 
     /// Whether requests of this method have a body that means anything.
     fn has_body(self) -> bool {
-        matches!(self, Method::Post | Method::Put | Method::Other)
+        matches!(self, HttpMethod::Post | HttpMethod::Put | HttpMethod::Other)
     }
 }
 
 /// What the answer must know of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct HttpForm {
     /// False if the connection is to be closed behind the answer.
     pub keeps_alive: bool,
     /// True for HEAD: the answer has no body.
@@ -57,12 +57,12 @@ pub struct Form {
 
 /// What a body of a call is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum BodyContent {
     /// Nothing that is understood.
     #[default]
     Foreign,
     /// Tab-separated values.
-    Tsv(Encoding),
+    Tsv(ColumnEncoding),
     /// A form.
     Form,
 }
@@ -81,7 +81,7 @@ pub enum RestMode {
 
 /// A head, as far as it has been read. Offsets count from the beginning of the request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
+pub(super) struct HttpHead {
     /// Where the next line begins.
     at: u32,
     /// How many bytes from there on are known to hold no line end.
@@ -93,10 +93,10 @@ pub(super) struct Head {
     target_end: u32,
     /// Where its path ends.
     path_end: u32,
-    pub(super) method: Method,
+    pub(super) method: HttpMethod,
     keeps_alive: bool,
     is_chunked: bool,
-    pub(super) content: Content,
+    pub(super) content: BodyContent,
     pub(super) mode: RestMode,
     /// It is that of an answer, which begins with a status.
     is_answer: bool,
@@ -116,7 +116,7 @@ pub(super) struct Head {
 }
 
 /// How far a head is read.
-pub(super) enum Progress {
+pub(super) enum HeadProgress {
     /// It is whole: its length.
     Whole(usize),
     /// More of it must come.
@@ -128,7 +128,7 @@ pub(super) enum Progress {
 }
 
 /// The next line of a head.
-enum Line<'a> {
+enum HeadLine<'a> {
     /// It is there, and takes so many bytes with its end.
     Whole { line: &'a [u8], taken: usize },
     /// Its end is not there yet.
@@ -137,7 +137,7 @@ enum Line<'a> {
 
 /// What follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum BodyFraming {
     /// So many bytes; longer than the limit, perhaps.
     Sized(u64),
     /// Chunks.
@@ -148,25 +148,25 @@ pub(super) enum Body {
     IgnoredChunks,
 }
 
-impl Head {
+impl HttpHead {
     /// That of an answer.
-    pub(super) fn of_answer() -> Head {
-        Head { is_answer: true, method: Method::Other, ..Head::default() }
+    pub(super) fn of_answer() -> HttpHead {
+        HttpHead { is_answer: true, method: HttpMethod::Other, ..HttpHead::default() }
     }
 
     /// Reads on. Every byte is looked at once, however the input is cut.
     #[inline]
-    pub(super) fn read(&mut self, limits: &Limits<'_>, input: &[u8]) -> Progress {
+    pub(super) fn read(&mut self, limits: &KyotoLimits<'_>, input: &[u8]) -> HeadProgress {
         loop {
             let at = self.at as usize;
             let rest = &input[at..];
             let (line, taken) = match self.find_line(rest) {
-                Line::Whole { line, taken } => (line, taken),
-                Line::Partial if input.len() > limits.head_len_max => return Progress::TooLarge,
-                Line::Partial => return Progress::Partial,
+                HeadLine::Whole { line, taken } => (line, taken),
+                HeadLine::Partial if input.len() > limits.head_len_max => return HeadProgress::TooLarge,
+                HeadLine::Partial => return HeadProgress::Partial,
             };
             if at + taken > limits.head_len_max {
-                return Progress::TooLarge;
+                return HeadProgress::TooLarge;
             }
             self.at += taken as u32;
             if self.target_end == 0 {
@@ -175,10 +175,10 @@ impl Head {
                     true => self.read_status_line(at, line),
                 };
                 if !is_one {
-                    return Progress::Garbage;
+                    return HeadProgress::Garbage;
                 }
             } else if line.is_empty() || self.has_cr && is_only_cr(line) {
-                return Progress::Whole(self.at as usize);
+                return HeadProgress::Whole(self.at as usize);
             } else if self.has_cr {
                 self.read_header(limits, &without_cr(line), None);
             } else {
@@ -190,22 +190,22 @@ impl Head {
 
     /// The next line without its end; CRs are left in it if `has_cr` says so.
     #[inline]
-    fn find_line<'a>(&mut self, rest: &'a [u8]) -> Line<'a> {
+    fn find_line<'a>(&mut self, rest: &'a [u8]) -> HeadLine<'a> {
         let scanned = (self.scanned as usize).min(rest.len());
         if !self.has_cr {
             let found = memchr2(b'\r', b'\n', &rest[scanned..]).map(|found| scanned + found);
             match found {
                 None if rest.len() <= LINE_LEN_MAX => {
                     self.scanned = rest.len() as u32;
-                    return Line::Partial;
+                    return HeadLine::Partial;
                 }
                 Some(end) if end <= LINE_LEN_MAX => match rest[end..] {
-                    [b'\n', ..] => return Line::Whole { line: &rest[..end], taken: end + 1 },
-                    [b'\r', b'\n', ..] => return Line::Whole { line: &rest[..end], taken: end + 2 },
+                    [b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 1 },
+                    [b'\r', b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 2 },
                     // What comes behind it will tell.
                     [b'\r'] => {
                         self.scanned = end as u32;
-                        return Line::Partial;
+                        return HeadLine::Partial;
                     }
                     _ => {}
                 },
@@ -217,16 +217,16 @@ impl Head {
 
     /// A line that is too long, or has a CR where none belongs.
     #[cold]
-    fn find_odd_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> Line<'a> {
+    fn find_odd_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> HeadLine<'a> {
         self.has_cr = true;
         let newline = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found);
         let line = &rest[..newline.unwrap_or(rest.len())];
         match (long_line(line), newline) {
-            (Some(cut), _) => Line::Whole { line: &rest[..cut], taken: cut },
-            (None, Some(newline)) => Line::Whole { line, taken: newline + 1 },
+            (Some(cut), _) => HeadLine::Whole { line: &rest[..cut], taken: cut },
+            (None, Some(newline)) => HeadLine::Whole { line, taken: newline + 1 },
             (None, None) => {
                 self.scanned = rest.len() as u32;
-                Line::Partial
+                HeadLine::Partial
             }
         }
     }
@@ -246,18 +246,18 @@ impl Head {
         self.authorization.map(|(start, end)| start as usize..end as usize)
     }
 
-    pub(super) fn form(&self) -> Form {
-        Form { keeps_alive: self.keeps_alive, is_head: self.method == Method::Head }
+    pub(super) fn form(&self) -> HttpForm {
+        HttpForm { keeps_alive: self.keeps_alive, is_head: self.method == HttpMethod::Head }
     }
 
     /// Returns why a request with this head is not served, if a web page may be behind it.
     #[inline]
-    pub(super) fn refusal(&self, limits: &Limits<'_>) -> Option<Refusal> {
+    pub(super) fn refusal(&self, limits: &KyotoLimits<'_>) -> Option<RequestRefusal> {
         match () {
             () if limits.pages_allowed => None,
-            () if self.is_of_page => Some(Refusal::Foreign),
+            () if self.is_of_page => Some(RequestRefusal::Foreign),
             () if self.has_foreign_host && (self.is_of_browser || !limits.hosts.is_empty()) => {
-                Some(Refusal::ForeignHost)
+                Some(RequestRefusal::ForeignHost)
             }
             () => None,
         }
@@ -265,19 +265,21 @@ impl Head {
 
     /// Returns true if a browser has sent it as it follows a link or fetches an image.
     #[inline]
-    pub(super) fn is_of_link(&self, limits: &Limits<'_>) -> bool {
-        self.is_of_browser && !limits.pages_allowed && matches!(self.method, Method::Get | Method::Head)
+    pub(super) fn is_of_link(&self, limits: &KyotoLimits<'_>) -> bool {
+        self.is_of_browser
+            && !limits.pages_allowed
+            && matches!(self.method, HttpMethod::Get | HttpMethod::Head)
     }
 
     /// What follows.
-    pub(super) fn body(&self) -> Body {
+    pub(super) fn body(&self) -> BodyFraming {
         match (self.method.has_body(), self.content_length, self.is_chunked) {
-            (true, Some(len), _) => Body::Sized(len),
-            (true, None, true) => Body::Chunked,
-            (true, None, false) => Body::Sized(0),
-            (false, Some(len), _) => Body::Ignored(len),
-            (false, None, true) => Body::IgnoredChunks,
-            (false, None, false) => Body::Ignored(0),
+            (true, Some(len), _) => BodyFraming::Sized(len),
+            (true, None, true) => BodyFraming::Chunked,
+            (true, None, false) => BodyFraming::Sized(0),
+            (false, Some(len), _) => BodyFraming::Ignored(len),
+            (false, None, true) => BodyFraming::IgnoredChunks,
+            (false, None, false) => BodyFraming::Ignored(0),
         }
     }
 
@@ -306,7 +308,7 @@ impl Head {
         if path_end == target_start {
             return false;
         }
-        self.method = Method::of(&method);
+        self.method = HttpMethod::of(&method);
         self.target_start = (at + target_start) as u32;
         self.target_end = (at + target_end) as u32;
         self.path_end = (at + path_end) as u32;
@@ -331,7 +333,7 @@ impl Head {
     }
 
     #[inline]
-    fn read_header(&mut self, limits: &Limits<'_>, line: &[u8], at: Option<usize>) {
+    fn read_header(&mut self, limits: &KyotoLimits<'_>, line: &[u8], at: Option<usize>) {
         // Most headers mean nothing here, which their first letter tells.
         if !matches!(
             line.first().map(u8::to_ascii_lowercase),
@@ -363,7 +365,7 @@ impl Head {
                     self.keeps_alive = true;
                 }
             }
-            12 if name.eq_ignore_ascii_case(b"content-type") => self.content = Content::of(value()),
+            12 if name.eq_ignore_ascii_case(b"content-type") => self.content = BodyContent::of(value()),
             13 if name.eq_ignore_ascii_case(b"authorization") => {
                 let whole = at.filter(|_| self.authorization.is_none()).map(|at| {
                     let end = at + line.len();
@@ -378,37 +380,37 @@ impl Head {
                 self.is_chunked |= value().eq_ignore_ascii_case(b"chunked");
             }
             3 | 6 | 7 | 8 | 10 | 14 | 15 => {
-                let mark = Mark::of(name, value());
+                let mark = BrowserMark::of(name, value());
                 self.is_of_browser |= mark.is_some();
-                self.is_of_page |= mark == Some(Mark::Page);
+                self.is_of_page |= mark == Some(BrowserMark::Page);
             }
             _ => {}
         }
     }
 }
 
-impl Content {
-    fn of(value: &[u8]) -> Content {
+impl BodyContent {
+    fn of(value: &[u8]) -> BodyContent {
         const TSV: &[u8] = b"text/tab-separated-values";
         if starts_with(value, b"application/x-www-form-urlencoded") {
-            return Content::Form;
+            return BodyContent::Form;
         }
         if !starts_with(value, TSV) {
-            return Content::Foreign;
+            return BodyContent::Foreign;
         }
-        let mut encoding = Encoding::Raw;
+        let mut encoding = ColumnEncoding::Raw;
         for attribute in value[TSV.len()..].split(|&byte| byte == b' ' || byte == b';') {
             if starts_with(attribute, b"colenc=") {
                 let name = &attribute[b"colenc=".len()..];
                 encoding = match name.strip_prefix(b"\"").unwrap_or(name).first() {
-                    Some(b'B' | b'b') => Encoding::Base64,
-                    Some(b'Q' | b'q') => Encoding::Quoted,
-                    Some(b'U' | b'u') => Encoding::Percent,
+                    Some(b'B' | b'b') => ColumnEncoding::Base64,
+                    Some(b'Q' | b'q') => ColumnEncoding::Quoted,
+                    Some(b'U' | b'u') => ColumnEncoding::Percent,
                     _ => encoding,
                 };
             }
         }
-        Content::Tsv(encoding)
+        BodyContent::Tsv(encoding)
     }
 }
 
@@ -432,7 +434,7 @@ fn without_cr(line: &[u8]) -> Cow<'_, [u8]> {
 
 /// A walk over the chunks of a body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunks {
+pub(super) struct ChunkWalker {
     /// Where the next chunk begins, in the request.
     at: usize,
     /// How many bytes from there on are known to hold no line end.
@@ -443,7 +445,7 @@ pub(super) struct Chunks {
 
 /// How far the chunks of a body are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Walk {
+pub(super) enum ChunkProgress {
     /// All are there: where they end.
     Whole(usize),
     /// So many bytes more must come, at least.
@@ -454,40 +456,42 @@ pub(super) enum Walk {
     Invalid,
 }
 
-impl Chunks {
-    pub(super) fn new(at: usize) -> Chunks {
-        Chunks { at, scanned: 0, found: 0 }
+impl ChunkWalker {
+    pub(super) fn new(at: usize) -> ChunkWalker {
+        ChunkWalker { at, scanned: 0, found: 0 }
     }
 
     /// Goes on.
-    pub(super) fn walk(&mut self, limits: &Limits<'_>, input: &[u8]) -> Walk {
+    pub(super) fn walk(&mut self, limits: &KyotoLimits<'_>, input: &[u8]) -> ChunkProgress {
         loop {
             let rest = &input[self.at..];
             let scanned = self.scanned.min(rest.len());
             let Some(newline) = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found) else {
                 if rest.len() > LINE_LEN_MAX {
-                    return Walk::Invalid;
+                    return ChunkProgress::Invalid;
                 }
                 self.scanned = rest.len();
-                return Walk::Partial(1);
+                return ChunkProgress::Partial(1);
             };
             self.scanned = newline;
-            let Some(len) = chunk_len(&rest[..newline]) else { return Walk::Whole(self.at + newline + 1) };
+            let Some(len) = chunk_len(&rest[..newline]) else {
+                return ChunkProgress::Whole(self.at + newline + 1);
+            };
             if len > limits.body_len_max.saturating_sub(self.found) {
-                return Walk::TooLarge;
+                return ChunkProgress::TooLarge;
             }
             // It fits, as the limit does.
             let data = newline + 1 + len as usize;
             match rest.get(data..) {
                 Some([b'\r', b'\n', ..]) => {}
-                Some([] | [b'\r']) | None => return Walk::Partial(data + 2 - rest.len()),
-                Some(_) => return Walk::Invalid,
+                Some([] | [b'\r']) | None => return ChunkProgress::Partial(data + 2 - rest.len()),
+                Some(_) => return ChunkProgress::Invalid,
             }
             self.at += data + 2;
             self.scanned = 0;
             self.found += len;
             if len == 0 {
-                return Walk::Whole(self.at);
+                return ChunkProgress::Whole(self.at);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Who has sent a request: HTTP's Basic (RFC 7617), a name and a password with each.
 
-use super::http::{Body, Form, Head};
-use super::{Dialect, Limits, Mode, Step};
+use super::http::{BodyFraming, HttpForm, HttpHead};
+use super::{DecoderState, KyotoDecoder, KyotoLimits, KyotoStep};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -9,13 +9,13 @@ use base64::engine::general_purpose::STANDARD;
 pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
 
 /// A name and a password, as a request says them.
-pub struct Credentials {
+pub struct BasicCredentials {
     /// The name, a colon and the password.
     text: Vec<u8>,
     colon: usize,
 }
 
-impl Credentials {
+impl BasicCredentials {
     /// What the value of an `Authorization` header says; `None` if it is not `Basic` with both.
     ///
     /// ```
@@ -25,7 +25,7 @@ impl Credentials {
     /// assert_eq!((credentials.user(), credentials.password()), (&b"alice"[..], &b"a:b"[..]));
     /// assert!(Credentials::read(b"Bearer YWxpY2U6YTpi").is_none());
     /// ```
-    pub fn read(authorization: &[u8]) -> Option<Credentials> {
+    pub fn read(authorization: &[u8]) -> Option<BasicCredentials> {
         let (scheme, rest) = authorization.split_at_checked(b"Basic ".len())?;
         if !scheme.eq_ignore_ascii_case(b"Basic ") {
             return None;
@@ -33,7 +33,7 @@ impl Credentials {
         let text = STANDARD.decode(rest.trim_ascii()).ok()?;
         // A name holds none; a password may.
         let colon = text.iter().position(|&byte| byte == b':')?;
-        Some(Credentials { text, colon })
+        Some(BasicCredentials { text, colon })
     }
 
     /// The user's name.
@@ -47,36 +47,39 @@ impl Credentials {
     }
 }
 
-impl Dialect {
-    /// The request of [`Step::Login`] is that of a user: it comes next.
+impl KyotoDecoder {
+    /// The request of [`KyotoStep::Login`] is that of a user: it comes next.
     pub fn admit(&mut self) {
         self.is_admitted = true;
-        if let Mode::Asking { head, head_len } = self.mode {
-            self.mode = Mode::Admitted { head, head_len };
+        if let DecoderState::Asking { head, head_len } = self.mode {
+            self.mode = DecoderState::Admitted { head, head_len };
         }
     }
 
-    /// The request of [`Step::Login`] is that of a stranger: it is passed over, unless the connection is closed for want of a
+    /// The request of [`KyotoStep::Login`] is that of a stranger: it is passed over, unless the connection is closed for want of a
     /// known length. Says how it is to be answered, by [`answer_stranger`](super::answer_stranger).
-    pub fn turn_away(&mut self, limits: &Limits<'_>) -> Form {
+    pub fn turn_away(&mut self, limits: &KyotoLimits<'_>) -> HttpForm {
         self.is_admitted = false;
-        let Mode::Asking { head, head_len } = self.mode else {
-            self.mode = Mode::Closed;
-            return Form { keeps_alive: false, is_head: false };
+        let DecoderState::Asking { head, head_len } = self.mode else {
+            self.mode = DecoderState::Closed;
+            return HttpForm { keeps_alive: false, is_head: false };
         };
         let form = head.form();
         let len = match head.body() {
-            Body::Sized(len) | Body::Ignored(len) if len <= limits.bounded().body_len_max => Some(len),
+            BodyFraming::Sized(len) | BodyFraming::Ignored(len) if len <= limits.bounded().body_len_max => {
+                Some(len)
+            }
             _ => None,
         };
         let len = len.filter(|_| form.keeps_alive);
-        self.mode = len.map_or(Mode::Closed, |len| Mode::Swallow { left: u64::from(head_len) + len });
-        Form { keeps_alive: len.is_some(), ..form }
+        self.mode =
+            len.map_or(DecoderState::Closed, |len| DecoderState::Swallow { left: u64::from(head_len) + len });
+        HttpForm { keeps_alive: len.is_some(), ..form }
     }
 }
 
 /// Asks who has sent a request.
-pub(super) fn ask<'a>(input: &'a [u8], head: &Head) -> Step<'a> {
+pub(super) fn ask<'a>(input: &'a [u8], head: &HttpHead) -> KyotoStep<'a> {
     let authorization = head.authorization().map(|place| &input[place]);
-    Step::Login { consumed: 0, authorization }
+    KyotoStep::Login { consumed: 0, authorization }
 }

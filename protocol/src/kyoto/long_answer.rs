@@ -13,8 +13,8 @@
 //! A line takes a few bytes more than it has in the answer, and no copy of the answer is made.
 
 use super::answer::put_head;
-use super::{Banner, Encoding, Form, Status, varnum};
-use crate::Sink;
+use super::{AnswerBanner, AnswerStatus, ColumnEncoding, HttpForm, varnum};
+use crate::ReplySink;
 
 /// Lines stand in pieces of so many bytes: an offset in 32 bits finds the piece and the place in it, and the general allocator
 /// gives a piece back at once.
@@ -86,10 +86,16 @@ impl LongAnswer {
     }
 
     /// Writes the head of the answer, and returns its body.
-    pub fn begin(mut self, form: &Form, banner: &Banner, status: Status, out: &mut impl Sink) -> AnswerBody {
+    pub fn begin(
+        mut self,
+        form: &HttpForm,
+        banner: &AnswerBanner,
+        status: AnswerStatus,
+        out: &mut impl ReplySink,
+    ) -> AnswerBody {
         let columns = (0..self.len()).flat_map(|at| <[&[u8]; 2]>::from(self.pair(self.starts[at])));
-        let encoding = Encoding::choose(columns);
-        if encoding != Encoding::Raw {
+        let encoding = ColumnEncoding::choose(columns);
+        if encoding != ColumnEncoding::Raw {
             self = self.encoded(encoding);
         }
         let mut starts = std::mem::take(&mut self.starts);
@@ -110,7 +116,7 @@ impl LongAnswer {
     }
 
     /// The same pairs with their columns encoded. Each piece goes as soon as its lines have been.
-    fn encoded(mut self, encoding: Encoding) -> LongAnswer {
+    fn encoded(mut self, encoding: ColumnEncoding) -> LongAnswer {
         let mut encoded = LongAnswer::default();
         let mut pieces_done = 0;
         for start in std::mem::take(&mut self.starts) {
@@ -167,8 +173,8 @@ impl LongAnswer {
         let piece = &self.pieces[(start >> PIECE_BITS) as usize];
         let text = &piece[start as usize % PIECE_LEN..];
         let number = |bytes: &[u8]| match varnum::read(bytes) {
-            varnum::Read::Whole(number, len) => (number as usize, len),
-            varnum::Read::Partial | varnum::Read::Malformed => (0, 0),
+            varnum::VarnumRead::Whole(number, len) => (number as usize, len),
+            varnum::VarnumRead::Partial | varnum::VarnumRead::Malformed => (0, 0),
         };
         let (name_len, one) = number(text);
         let (value_len, two) = number(&text[one..]);
@@ -197,7 +203,7 @@ impl AnswerBody {
     }
 
     /// Writes the next bytes, up to `len_max`, and returns how many.
-    pub fn fill(&mut self, len_max: usize, out: &mut impl Sink) -> usize {
+    pub fn fill(&mut self, len_max: usize, out: &mut impl ReplySink) -> usize {
         let mut left = len_max.min(self.remaining);
         let len = left;
         while left > 0 {
@@ -222,20 +228,20 @@ impl AnswerBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kyoto::Output;
+    use crate::kyoto::AnswerPairs;
 
-    /// The answer in pieces of so many bytes, which must be what `Output` writes.
+    /// The answer in pieces of so many bytes, which must be what `AnswerPairs` writes.
     fn assert_same(pairs: &[(Vec<u8>, Vec<u8>)], step: usize) {
-        let (mut long, mut output) = (LongAnswer::default(), Output::default());
+        let (mut long, mut output) = (LongAnswer::default(), AnswerPairs::default());
         for (name, value) in pairs {
             assert!(long.push(b"_", name, value));
             output.push_record(name, value);
         }
         assert_eq!(long.len(), pairs.len());
-        let (form, banner) = (Form { keeps_alive: true, is_head: false }, Banner::new("T", 0));
+        let (form, banner) = (HttpForm { keeps_alive: true, is_head: false }, AnswerBanner::new("T", 0));
         let (mut expected, mut written) = (Vec::new(), Vec::new());
-        output.write(&form, &banner, Status::Ok, &mut expected);
-        let mut body = long.begin(&form, &banner, Status::Ok, &mut written);
+        output.write(&form, &banner, AnswerStatus::Ok, &mut expected);
+        let mut body = long.begin(&form, &banner, AnswerStatus::Ok, &mut written);
         let head_len = written.len();
         assert_eq!(head_len + body.remaining(), expected.len());
         while body.remaining() > 0 {
@@ -275,9 +281,9 @@ mod tests {
         }
         let memory = long.memory_bytes();
         let body = long.begin(
-            &Form { keeps_alive: true, is_head: false },
-            &Banner::new("T", 0),
-            Status::Ok,
+            &HttpForm { keeps_alive: true, is_head: false },
+            &AnswerBanner::new("T", 0),
+            AnswerStatus::Ok,
             &mut Vec::new(),
         );
         assert_eq!(body.remaining(), 11_588_890);

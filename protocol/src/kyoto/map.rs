@@ -1,13 +1,13 @@
 //! Maps as they come in: names and values, found in a request without copying what stands there as it is meant.
 
-use super::columns::{Encoding, decode_percent};
+use super::columns::{ColumnEncoding, decode_percent};
 use memchr::{memchr, memchr2};
 
 /// What decoding needs beside the input; one for each worker (or each request that is looked at at the same time), used
 /// again and again.
 #[derive(Debug, Default)]
-pub struct Scratch {
-    entries: Vec<Entry>,
+pub struct MapScratch {
+    entries: Vec<MapEntry>,
     /// What had to be decoded first.
     text: Vec<u8>,
     /// Whether each name among the entries is greater than the one before it.
@@ -20,14 +20,14 @@ const KEPT_ENTRIES: usize = 1 << 12;
 
 /// A pair of a map.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    name: Piece,
-    value: Piece,
+struct MapEntry {
+    name: TextRange,
+    value: TextRange,
 }
 
 /// A stretch of the input or of the scratch's text. Requests are bounded far below 2^31 bytes.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct TextRange {
     start: u32,
     len: u32,
 }
@@ -35,13 +35,13 @@ struct Piece {
 /// Set in `start`: of the scratch's text.
 const DECODED: u32 = 1 << 31;
 
-impl Piece {
-    fn of_input(start: usize, end: usize) -> Piece {
-        Piece { start: start as u32, len: (end - start) as u32 }
+impl TextRange {
+    fn of_input(start: usize, end: usize) -> TextRange {
+        TextRange { start: start as u32, len: (end - start) as u32 }
     }
 
-    fn of_text(start: usize, end: usize) -> Piece {
-        Piece { start: start as u32 | DECODED, len: (end - start) as u32 }
+    fn of_text(start: usize, end: usize) -> TextRange {
+        TextRange { start: start as u32 | DECODED, len: (end - start) as u32 }
     }
 
     #[inline]
@@ -56,28 +56,28 @@ impl Piece {
 
 /// Names and values, sorted by name, each name once.
 #[derive(Clone, Copy, Default)]
-pub struct Map<'a> {
-    entries: &'a [Entry],
+pub struct ParameterMap<'a> {
+    entries: &'a [MapEntry],
     input: &'a [u8],
     text: &'a [u8],
 }
 
-impl std::fmt::Debug for Map<'_> {
+impl std::fmt::Debug for ParameterMap<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
     }
 }
 
-impl PartialEq for Map<'_> {
+impl PartialEq for ParameterMap<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl Eq for Map<'_> {}
+impl Eq for ParameterMap<'_> {}
 
-impl<'a> Map<'a> {
+impl<'a> ParameterMap<'a> {
     /// How many pairs there are.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -112,17 +112,17 @@ impl<'a> Map<'a> {
 
     /// The pairs, by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
-        let Map { entries, input, text } = *self;
+        let ParameterMap { entries, input, text } = *self;
         entries.iter().map(move |entry| (entry.name.get(input, text), entry.value.get(input, text)))
     }
 
-    fn name_of(&self, entry: &Entry) -> &'a [u8] {
+    fn name_of(&self, entry: &MapEntry) -> &'a [u8] {
         entry.name.get(self.input, self.text)
     }
 }
 
 /// The making of a map. All offsets are those of the input that the map is to borrow from.
-impl Scratch {
+impl MapScratch {
     /// Nothing is in it; what a big request has made it take is given back.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
@@ -142,8 +142,8 @@ impl Scratch {
     }
 
     /// The map that has been made, once [`settle`](Self::settle)d; and the text.
-    pub(super) fn map<'a>(&'a self, input: &'a [u8]) -> (Map<'a>, &'a [u8]) {
-        (Map { entries: &self.entries, input, text: &self.text }, &self.text)
+    pub(super) fn map<'a>(&'a self, input: &'a [u8]) -> (ParameterMap<'a>, &'a [u8]) {
+        (ParameterMap { entries: &self.entries, input, text: &self.text }, &self.text)
     }
 
     /// Adds the pairs of a query or a form, of `input` if `of_input`, else of the text.
@@ -162,7 +162,7 @@ impl Scratch {
             let split = memchr(b'=', pair).map(|at| from + at);
             let name = self.percent(input, of_input, from, split.unwrap_or(pair_end));
             let value = self.percent(input, of_input, split.map_or(pair_end, |split| split + 1), pair_end);
-            self.push(input, Entry { name, value });
+            self.push(input, MapEntry { name, value });
         }
     }
 
@@ -175,7 +175,7 @@ impl Scratch {
 
     /// Adds the lines of a TSV body, of `input` if `of_input`, else of the text.
     pub(super) fn add_tsv(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
-        let piece = if of_input { Piece::of_input } else { Piece::of_text };
+        let piece = if of_input { TextRange::of_input } else { TextRange::of_text };
         let mut at = start;
         while at < end {
             let rest = if of_input { &input[at..end] } else { &self.text[at..end] };
@@ -189,7 +189,8 @@ impl Scratch {
             let value_len = memchr(b'\n', value_rest).unwrap_or(value_rest.len());
             let value = value_rest[..value_len].strip_suffix(b"\r").unwrap_or(&value_rest[..value_len]);
             let value_at = at + len + 1;
-            let entry = Entry { name: piece(at, at + len), value: piece(value_at, value_at + value.len()) };
+            let entry =
+                MapEntry { name: piece(at, at + len), value: piece(value_at, value_at + value.len()) };
             at = value_at + value_len + 1;
             self.push(input, entry);
         }
@@ -197,19 +198,22 @@ impl Scratch {
 
     /// Adds a pair of the input.
     pub(super) fn add(&mut self, input: &[u8], name: (usize, usize), value: (usize, usize)) {
-        let entry = Entry { name: Piece::of_input(name.0, name.1), value: Piece::of_input(value.0, value.1) };
+        let entry = MapEntry {
+            name: TextRange::of_input(name.0, name.1),
+            value: TextRange::of_input(value.0, value.1),
+        };
         self.push(input, entry);
     }
 
     /// Decodes every column that is there.
-    pub(super) fn decode_columns(&mut self, input: &[u8], encoding: Encoding) {
+    pub(super) fn decode_columns(&mut self, input: &[u8], encoding: ColumnEncoding) {
         // Of equal names the last counts before they are decoded, and among those that become equal the greatest.
         self.settle(input);
         for index in 0..self.entries.len() {
             let entry = self.entries[index];
             let name = self.decode_piece(input, encoding, entry.name);
             let value = self.decode_piece(input, encoding, entry.value);
-            self.entries[index] = Entry { name, value };
+            self.entries[index] = MapEntry { name, value };
         }
         self.is_settled = false;
     }
@@ -220,7 +224,7 @@ impl Scratch {
             return;
         }
         let text = &self.text;
-        let name = |entry: &Entry| entry.name.get(input, text);
+        let name = |entry: &MapEntry| entry.name.get(input, text);
         if !self.entries.windows(2).all(|pair| name(&pair[0]) < name(&pair[1])) {
             // Stable, so the last of equal names stays the last.
             self.entries.sort_by(|one, other| name(one).cmp(name(other)));
@@ -235,7 +239,7 @@ impl Scratch {
         self.is_settled = true;
     }
 
-    fn push(&mut self, input: &[u8], entry: Entry) {
+    fn push(&mut self, input: &[u8], entry: MapEntry) {
         // Names that come again and again must not take memory each time; and room is made for as many as are left, so
         // that this sorting is rare.
         if self.entries.len() == self.entries.capacity()
@@ -257,13 +261,13 @@ impl Scratch {
         self.entries.push(entry);
     }
 
-    fn percent(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) -> Piece {
-        let piece = if of_input { Piece::of_input(start, end) } else { Piece::of_text(start, end) };
-        self.decode_piece(input, Encoding::Percent, piece)
+    fn percent(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) -> TextRange {
+        let piece = if of_input { TextRange::of_input(start, end) } else { TextRange::of_text(start, end) };
+        self.decode_piece(input, ColumnEncoding::Percent, piece)
     }
 
     /// A piece decoded: itself, if it says the same, else a new one in the text.
-    fn decode_piece(&mut self, input: &[u8], encoding: Encoding, piece: Piece) -> Piece {
+    fn decode_piece(&mut self, input: &[u8], encoding: ColumnEncoding, piece: TextRange) -> TextRange {
         if encoding.is_identity(piece.get(input, &self.text)) {
             return piece;
         }
@@ -274,12 +278,12 @@ impl Scratch {
             let encoded = piece.get(input, &self.text).to_vec();
             encoding.decode(&encoded, &mut self.text);
         }
-        Piece::of_text(start, self.text.len())
+        TextRange::of_text(start, self.text.len())
     }
 
     /// Adds a percent-decoded text, and tells where it begins, if it says anything else than itself.
     pub(super) fn add_decoded(&mut self, encoded: &[u8]) -> Option<usize> {
-        if Encoding::Percent.is_identity(encoded) {
+        if ColumnEncoding::Percent.is_identity(encoded) {
             return None;
         }
         let start = self.text.len();

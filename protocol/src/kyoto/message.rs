@@ -8,7 +8,7 @@
 //! ```
 
 use super::varnum;
-use crate::Sink;
+use crate::ReplySink;
 
 const SET: u8 = 0xA1;
 const REMOVE: u8 = 0xA2;
@@ -19,25 +19,25 @@ pub const LEN_MAX: usize = 2 * (1 << 28) + 64;
 
 /// An update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct UpdateMessage<'a> {
     /// The server that it was born at.
     pub server_id: u16,
     /// The number of its database.
     pub database: u16,
     /// What it does.
-    pub change: Change<'a>,
+    pub change: UpdateChange<'a>,
 }
 
 /// What an update does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum UpdateChange<'a> {
     /// It stores a record.
     Set {
         /// The key.
         key: &'a [u8],
         /// The value as it is stored: behind its time (see [`expiry::split_stored`](super::expiry::split_stored)), unless
         /// the database is persistent.
-        stored: Stored<'a>,
+        stored: StoredValue<'a>,
     },
     /// It removes a record.
     Remove {
@@ -57,50 +57,50 @@ pub enum Change<'a> {
 
 /// A stored value: the time when it dies, unless the database is persistent, and the value.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored<'a> {
+pub struct StoredValue<'a> {
     /// The time, or nothing; or both, as they came.
-    before: Before,
+    before: ValuePrefix,
     rest: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Before {
+enum ValuePrefix {
     Nothing,
     Time([u8; super::expiry::STORED_LEN]),
 }
 
-impl PartialEq for Stored<'_> {
+impl PartialEq for StoredValue<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.before().iter().chain(self.rest).eq(other.before().iter().chain(other.rest))
     }
 }
 
-impl Eq for Stored<'_> {}
+impl Eq for StoredValue<'_> {}
 
-impl<'a> Stored<'a> {
+impl<'a> StoredValue<'a> {
     /// A value that dies at this time.
-    pub fn mortal(time: u64, value: &'a [u8]) -> Stored<'a> {
-        Stored { before: Before::Time(super::expiry::stored(time)), rest: value }
+    pub fn mortal(time: u64, value: &'a [u8]) -> StoredValue<'a> {
+        StoredValue { before: ValuePrefix::Time(super::expiry::stored(time)), rest: value }
     }
 
     /// A value as it came, or of a persistent database.
-    pub fn raw(stored: &'a [u8]) -> Stored<'a> {
-        Stored { before: Before::Nothing, rest: stored }
+    pub fn raw(stored: &'a [u8]) -> StoredValue<'a> {
+        StoredValue { before: ValuePrefix::Nothing, rest: stored }
     }
 
     /// The time when it dies and the value, of what came from a database that is not persistent; `None` if it is too short.
     pub fn split(&self) -> Option<(u64, &'a [u8])> {
         match self.before {
-            Before::Nothing => super::expiry::split_stored(self.rest),
-            Before::Time(time) => Some((super::expiry::split_stored(&time)?.0, self.rest)),
+            ValuePrefix::Nothing => super::expiry::split_stored(self.rest),
+            ValuePrefix::Time(time) => Some((super::expiry::split_stored(&time)?.0, self.rest)),
         }
     }
 
     /// Its bytes, of what came.
     pub fn as_raw(&self) -> Option<&'a [u8]> {
         match self.before {
-            Before::Nothing => Some(self.rest),
-            Before::Time(_) => None,
+            ValuePrefix::Nothing => Some(self.rest),
+            ValuePrefix::Time(_) => None,
         }
     }
 
@@ -114,22 +114,22 @@ impl<'a> Stored<'a> {
         self.len() == 0
     }
 
-    pub(super) fn put(&self, out: &mut impl Sink) {
+    pub(super) fn put(&self, out: &mut impl ReplySink) {
         out.put(self.before());
         out.put(self.rest);
     }
 
     fn before(&self) -> &[u8] {
         match &self.before {
-            Before::Nothing => &[],
-            Before::Time(time) => time,
+            ValuePrefix::Nothing => &[],
+            ValuePrefix::Time(time) => time,
         }
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> UpdateMessage<'a> {
     /// The update that these bytes are; `None` if they are none.
-    pub fn parse(bytes: &'a [u8]) -> Option<Message<'a>> {
+    pub fn parse(bytes: &'a [u8]) -> Option<UpdateMessage<'a>> {
         let (head, body) = bytes.split_first_chunk::<5>()?;
         let change = match head[4] {
             SET => {
@@ -137,29 +137,29 @@ impl<'a> Message<'a> {
                 let (value_len, rest) = number(rest)?;
                 let (key, rest) = rest.split_at_checked(key_len)?;
                 let (value, _) = rest.split_at_checked(value_len)?;
-                Change::Set { key, stored: Stored::raw(value) }
+                UpdateChange::Set { key, stored: StoredValue::raw(value) }
             }
             REMOVE => {
                 let (key_len, rest) = number(body)?;
-                Change::Remove { key: rest.get(..key_len)? }
+                UpdateChange::Remove { key: rest.get(..key_len)? }
             }
-            CLEAR => Change::Clear,
-            operation => Change::Other { operation, body },
+            CLEAR => UpdateChange::Clear,
+            operation => UpdateChange::Other { operation, body },
         };
         let server_id = u16::from_be_bytes([head[0], head[1]]);
         let database = u16::from_be_bytes([head[2], head[3]]);
-        Some(Message { server_id, database, change })
+        Some(UpdateMessage { server_id, database, change })
     }
 
     /// How long it is, in bytes.
     pub fn len(&self) -> usize {
         let body = match self.change {
-            Change::Set { key, stored } => {
+            UpdateChange::Set { key, stored } => {
                 varnum::len(key.len() as u64) + varnum::len(stored.len() as u64) + key.len() + stored.len()
             }
-            Change::Remove { key } => varnum::len(key.len() as u64) + key.len(),
-            Change::Clear => 0,
-            Change::Other { body, .. } => body.len(),
+            UpdateChange::Remove { key } => varnum::len(key.len() as u64) + key.len(),
+            UpdateChange::Clear => 0,
+            UpdateChange::Other { body, .. } => body.len(),
         };
         5 + body
     }
@@ -170,35 +170,35 @@ impl<'a> Message<'a> {
     }
 
     /// Writes it.
-    pub fn put(&self, out: &mut impl Sink) {
+    pub fn put(&self, out: &mut impl ReplySink) {
         let operation = match self.change {
-            Change::Set { .. } => SET,
-            Change::Remove { .. } => REMOVE,
-            Change::Clear => CLEAR,
-            Change::Other { operation, .. } => operation,
+            UpdateChange::Set { .. } => SET,
+            UpdateChange::Remove { .. } => REMOVE,
+            UpdateChange::Clear => CLEAR,
+            UpdateChange::Other { operation, .. } => operation,
         };
         let ([a, b], [c, d]) = (self.server_id.to_be_bytes(), self.database.to_be_bytes());
         out.put(&[a, b, c, d, operation]);
         match self.change {
-            Change::Set { key, stored } => {
+            UpdateChange::Set { key, stored } => {
                 varnum::put(key.len() as u64, out);
                 varnum::put(stored.len() as u64, out);
                 out.put(key);
                 stored.put(out);
             }
-            Change::Remove { key } => {
+            UpdateChange::Remove { key } => {
                 varnum::put(key.len() as u64, out);
                 out.put(key);
             }
-            Change::Clear => {}
-            Change::Other { body, .. } => out.put(body),
+            UpdateChange::Clear => {}
+            UpdateChange::Other { body, .. } => out.put(body),
         }
     }
 }
 
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     match varnum::read(bytes) {
-        varnum::Read::Whole(number, len) => Some((usize::try_from(number).ok()?, &bytes[len..])),
+        varnum::VarnumRead::Whole(number, len) => Some((usize::try_from(number).ok()?, &bytes[len..])),
         _ => None,
     }
 }

@@ -33,10 +33,10 @@
 //! login    names and passwords of HTTP requests
 //! ```
 //!
-//! Always true: requests borrow from the input and from a [`Scratch`] that is used again and again, so that a usual call
-//! takes no memory; a [`Dialect`] is a few words of state and no buffer; however the input is cut, the same requests come
+//! Always true: requests borrow from the input and from a [`MapScratch`] that is used again and again, so that a usual call
+//! takes no memory; a [`KyotoDecoder`] is a few words of state and no buffer; however the input is cut, the same requests come
 //! out; each byte of a head that is still incomplete is looked at once; a length alone reserves nothing; and behind a
-//! request whose form says that the connection ends comes nothing but [`Step::Close`].
+//! request whose form says that the connection ends comes nothing but [`KyotoStep::Close`].
 //!
 //! Not here: what procedures mean, waiting, cursors, clocks, sockets.
 
@@ -65,21 +65,23 @@ mod status;
 pub mod update_log;
 pub mod varnum;
 
-pub use answer::{Banner, Output, answer, answer_failure, answer_refusal, answer_stranger};
-pub use binary::{Bulk, BulkOperation, BulkRecord, Hello, Script};
-pub use browser::{Mark, is_own_host};
-pub use call::{Call, Moment, Origin, Procedure, Signal, Target, Wait};
-pub use columns::Encoding;
+pub use answer::{AnswerBanner, AnswerPairs, answer, answer_failure, answer_refusal, answer_stranger};
+pub use binary::{BulkOperation, BulkPiece, BulkRecord, ReplicaRequest, ScriptCall};
+pub use browser::{BrowserMark, is_own_host};
+pub use call::{
+    DatabaseTarget, IncrementOrigin, Procedure, ProcedureCall, SignalSend, SignalWait, TimestampParameter,
+};
+pub use columns::ColumnEncoding;
 pub use date::{format_date, parse_date};
-pub use http::{Form, Method, RestMode};
-pub use login::Credentials;
+pub use http::{HttpForm, HttpMethod, RestMode};
+pub use login::BasicCredentials;
 pub use long_answer::{AnswerBody, LongAnswer};
-pub use map::{Map, Scratch};
-pub use message::{Change, Message, Stored};
-pub use rest::{Rest, RestAction, RestAnswer, answer_rest, put_path};
-pub use status::{Failure, Status, Trouble};
+pub use map::{MapScratch, ParameterMap};
+pub use message::{StoredValue, UpdateChange, UpdateMessage};
+pub use rest::{RestAction, RestAnswer, RestRequest, answer_rest, put_path};
+pub use status::{AnswerStatus, CallFailure, DatabaseError};
 
-use http::{Body, Chunks, Content, Head, Progress, Walk, join_chunks};
+use http::{BodyContent, BodyFraming, ChunkProgress, ChunkWalker, HeadProgress, HttpHead, join_chunks};
 use std::ops::Range;
 
 /// The path of calls.
@@ -87,7 +89,7 @@ const RPC: &[u8] = b"/rpc/";
 
 /// What bounds a request; the same for all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits<'h> {
+pub struct KyotoLimits<'h> {
     /// The longest body, and the longest key or value of the binary protocol, in bytes; at most 2^28 is taken.
     pub body_len_max: u64,
     /// The longest head of an HTTP request, in bytes, beyond which it is refused and the connection closed; at most 2^20 is taken.
@@ -98,14 +100,14 @@ pub struct Limits<'h> {
     pub pages_allowed: bool,
     /// Names by which browsers may ask, besides addresses and `localhost`; if there are any, nobody may by another name.
     pub hosts: &'h [String],
-    /// True asks who has sent it before each HTTP request ([`Step::Login`]), and refuses the binary protocol, which cannot say that, on
+    /// True asks who has sent it before each HTTP request ([`KyotoStep::Login`]), and refuses the binary protocol, which cannot say that, on
     /// a connection whose last HTTP request was not that of a user.
     pub login_wanted: bool,
 }
 
-impl Default for Limits<'_> {
+impl Default for KyotoLimits<'_> {
     fn default() -> Self {
-        Limits {
+        KyotoLimits {
             body_len_max: 1 << 28,
             head_len_max: 1 << 20,
             unfinished_len_max: usize::MAX,
@@ -116,10 +118,10 @@ impl Default for Limits<'_> {
     }
 }
 
-impl<'h> Limits<'h> {
+impl<'h> KyotoLimits<'h> {
     /// With what is too large for the offsets here cut to what is not.
-    fn bounded(&self) -> Limits<'h> {
-        Limits {
+    fn bounded(&self) -> KyotoLimits<'h> {
+        KyotoLimits {
             body_len_max: self.body_len_max.min(1 << 28),
             head_len_max: self.head_len_max.min(1 << 20),
             ..*self
@@ -129,26 +131,26 @@ impl<'h> Limits<'h> {
 
 /// One request, or a piece of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum KyotoRequest<'a> {
     /// A call of a procedure.
-    Call(Call<'a>),
+    Call(ProcedureCall<'a>),
     /// A resource is read or written.
-    Rest(Rest<'a>),
+    Rest(RestRequest<'a>),
     /// A piece of a bulk request of the binary protocol.
-    Bulk(Bulk<'a>),
+    Bulk(BulkPiece<'a>),
     /// A call of a script's procedure, of the binary protocol.
-    Script(Script<'a>),
+    Script(ScriptCall<'a>),
     /// A replica wants the updates.
-    Replicate(Hello),
+    Replicate(ReplicaRequest),
     /// A replica has read that it is up to date.
     Acknowledged,
     /// It is no request; the connection is closed behind the answer.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// Why what came is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RequestRefusal {
     /// HTTP: a web page of another site has sent it.
     Foreign,
     /// HTTP: a head longer than may be.
@@ -171,20 +173,20 @@ pub enum Refusal {
 
 /// The outcome of looking at the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum KyotoStep<'a> {
     /// A request, or a piece of one; the first `consumed` bytes of the input are done with.
     Request {
         /// Bytes done with, at least 1.
         consumed: usize,
         /// The request, borrowing from the input and the scratch.
-        request: Request<'a>,
+        request: KyotoRequest<'a>,
     },
     /// The head of an HTTP request is there, and who has sent it is to be found out before its body is read: drop `consumed` bytes,
-    /// and go on by [`Dialect::admit`] or [`Dialect::turn_away`]. Until then the same comes again.
+    /// and go on by [`KyotoDecoder::admit`] or [`KyotoDecoder::turn_away`]. Until then the same comes again.
     Login {
         /// Bytes done with; the request begins behind them.
         consumed: usize,
-        /// What it says of that, for [`Credentials::read`]; `None` if nothing.
+        /// What it says of that, for [`BasicCredentials::read`]; `None` if nothing.
         authorization: Option<&'a [u8]>,
     },
     /// Nothing whole yet: drop `consumed` bytes, read at least `at_least` more, call again.
@@ -201,7 +203,7 @@ pub enum Step<'a> {
 
 /// What the first bytes of a connection or a request say, on a port that other protocols share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beginning {
+pub enum ProtocolGuess {
     /// It is Kyoto Tycoon's.
     Kyoto,
     /// It is another's.
@@ -215,18 +217,18 @@ const METHOD_LEN_MAX: usize = 16;
 
 /// Whose a request is that begins so: the binary protocol's requests have bytes of their own, and HTTP begins with a method
 /// in capitals and a blank.
-pub fn begins(input: &[u8]) -> Beginning {
+pub fn begins(input: &[u8]) -> ProtocolGuess {
     match input.first() {
-        None => return Beginning::Unsure,
-        Some(&first) if binary::is_request(first) => return Beginning::Kyoto,
+        None => return ProtocolGuess::Unsure,
+        Some(&first) if binary::is_request(first) => return ProtocolGuess::Kyoto,
         Some(_) => {}
     }
     let capitals = input.iter().take(METHOD_LEN_MAX + 1).take_while(|byte| byte.is_ascii_uppercase()).count();
     match input.get(capitals) {
-        _ if capitals > METHOD_LEN_MAX => Beginning::Other,
-        None => Beginning::Unsure,
-        Some(b' ') if capitals > 0 => Beginning::Kyoto,
-        Some(_) => Beginning::Other,
+        _ if capitals > METHOD_LEN_MAX => ProtocolGuess::Other,
+        None => ProtocolGuess::Unsure,
+        Some(b' ') if capitals > 0 => ProtocolGuess::Kyoto,
+        Some(_) => ProtocolGuess::Other,
     }
 }
 
@@ -245,32 +247,32 @@ pub fn begins(input: &[u8]) -> Beginning {
 /// assert!(out.ends_with(b"\r\n\r\nvalue\ttokyo\n"));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dialect {
-    mode: Mode,
+pub struct KyotoDecoder {
+    mode: DecoderState,
     /// The last HTTP request was that of a user.
     is_admitted: bool,
 }
 
 /// Where in the stream a decoder stands.
 #[derive(Clone, Copy, Debug, Default)]
-enum Mode {
+enum DecoderState {
     /// At the beginning of a request.
     #[default]
     Start,
     /// In the head of an HTTP request.
-    Head(Head),
+    Head(HttpHead),
     /// Behind a head, of which is not known whose it is ...
-    Asking { head: Head, head_len: u32 },
+    Asking { head: HttpHead, head_len: u32 },
     /// ... or that of a user.
-    Admitted { head: Head, head_len: u32 },
+    Admitted { head: HttpHead, head_len: u32 },
     /// In the body, which ends so many bytes from the beginning of the request.
-    Body { head: Head, head_len: u32, total: u32 },
+    Body { head: HttpHead, head_len: u32, total: u32 },
     /// In the chunks of a body.
-    Chunks { head: Head, head_len: u32, chunks: Chunks },
+    Chunks { head: HttpHead, head_len: u32, chunks: ChunkWalker },
     /// In a body that nobody wants; so many bytes of it are left.
     Swallow { left: u64 },
     /// In a request of the binary protocol.
-    Binary(binary::Place),
+    Binary(binary::BinaryPosition),
     /// Behind a replica's request: nothing comes but its acknowledgements.
     Replica,
     /// Behind the last request.
@@ -278,75 +280,88 @@ enum Mode {
 }
 
 /// Where a body is.
-enum BodyAt {
+enum BodyLocation {
     Input(Range<usize>),
     /// From the beginning of the scratch's text to here.
     Text(usize),
 }
 
-impl Dialect {
+impl KyotoDecoder {
     /// What is to be said when no more comes, or not in time; the connection is closed in any case.
-    pub fn interrupted(&self) -> Option<Refusal> {
+    pub fn interrupted(&self) -> Option<RequestRefusal> {
         match self.mode {
-            Mode::Body { .. } | Mode::Chunks { .. } => Some(Refusal::Interrupted),
-            Mode::Binary(place) => place.interrupted().then_some(Refusal::Binary),
+            DecoderState::Body { .. } | DecoderState::Chunks { .. } => Some(RequestRefusal::Interrupted),
+            DecoderState::Binary(place) => place.interrupted().then_some(RequestRefusal::Binary),
             _ => None,
         }
     }
 
     /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and whatever has
-    /// arrived since. After [`Step::Close`] there is nothing to call it for again.
+    /// arrived since. After [`KyotoStep::Close`] there is nothing to call it for again.
     #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits<'_>, input: &'a [u8], scratch: &'a mut Scratch) -> Step<'a> {
+    pub fn decode<'a>(
+        &mut self,
+        limits: &KyotoLimits<'_>,
+        input: &'a [u8],
+        scratch: &'a mut MapScratch,
+    ) -> KyotoStep<'a> {
         let mut limits = limits.bounded();
         let is_stranger = limits.login_wanted && !self.is_admitted;
         if is_stranger {
             limits.head_len_max = limits.head_len_max.min(login::HEAD_LEN_MAX);
         }
         match self.mode {
-            Mode::Start => match input.first() {
-                None => Step::NeedMore { consumed: 0, at_least: 1 },
-                Some(&first) if is_stranger && binary::is_request(first) => self.refuse(Refusal::Stranger, 1),
-                Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::Place::default()),
-                Some(_) => self.head(&limits, input, scratch, Head::default()),
+            DecoderState::Start => match input.first() {
+                None => KyotoStep::NeedMore { consumed: 0, at_least: 1 },
+                Some(&first) if is_stranger && binary::is_request(first) => {
+                    self.refuse(RequestRefusal::Stranger, 1)
+                }
+                Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::BinaryPosition::default()),
+                Some(_) => self.head(&limits, input, scratch, HttpHead::default()),
             },
-            Mode::Closed => Step::Close,
-            Mode::Head(head) => self.head(&limits, input, scratch, head),
-            Mode::Asking { head, .. } => login::ask(input, &head),
-            Mode::Admitted { head, head_len } => {
+            DecoderState::Closed => KyotoStep::Close,
+            DecoderState::Head(head) => self.head(&limits, input, scratch, head),
+            DecoderState::Asking { head, .. } => login::ask(input, &head),
+            DecoderState::Admitted { head, head_len } => {
                 self.behind_head(&limits, input, scratch, &head, head_len as usize)
             }
-            Mode::Body { head, head_len, total } => {
+            DecoderState::Body { head, head_len, total } => {
                 self.behind_body(&limits, input, scratch, &head, head_len as usize, total as usize)
             }
-            Mode::Chunks { head, head_len, chunks } => {
+            DecoderState::Chunks { head, head_len, chunks } => {
                 self.walk_chunks(&limits, input, scratch, &head, head_len as usize, chunks)
             }
-            Mode::Swallow { left } => {
+            DecoderState::Swallow { left } => {
                 let dropped = left.min(input.len() as u64);
-                self.mode = if left > dropped { Mode::Swallow { left: left - dropped } } else { Mode::Start };
+                self.mode = if left > dropped {
+                    DecoderState::Swallow { left: left - dropped }
+                } else {
+                    DecoderState::Start
+                };
                 let dropped = dropped as usize;
                 if dropped < input.len() {
                     // Only once, as what follows is no such body.
                     return match self.decode(&limits, &input[dropped..], scratch) {
-                        Step::Request { consumed, request } => {
-                            Step::Request { consumed: consumed + dropped, request }
+                        KyotoStep::Request { consumed, request } => {
+                            KyotoStep::Request { consumed: consumed + dropped, request }
                         }
-                        Step::Login { consumed, authorization } => {
-                            Step::Login { consumed: consumed + dropped, authorization }
+                        KyotoStep::Login { consumed, authorization } => {
+                            KyotoStep::Login { consumed: consumed + dropped, authorization }
                         }
-                        Step::NeedMore { consumed, at_least } => {
-                            Step::NeedMore { consumed: consumed + dropped, at_least }
+                        KyotoStep::NeedMore { consumed, at_least } => {
+                            KyotoStep::NeedMore { consumed: consumed + dropped, at_least }
                         }
-                        Step::Close => Step::Close,
+                        KyotoStep::Close => KyotoStep::Close,
                     };
                 }
-                Step::NeedMore { consumed: dropped, at_least: 1 }
+                KyotoStep::NeedMore { consumed: dropped, at_least: 1 }
             }
-            Mode::Binary(place) => self.binary(&limits, input, scratch, place),
-            Mode::Replica => match input.first() {
-                None => Step::NeedMore { consumed: 0, at_least: 1 },
-                Some(&binary::REPLICATION) => Step::Request { consumed: 1, request: Request::Acknowledged },
+            DecoderState::Binary(place) => self.binary(&limits, input, scratch, place),
+            DecoderState::Replica => match input.first() {
+                None => KyotoStep::NeedMore { consumed: 0, at_least: 1 },
+                Some(&binary::REPLICATION) => {
+                    KyotoStep::Request { consumed: 1, request: KyotoRequest::Acknowledged }
+                }
                 Some(_) => self.close(),
             },
         }
@@ -356,11 +371,15 @@ impl Dialect {
     /// else nothing has happened, and [`decode`](Dialect::decode) knows why. For who goes through many of them: it is as `decode` without all
     /// that is not about them.
     #[inline]
-    pub fn decode_record<'a>(&mut self, limits: &Limits<'_>, input: &'a [u8]) -> Option<(usize, Bulk<'a>)> {
-        let Mode::Binary(place) = &mut self.mode else { return None };
+    pub fn decode_record<'a>(
+        &mut self,
+        limits: &KyotoLimits<'_>,
+        input: &'a [u8],
+    ) -> Option<(usize, BulkPiece<'a>)> {
+        let DecoderState::Binary(place) = &mut self.mode else { return None };
         let (consumed, piece) = binary::next_record(place, &limits.bounded(), input)?;
         if piece.remaining == 0 {
-            self.mode = Mode::Start;
+            self.mode = DecoderState::Start;
         }
         Some((consumed, piece))
     }
@@ -368,54 +387,58 @@ impl Dialect {
     #[inline]
     fn head<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        mut head: Head,
-    ) -> Step<'a> {
+        scratch: &'a mut MapScratch,
+        mut head: HttpHead,
+    ) -> KyotoStep<'a> {
         match head.read(limits, input) {
-            Progress::Whole(head_len) => match head.refusal(limits) {
+            HeadProgress::Whole(head_len) => match head.refusal(limits) {
                 Some(refusal) => self.refuse(refusal, head_len),
                 None if limits.login_wanted => {
-                    self.mode = Mode::Asking { head, head_len: head_len as u32 };
+                    self.mode = DecoderState::Asking { head, head_len: head_len as u32 };
                     login::ask(input, &head)
                 }
                 None => self.behind_head(limits, input, scratch, &head, head_len),
             },
-            Progress::Partial if input.len() > limits.unfinished_len_max => self.close(),
-            Progress::Partial => {
-                self.mode = Mode::Head(head);
-                Step::NeedMore { consumed: 0, at_least: 1 }
+            HeadProgress::Partial if input.len() > limits.unfinished_len_max => self.close(),
+            HeadProgress::Partial => {
+                self.mode = DecoderState::Head(head);
+                KyotoStep::NeedMore { consumed: 0, at_least: 1 }
             }
-            Progress::TooLarge => self.refuse(Refusal::HeadTooLarge, input.len()),
-            Progress::Garbage => self.close(),
+            HeadProgress::TooLarge => self.refuse(RequestRefusal::HeadTooLarge, input.len()),
+            HeadProgress::Garbage => self.close(),
         }
     }
 
     #[inline]
     fn behind_head<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        head: &Head,
+        scratch: &'a mut MapScratch,
+        head: &HttpHead,
         head_len: usize,
-    ) -> Step<'a> {
+    ) -> KyotoStep<'a> {
         match head.body() {
-            Body::Sized(len) if len > limits.body_len_max => self.refuse(Refusal::TooLarge, head_len),
-            Body::Sized(len) => {
+            BodyFraming::Sized(len) if len > limits.body_len_max => {
+                self.refuse(RequestRefusal::TooLarge, head_len)
+            }
+            BodyFraming::Sized(len) => {
                 self.behind_body(limits, input, scratch, head, head_len, head_len + len as usize)
             }
-            Body::Chunked => self.walk_chunks(limits, input, scratch, head, head_len, Chunks::new(head_len)),
-            Body::Ignored(len) => {
-                self.mode = if len == 0 { Mode::Start } else { Mode::Swallow { left: len } };
-                scratch.clear();
-                self.request(limits, input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
+            BodyFraming::Chunked => {
+                self.walk_chunks(limits, input, scratch, head, head_len, ChunkWalker::new(head_len))
             }
-            Body::IgnoredChunks => {
-                self.mode = Mode::Closed;
+            BodyFraming::Ignored(len) => {
+                self.mode = if len == 0 { DecoderState::Start } else { DecoderState::Swallow { left: len } };
                 scratch.clear();
-                self.request(limits, input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
+                self.request(limits, input, scratch, head, head_len, BodyLocation::Input(head_len..head_len))
+            }
+            BodyFraming::IgnoredChunks => {
+                self.mode = DecoderState::Closed;
+                scratch.clear();
+                self.request(limits, input, scratch, head, head_len, BodyLocation::Input(head_len..head_len))
             }
         }
     }
@@ -423,55 +446,55 @@ impl Dialect {
     #[inline]
     fn behind_body<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        head: &Head,
+        scratch: &'a mut MapScratch,
+        head: &HttpHead,
         head_len: usize,
         total: usize,
-    ) -> Step<'a> {
+    ) -> KyotoStep<'a> {
         if input.len() < total {
             if input.len() > limits.unfinished_len_max {
-                return self.refuse(Refusal::TooLarge, head_len);
+                return self.refuse(RequestRefusal::TooLarge, head_len);
             }
-            self.mode = Mode::Body { head: *head, head_len: head_len as u32, total: total as u32 };
-            return Step::NeedMore { consumed: 0, at_least: total - input.len() };
+            self.mode = DecoderState::Body { head: *head, head_len: head_len as u32, total: total as u32 };
+            return KyotoStep::NeedMore { consumed: 0, at_least: total - input.len() };
         }
-        self.mode = Mode::Start;
+        self.mode = DecoderState::Start;
         scratch.clear();
-        self.request(limits, input, scratch, head, total, BodyAt::Input(head_len..total))
+        self.request(limits, input, scratch, head, total, BodyLocation::Input(head_len..total))
     }
 
     fn walk_chunks<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        head: &Head,
+        scratch: &'a mut MapScratch,
+        head: &HttpHead,
         head_len: usize,
-        mut chunks: Chunks,
-    ) -> Step<'a> {
+        mut chunks: ChunkWalker,
+    ) -> KyotoStep<'a> {
         match chunks.walk(limits, input) {
-            Walk::Whole(total) => {
-                self.mode = Mode::Start;
+            ChunkProgress::Whole(total) => {
+                self.mode = DecoderState::Start;
                 scratch.clear();
                 join_chunks(&input[head_len..total], scratch.text_mut());
-                let body = BodyAt::Text(scratch.text_mut().len());
+                let body = BodyLocation::Text(scratch.text_mut().len());
                 self.request(limits, input, scratch, head, total, body)
             }
             // Chunks of one byte each take six; what is longer than that by far is not meant well.
-            Walk::Partial(_)
+            ChunkProgress::Partial(_)
                 if input.len() > limits.unfinished_len_max
                     || (input.len() - head_len) as u64 > limits.body_len_max * 2 + (1 << 16) =>
             {
-                self.refuse(Refusal::TooLarge, head_len)
+                self.refuse(RequestRefusal::TooLarge, head_len)
             }
-            Walk::Partial(at_least) => {
-                self.mode = Mode::Chunks { head: *head, head_len: head_len as u32, chunks };
-                Step::NeedMore { consumed: 0, at_least }
+            ChunkProgress::Partial(at_least) => {
+                self.mode = DecoderState::Chunks { head: *head, head_len: head_len as u32, chunks };
+                KyotoStep::NeedMore { consumed: 0, at_least }
             }
-            Walk::TooLarge => self.refuse(Refusal::TooLarge, head_len),
-            Walk::Invalid => self.refuse(Refusal::InvalidChunk, head_len),
+            ChunkProgress::TooLarge => self.refuse(RequestRefusal::TooLarge, head_len),
+            ChunkProgress::Invalid => self.refuse(RequestRefusal::InvalidChunk, head_len),
         }
     }
 
@@ -479,19 +502,19 @@ impl Dialect {
     #[inline]
     fn request<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        head: &Head,
+        scratch: &'a mut MapScratch,
+        head: &HttpHead,
         total: usize,
-        body: BodyAt,
-    ) -> Step<'a> {
+        body: BodyLocation,
+    ) -> KyotoStep<'a> {
         let mut form = head.form();
-        if let Mode::Closed = self.mode {
+        if let DecoderState::Closed = self.mode {
             form.keeps_alive = false;
         }
         if !form.keeps_alive {
-            self.mode = Mode::Closed;
+            self.mode = DecoderState::Closed;
         }
         let input = &input[..total];
         let target = head.target();
@@ -502,49 +525,50 @@ impl Dialect {
             Some(name) => {
                 let call = call(input, scratch, name, query, head.content, body, form);
                 if head.is_of_link(limits) && !call.procedure.is_some_and(Procedure::only_reads) {
-                    return self.refuse(Refusal::Link, total);
+                    return self.refuse(RequestRefusal::Link, total);
                 }
-                Request::Call(call)
+                KyotoRequest::Call(call)
             }
-            None => Request::Rest(resource(input, scratch, head, path, sent, body, form)),
+            None => KyotoRequest::Rest(resource(input, scratch, head, path, sent, body, form)),
         };
-        Step::Request { consumed: total, request }
+        KyotoStep::Request { consumed: total, request }
     }
 
     fn binary<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
-        mut place: binary::Place,
-    ) -> Step<'a> {
+        scratch: &'a mut MapScratch,
+        mut place: binary::BinaryPosition,
+    ) -> KyotoStep<'a> {
         let outcome = binary::decode(&mut place, limits, input, scratch);
         self.mode = match outcome {
-            binary::Outcome::Piece { .. } | binary::Outcome::NeedMore { .. } => Mode::Binary(place),
-            binary::Outcome::Last { request: Request::Replicate(_), .. } => Mode::Replica,
-            binary::Outcome::Last { .. } => Mode::Start,
-            binary::Outcome::Refused { .. } | binary::Outcome::Close => Mode::Closed,
+            binary::BinaryOutcome::Piece { .. } | binary::BinaryOutcome::NeedMore { .. } => {
+                DecoderState::Binary(place)
+            }
+            binary::BinaryOutcome::Last { request: KyotoRequest::Replicate(_), .. } => DecoderState::Replica,
+            binary::BinaryOutcome::Last { .. } => DecoderState::Start,
+            binary::BinaryOutcome::Refused { .. } | binary::BinaryOutcome::Close => DecoderState::Closed,
         };
         match outcome {
-            binary::Outcome::Piece { consumed, request } | binary::Outcome::Last { consumed, request } => {
-                Step::Request { consumed, request }
+            binary::BinaryOutcome::Piece { consumed, request }
+            | binary::BinaryOutcome::Last { consumed, request } => KyotoStep::Request { consumed, request },
+            binary::BinaryOutcome::NeedMore { at_least } => KyotoStep::NeedMore { consumed: 0, at_least },
+            binary::BinaryOutcome::Refused { consumed } => {
+                KyotoStep::Request { consumed, request: KyotoRequest::Refused(RequestRefusal::Binary) }
             }
-            binary::Outcome::NeedMore { at_least } => Step::NeedMore { consumed: 0, at_least },
-            binary::Outcome::Refused { consumed } => {
-                Step::Request { consumed, request: Request::Refused(Refusal::Binary) }
-            }
-            binary::Outcome::Close => Step::Close,
+            binary::BinaryOutcome::Close => KyotoStep::Close,
         }
     }
 
-    fn refuse<'a>(&mut self, refusal: Refusal, consumed: usize) -> Step<'a> {
-        self.mode = Mode::Closed;
-        Step::Request { consumed, request: Request::Refused(refusal) }
+    fn refuse<'a>(&mut self, refusal: RequestRefusal, consumed: usize) -> KyotoStep<'a> {
+        self.mode = DecoderState::Closed;
+        KyotoStep::Request { consumed, request: KyotoRequest::Refused(refusal) }
     }
 
-    fn close<'a>(&mut self) -> Step<'a> {
-        self.mode = Mode::Closed;
-        Step::Close
+    fn close<'a>(&mut self) -> KyotoStep<'a> {
+        self.mode = DecoderState::Closed;
+        KyotoStep::Close
     }
 }
 
@@ -552,24 +576,24 @@ impl Dialect {
 #[inline]
 fn call<'a>(
     input: &'a [u8],
-    scratch: &'a mut Scratch,
+    scratch: &'a mut MapScratch,
     name: &'a [u8],
     query: Range<usize>,
-    content: Content,
-    body: BodyAt,
-    form: Form,
-) -> Call<'a> {
+    content: BodyContent,
+    body: BodyLocation,
+    form: HttpForm,
+) -> ProcedureCall<'a> {
     scratch.add_form(input, true, query.start, query.end);
     let (is_in_input, body) = match body {
-        BodyAt::Input(body) => (true, body),
-        BodyAt::Text(end) => (false, 0..end),
+        BodyLocation::Input(body) => (true, body),
+        BodyLocation::Text(end) => (false, 0..end),
     };
     match content {
-        Content::Foreign => {}
-        Content::Form => scratch.add_form_body(input, is_in_input, body.start, body.end),
-        Content::Tsv(encoding) => {
+        BodyContent::Foreign => {}
+        BodyContent::Form => scratch.add_form_body(input, is_in_input, body.start, body.end),
+        BodyContent::Tsv(encoding) => {
             scratch.add_tsv(input, is_in_input, body.start, body.end);
-            if encoding != Encoding::Raw {
+            if encoding != ColumnEncoding::Raw {
                 // All of the map, so what came in the query is decoded twice.
                 scratch.decode_columns(input, encoding);
             }
@@ -579,18 +603,18 @@ fn call<'a>(
     let name_at = scratch.add_decoded(name);
     let (map, text) = scratch.map(input);
     let name = name_at.map_or(name, |at| &text[at..]);
-    Call { procedure: Procedure::from_name(name), name, input: map, form }
+    ProcedureCall { procedure: Procedure::from_name(name), name, input: map, form }
 }
 
 fn resource<'a>(
     input: &'a [u8],
-    scratch: &'a mut Scratch,
-    head: &Head,
+    scratch: &'a mut MapScratch,
+    head: &HttpHead,
     path: &'a [u8],
     location: &'a [u8],
-    body: BodyAt,
-    form: Form,
-) -> Rest<'a> {
+    body: BodyLocation,
+    form: HttpForm,
+) -> RestRequest<'a> {
     let (database, key) = rest::split_path(path);
     let database_at = scratch.add_decoded(database);
     let key_at = scratch.add_decoded(key);
@@ -598,14 +622,14 @@ fn resource<'a>(
     let database = database_at.map_or(database, |at| &text[at..key_at.unwrap_or(text.len())]);
     let key = key_at.map_or(key, |at| &text[at..]);
     let value = match body {
-        BodyAt::Input(body) => &input[body],
-        BodyAt::Text(end) => &text[..end],
+        BodyLocation::Input(body) => &input[body],
+        BodyLocation::Text(end) => &text[..end],
     };
     let action = match head.method {
-        Method::Get | Method::Head => RestAction::Get,
-        Method::Put => RestAction::Put { value, mode: head.mode, xt: head.xt },
-        Method::Delete => RestAction::Delete,
-        Method::Post | Method::Other => RestAction::Unknown,
+        HttpMethod::Get | HttpMethod::Head => RestAction::Get,
+        HttpMethod::Put => RestAction::Put { value, mode: head.mode, xt: head.xt },
+        HttpMethod::Delete => RestAction::Delete,
+        HttpMethod::Post | HttpMethod::Other => RestAction::Unknown,
     };
-    Rest { target: Target::of(Some(database)), key, action, location, form }
+    RestRequest { target: DatabaseTarget::of(Some(database)), key, action, location, form }
 }

@@ -8,16 +8,16 @@
 //! replica -> B1                                            to each B0
 //! ```
 
-use super::binary::{Hello, REPLICATION};
-use super::message::{LEN_MAX, Message};
-use crate::Sink;
+use super::binary::{REPLICATION, ReplicaRequest};
+use super::message::{LEN_MAX, UpdateMessage};
+use crate::ReplySink;
 
 const CAUGHT_UP: u8 = 0xB0;
 const ERROR: u8 = 0xBF;
 
-impl Hello {
+impl ReplicaRequest {
     /// Writes it.
-    pub fn put(&self, out: &mut impl Sink) {
+    pub fn put(&self, out: &mut impl ReplySink) {
         out.put(&[REPLICATION]);
         out.put(&u32::from(self.wants_only).to_be_bytes());
         out.put(&self.timestamp.to_be_bytes());
@@ -31,38 +31,38 @@ impl Hello {
 }
 
 /// The master: writes that the replica is accepted.
-pub fn put_accepted(out: &mut impl Sink) {
+pub fn put_accepted(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
 
 /// The master: writes that the replica is refused; the connection is closed behind it.
-pub fn put_refused(out: &mut impl Sink) {
+pub fn put_refused(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }
 
 /// The master: writes an update.
-pub fn put_update(timestamp: u64, message: &Message<'_>, out: &mut impl Sink) {
+pub fn put_update(timestamp: u64, message: &UpdateMessage<'_>, out: &mut impl ReplySink) {
     put_update_head(timestamp, message.len() as u32, out);
     message.put(out);
 }
 
 /// The master: writes that nothing for this replica is before this time stamp, so that it moves on.
-pub fn put_progress(timestamp: u64, out: &mut impl Sink) {
+pub fn put_progress(timestamp: u64, out: &mut impl ReplySink) {
     put_update_head(timestamp, 0, out);
 }
 
 /// The master: writes that nothing is left before this time stamp; then it waits to hear that this has been read.
-pub fn put_caught_up(timestamp: u64, out: &mut impl Sink) {
+pub fn put_caught_up(timestamp: u64, out: &mut impl ReplySink) {
     out.put(&[CAUGHT_UP]);
     out.put(&timestamp.to_be_bytes());
 }
 
 /// The replica: writes that it has read that it has caught up.
-pub fn put_acknowledgement(out: &mut impl Sink) {
+pub fn put_acknowledgement(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
 
-fn put_update_head(timestamp: u64, len: u32, out: &mut impl Sink) {
+fn put_update_head(timestamp: u64, len: u32, out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
     out.put(&timestamp.to_be_bytes());
     out.put(&len.to_be_bytes());
@@ -70,13 +70,13 @@ fn put_update_head(timestamp: u64, len: u32, out: &mut impl Sink) {
 
 /// The replica's decoder of what a master sends.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Replica {
+pub struct ReplicaDecoder {
     is_accepted: bool,
 }
 
 /// What a master says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News<'a> {
+pub enum MasterMessage<'a> {
     /// The replica is accepted.
     Accepted,
     /// It is not; the connection ends.
@@ -86,7 +86,7 @@ pub enum News<'a> {
         /// Its time stamp.
         timestamp: u64,
         /// What it does.
-        message: Message<'a>,
+        message: UpdateMessage<'a>,
     },
     /// Nothing but a new position.
     Progress {
@@ -108,7 +108,7 @@ pub enum ReplicaStep<'a> {
         /// Bytes done with, at least 1.
         consumed: usize,
         /// What it says.
-        news: News<'a>,
+        news: MasterMessage<'a>,
     },
     /// Nothing whole yet: at least so many more bytes are needed.
     NeedMore {
@@ -119,14 +119,14 @@ pub enum ReplicaStep<'a> {
     Malformed,
 }
 
-impl Replica {
+impl ReplicaDecoder {
     /// The next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> ReplicaStep<'a> {
         let Some(&magic) = input.first() else { return ReplicaStep::NeedMore { at_least: 1 } };
         if !self.is_accepted {
             let news = match magic {
-                REPLICATION => News::Accepted,
-                ERROR => News::Refused,
+                REPLICATION => MasterMessage::Accepted,
+                ERROR => MasterMessage::Refused,
                 _ => return ReplicaStep::Malformed,
             };
             self.is_accepted = magic == REPLICATION;
@@ -142,11 +142,11 @@ impl Replica {
         };
         let timestamp = u64::from_be_bytes(head[1..9].try_into().expect("eight bytes"));
         if magic == CAUGHT_UP {
-            return ReplicaStep::News { consumed: head_len, news: News::CaughtUp { timestamp } };
+            return ReplicaStep::News { consumed: head_len, news: MasterMessage::CaughtUp { timestamp } };
         }
         let len = u32::from_be_bytes(head[9..13].try_into().expect("four bytes")) as usize;
         if len == 0 {
-            return ReplicaStep::News { consumed: head_len, news: News::Progress { timestamp } };
+            return ReplicaStep::News { consumed: head_len, news: MasterMessage::Progress { timestamp } };
         }
         if len > LEN_MAX {
             return ReplicaStep::Malformed;
@@ -154,9 +154,9 @@ impl Replica {
         let Some(message) = rest.get(..len) else {
             return ReplicaStep::NeedMore { at_least: len - rest.len() };
         };
-        match Message::parse(message) {
+        match UpdateMessage::parse(message) {
             Some(message) => {
-                let news = News::Update { timestamp, message };
+                let news = MasterMessage::Update { timestamp, message };
                 ReplicaStep::News { consumed: head_len + len, news }
             }
             None => ReplicaStep::Malformed,

@@ -1,11 +1,11 @@
 //! REST: records as resources.
 
-use super::answer::{Banner, put_head};
+use super::answer::{AnswerBanner, put_head};
 use super::columns::put_percent;
 use super::date::format_date;
 use super::http::RestMode;
-use super::{Failure, Form, Status, Target, Trouble, expiry};
-use crate::Sink;
+use super::{AnswerStatus, CallFailure, DatabaseError, DatabaseTarget, HttpForm, expiry};
+use crate::ReplySink;
 use memchr::memchr;
 
 /// What is to be done with a resource.
@@ -30,9 +30,9 @@ pub enum RestAction<'a> {
 
 /// A request for a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest<'a> {
+pub struct RestRequest<'a> {
     /// The database.
-    pub target: Target<'a>,
+    pub target: DatabaseTarget<'a>,
     /// The key.
     pub key: &'a [u8],
     /// What to do.
@@ -40,7 +40,7 @@ pub struct Rest<'a> {
     /// The target as it was sent, for `Location`.
     pub location: &'a [u8],
     /// How to answer.
-    pub form: Form,
+    pub form: HttpForm,
 }
 
 /// How a request for a resource ended.
@@ -61,18 +61,23 @@ pub enum RestAnswer<'a> {
     /// It was removed.
     Removed,
     /// It was not: no record, or what was to be stored did not fit what is there, or the database failed, or is none.
-    Failed(Failure<'a>),
+    Failed(CallFailure<'a>),
     /// The method is none.
     Unknown,
 }
 
 /// Writes an answer.
-pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>, out: &mut impl Sink) {
+pub fn answer_rest(
+    request: &RestRequest<'_>,
+    banner: &AnswerBanner,
+    answer: &RestAnswer<'_>,
+    out: &mut impl ReplySink,
+) {
     let form = &request.form;
     let empty = |status, out: &mut _| put_head(form, banner, status, Some(0), out);
     match *answer {
         RestAnswer::Found { value, xt } => {
-            put_head(form, banner, Status::Ok, Some(value.len()), out);
+            put_head(form, banner, AnswerStatus::Ok, Some(value.len()), out);
             if let Some(xt) = xt.filter(|&xt| xt < expiry::NEVER) {
                 out.put(b"X-Kt-Xt: ");
                 out.put(format_date(xt).as_bytes());
@@ -84,7 +89,7 @@ pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>,
             }
         }
         RestAnswer::Stored { port } => {
-            empty(Status::Created, out);
+            empty(AnswerStatus::Created, out);
             out.put(b"Location: http://localhost:");
             out.put(itoa::Buffer::new().format(port).as_bytes());
             for piece in request.location.split(|&byte| byte == b'\r') {
@@ -93,12 +98,12 @@ pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>,
             out.put(b"\r\n\r\n");
         }
         RestAnswer::Removed => {
-            empty(Status::NoContent, out);
+            empty(AnswerStatus::NoContent, out);
             out.put(b"\r\n");
         }
-        RestAnswer::Failed(Failure::NoSuchDatabase) => {
+        RestAnswer::Failed(CallFailure::NoSuchDatabase) => {
             let body = b"no such database\n";
-            put_head(form, banner, Status::BadRequest, (!form.is_head).then_some(body.len()), out);
+            put_head(form, banner, AnswerStatus::BadRequest, (!form.is_head).then_some(body.len()), out);
             out.put(b"\r\n");
             if !form.is_head {
                 out.put(body);
@@ -111,7 +116,7 @@ pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>,
             out.put(b"\r\n\r\n");
         }
         RestAnswer::Unknown => {
-            empty(Status::NotImplemented, out);
+            empty(AnswerStatus::NotImplemented, out);
             out.put(b"\r\n");
         }
     }
@@ -119,13 +124,14 @@ pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>,
 
 /// What is missing is 404 to who reads or removes it, what does not fit what is there 450 to who stores, and all else that a
 /// database says 500.
-fn rest_status(action: &RestAction<'_>, failure: &Failure<'_>) -> Status {
+fn rest_status(action: &RestAction<'_>, failure: &CallFailure<'_>) -> AnswerStatus {
     match (failure, action) {
-        (Failure::Database(Trouble::NoRecord | Trouble::Duplication), RestAction::Put { .. }) => {
-            Status::LogicalInconsistency
-        }
-        (Failure::Database(Trouble::NoRecord), _) => Status::NotFound,
-        (Failure::Database(_) | Failure::Detailed { .. }, _) => Status::InternalError,
+        (
+            CallFailure::Database(DatabaseError::NoRecord | DatabaseError::Duplication),
+            RestAction::Put { .. },
+        ) => AnswerStatus::LogicalInconsistency,
+        (CallFailure::Database(DatabaseError::NoRecord), _) => AnswerStatus::NotFound,
+        (CallFailure::Database(_) | CallFailure::Detailed { .. }, _) => AnswerStatus::InternalError,
         (failure, _) => failure.status(),
     }
 }
@@ -143,7 +149,7 @@ pub(super) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Writes the path of a resource: of the database, if it is not the first, and the key.
-pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl Sink) {
+pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl ReplySink) {
     out.put(b"/");
     if let Some(database) = database {
         put_percent(database, out);
@@ -160,15 +166,19 @@ mod tests {
     fn what_fails_is_told_by_the_status_that_the_action_gives_it() {
         let put = RestAction::Put { value: b"", mode: RestMode::Add, xt: None };
         for (action, trouble, status) in [
-            (RestAction::Get, Trouble::NoRecord, Status::NotFound),
-            (RestAction::Delete, Trouble::NoRecord, Status::NotFound),
-            (put, Trouble::NoRecord, Status::LogicalInconsistency),
-            (put, Trouble::Duplication, Status::LogicalInconsistency),
-            (put, Trouble::NoPermission, Status::InternalError),
-            (RestAction::Get, Trouble::NotImplemented, Status::InternalError),
-            (RestAction::Delete, Trouble::LogicalInconsistency, Status::InternalError),
+            (RestAction::Get, DatabaseError::NoRecord, AnswerStatus::NotFound),
+            (RestAction::Delete, DatabaseError::NoRecord, AnswerStatus::NotFound),
+            (put, DatabaseError::NoRecord, AnswerStatus::LogicalInconsistency),
+            (put, DatabaseError::Duplication, AnswerStatus::LogicalInconsistency),
+            (put, DatabaseError::NoPermission, AnswerStatus::InternalError),
+            (RestAction::Get, DatabaseError::NotImplemented, AnswerStatus::InternalError),
+            (RestAction::Delete, DatabaseError::LogicalInconsistency, AnswerStatus::InternalError),
         ] {
-            assert_eq!(rest_status(&action, &Failure::Database(trouble)), status, "{action:?} {trouble:?}");
+            assert_eq!(
+                rest_status(&action, &CallFailure::Database(trouble)),
+                status,
+                "{action:?} {trouble:?}"
+            );
         }
     }
 

@@ -8,9 +8,9 @@
 //!
 //! Compressing and decompressing chunks is the caller's: see [`super::compression`].
 
-use super::framed::{self, Framed};
-use super::message::Stored;
-use crate::Sink;
+use super::framed::{self, FramedRecord};
+use super::message::StoredValue;
+use crate::ReplySink;
 
 const MAGIC: [u8; 6] = *b"KTSS\n\0";
 const RECORD: u8 = 0xCC;
@@ -72,12 +72,12 @@ pub fn file_name(database: u32) -> String {
 }
 
 /// Writes a record, into the file or into what becomes a chunk.
-pub fn put_record(key: &[u8], stored: &Stored<'_>, out: &mut impl Sink) {
+pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
 
 /// Writes a chunk that has been packed.
-pub fn put_chunk(packed: &[u8], out: &mut impl Sink) {
+pub fn put_chunk(packed: &[u8], out: &mut impl ReplySink) {
     out.put(&(packed.len() as u32).to_be_bytes());
     out.put(packed);
 }
@@ -85,13 +85,13 @@ pub fn put_chunk(packed: &[u8], out: &mut impl Sink) {
 /// The reader of a file, or of the records of an unpacked chunk: a few words of state, no buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotReader {
-    content: Content,
+    content: SnapshotContent,
     /// Where in the file or chunk the unread bytes begin.
     at: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Content {
+enum SnapshotContent {
     /// The head comes first.
     #[default]
     Head,
@@ -118,7 +118,7 @@ pub enum SnapshotStep<'a> {
         /// The key.
         key: &'a [u8],
         /// The value, behind its time unless the database is persistent.
-        stored: Stored<'a>,
+        stored: StoredValue<'a>,
     },
     /// A packed chunk, to be unpacked and read by [`SnapshotReader::of_chunk`].
     Chunk {
@@ -145,7 +145,7 @@ pub enum SnapshotStep<'a> {
 impl SnapshotReader {
     /// The reader of an unpacked chunk.
     pub fn of_chunk() -> SnapshotReader {
-        SnapshotReader { content: Content::Records, at: 0 }
+        SnapshotReader { content: SnapshotContent::Records, at: 0 }
     }
 
     /// The next step from `input`, the unread bytes.
@@ -154,15 +154,15 @@ impl SnapshotReader {
             return SnapshotStep::NeedMore { at_least: 1 };
         }
         let step = match self.content {
-            Content::Head => self.decode_head(input),
-            Content::Records => match framed::read(RECORD, input) {
-                Framed::Whole { len, key, value } => {
-                    SnapshotStep::Record { consumed: len, key, stored: Stored::raw(value) }
+            SnapshotContent::Head => self.decode_head(input),
+            SnapshotContent::Records => match framed::read(RECORD, input) {
+                FramedRecord::Whole { len, key, value } => {
+                    SnapshotStep::Record { consumed: len, key, stored: StoredValue::raw(value) }
                 }
-                Framed::Partial { at_least } => SnapshotStep::NeedMore { at_least },
-                Framed::Damaged(what) => SnapshotStep::Damaged { offset: self.at, what },
+                FramedRecord::Partial { at_least } => SnapshotStep::NeedMore { at_least },
+                FramedRecord::Damaged(what) => SnapshotStep::Damaged { offset: self.at, what },
             },
-            Content::Chunks => self.decode_chunk(input),
+            SnapshotContent::Chunks => self.decode_chunk(input),
         };
         match step {
             SnapshotStep::Head { consumed, .. }
@@ -175,7 +175,7 @@ impl SnapshotReader {
 
     /// Whether the file may end where these bytes are unread.
     pub fn may_end(&self, unread: &[u8]) -> bool {
-        unread.is_empty() && !matches!(self.content, Content::Head)
+        unread.is_empty() && !matches!(self.content, SnapshotContent::Head)
     }
 
     /// Where in the file or chunk the unread bytes begin.
@@ -190,7 +190,7 @@ impl SnapshotReader {
         let Some(head) = SnapshotHead::parse(head) else {
             return SnapshotStep::Damaged { offset: 0, what: "this is no snapshot of Kyoto Tycoon's" };
         };
-        self.content = if head.check == 0 { Content::Records } else { Content::Chunks };
+        self.content = if head.check == 0 { SnapshotContent::Records } else { SnapshotContent::Chunks };
         SnapshotStep::Head { consumed: HEAD_LEN, head }
     }
 

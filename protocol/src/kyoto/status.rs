@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The outcome of a call, as HTTP's status line tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum AnswerStatus {
     /// 200: done.
     Ok,
     /// 201: stored, of REST.
@@ -33,49 +33,49 @@ pub enum Status {
     TimedOut,
 }
 
-impl Status {
+impl AnswerStatus {
     /// Its number.
     pub fn code(self) -> u16 {
         match self {
-            Status::Ok => 200,
-            Status::Created => 201,
-            Status::NoContent => 204,
-            Status::BadRequest => 400,
-            Status::Unauthorized => 401,
-            Status::Forbidden => 403,
-            Status::NotFound => 404,
-            Status::TooLarge => 413,
-            Status::HeadTooLarge => 431,
-            Status::LogicalInconsistency => 450,
-            Status::InternalError => 500,
-            Status::NotImplemented => 501,
-            Status::TimedOut => 503,
+            AnswerStatus::Ok => 200,
+            AnswerStatus::Created => 201,
+            AnswerStatus::NoContent => 204,
+            AnswerStatus::BadRequest => 400,
+            AnswerStatus::Unauthorized => 401,
+            AnswerStatus::Forbidden => 403,
+            AnswerStatus::NotFound => 404,
+            AnswerStatus::TooLarge => 413,
+            AnswerStatus::HeadTooLarge => 431,
+            AnswerStatus::LogicalInconsistency => 450,
+            AnswerStatus::InternalError => 500,
+            AnswerStatus::NotImplemented => 501,
+            AnswerStatus::TimedOut => 503,
         }
     }
 
     /// The beginning of an answer, up to its first header.
     pub(super) fn line(self) -> &'static str {
         match self {
-            Status::Ok => "HTTP/1.1 200 OK\r\n",
-            Status::Created => "HTTP/1.1 201 Created\r\n",
-            Status::NoContent => "HTTP/1.1 204 No Content\r\n",
-            Status::BadRequest => "HTTP/1.1 400 Bad Request\r\n",
-            Status::Unauthorized => "HTTP/1.1 401 Unauthorized\r\n",
-            Status::Forbidden => "HTTP/1.1 403 Forbidden\r\n",
-            Status::NotFound => "HTTP/1.1 404 Not Found\r\n",
-            Status::TooLarge => "HTTP/1.1 413 Request Entity Too Large\r\n",
-            Status::HeadTooLarge => "HTTP/1.1 431 Request Header Fields Too Large\r\n",
-            Status::LogicalInconsistency => "HTTP/1.1 450 Logical Inconsistency\r\n",
-            Status::InternalError => "HTTP/1.1 500 Internal Server Error\r\n",
-            Status::NotImplemented => "HTTP/1.1 501 Not Implemented\r\n",
-            Status::TimedOut => "HTTP/1.1 503 Service Unavailable\r\n",
+            AnswerStatus::Ok => "HTTP/1.1 200 OK\r\n",
+            AnswerStatus::Created => "HTTP/1.1 201 Created\r\n",
+            AnswerStatus::NoContent => "HTTP/1.1 204 No Content\r\n",
+            AnswerStatus::BadRequest => "HTTP/1.1 400 Bad Request\r\n",
+            AnswerStatus::Unauthorized => "HTTP/1.1 401 Unauthorized\r\n",
+            AnswerStatus::Forbidden => "HTTP/1.1 403 Forbidden\r\n",
+            AnswerStatus::NotFound => "HTTP/1.1 404 Not Found\r\n",
+            AnswerStatus::TooLarge => "HTTP/1.1 413 Request Entity Too Large\r\n",
+            AnswerStatus::HeadTooLarge => "HTTP/1.1 431 Request Header Fields Too Large\r\n",
+            AnswerStatus::LogicalInconsistency => "HTTP/1.1 450 Logical Inconsistency\r\n",
+            AnswerStatus::InternalError => "HTTP/1.1 500 Internal Server Error\r\n",
+            AnswerStatus::NotImplemented => "HTTP/1.1 501 Not Implemented\r\n",
+            AnswerStatus::TimedOut => "HTTP/1.1 503 Service Unavailable\r\n",
         }
     }
 }
 
 /// What a database says of a failure: a number, and the name that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DatabaseError {
     /// 1: this kind of database cannot.
     NotImplemented,
     /// 2: it is not open.
@@ -98,54 +98,54 @@ pub enum Trouble {
     Miscellaneous,
 }
 
-impl Trouble {
+impl DatabaseError {
     /// Its number.
     pub fn number(self) -> u8 {
         match self {
-            Trouble::NotImplemented => 1,
-            Trouble::InvalidOperation => 2,
-            Trouble::NoRepository => 3,
-            Trouble::NoPermission => 4,
-            Trouble::BrokenFile => 5,
-            Trouble::Duplication => 6,
-            Trouble::NoRecord => 7,
-            Trouble::LogicalInconsistency => 8,
-            Trouble::SystemError => 9,
-            Trouble::Miscellaneous => 15,
+            DatabaseError::NotImplemented => 1,
+            DatabaseError::InvalidOperation => 2,
+            DatabaseError::NoRepository => 3,
+            DatabaseError::NoPermission => 4,
+            DatabaseError::BrokenFile => 5,
+            DatabaseError::Duplication => 6,
+            DatabaseError::NoRecord => 7,
+            DatabaseError::LogicalInconsistency => 8,
+            DatabaseError::SystemError => 9,
+            DatabaseError::Miscellaneous => 15,
         }
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Trouble::NotImplemented => "not implemented",
-            Trouble::InvalidOperation => "invalid operation",
-            Trouble::NoRepository => "no repository",
-            Trouble::NoPermission => "no permission",
-            Trouble::BrokenFile => "broken file",
-            Trouble::Duplication => "record duplication",
-            Trouble::NoRecord => "no record",
-            Trouble::LogicalInconsistency => "logical inconsistency",
-            Trouble::SystemError => "system error",
-            Trouble::Miscellaneous => "miscellaneous error",
+            DatabaseError::NotImplemented => "not implemented",
+            DatabaseError::InvalidOperation => "invalid operation",
+            DatabaseError::NoRepository => "no repository",
+            DatabaseError::NoPermission => "no permission",
+            DatabaseError::BrokenFile => "broken file",
+            DatabaseError::Duplication => "record duplication",
+            DatabaseError::NoRecord => "no record",
+            DatabaseError::LogicalInconsistency => "logical inconsistency",
+            DatabaseError::SystemError => "system error",
+            DatabaseError::Miscellaneous => "miscellaneous error",
         }
     }
 
     /// The status that a call ends with.
-    pub fn status(self) -> Status {
+    pub fn status(self) -> AnswerStatus {
         match self {
-            Trouble::NotImplemented => Status::NotImplemented,
-            Trouble::Duplication | Trouble::NoRecord | Trouble::LogicalInconsistency => {
-                Status::LogicalInconsistency
+            DatabaseError::NotImplemented => AnswerStatus::NotImplemented,
+            DatabaseError::Duplication | DatabaseError::NoRecord | DatabaseError::LogicalInconsistency => {
+                AnswerStatus::LogicalInconsistency
             }
-            _ => Status::InternalError,
+            _ => AnswerStatus::InternalError,
         }
     }
 }
 
 /// Why a call failed: its status, and the text that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure<'a> {
+pub enum CallFailure<'a> {
     /// 400: parameters are missing or wrong.
     InvalidParameters,
     /// 400: there is no such database.
@@ -157,101 +157,103 @@ pub enum Failure<'a> {
     /// 503: a wait ended without a signal.
     TimedOut,
     /// What the database says, with the usual detail.
-    Database(Trouble),
+    Database(DatabaseError),
     /// What the database says, with a detail and, if need be, with another status than usual.
     Detailed {
         /// The status.
-        status: Status,
+        status: AnswerStatus,
         /// What the database says.
-        trouble: Trouble,
+        trouble: DatabaseError,
         /// Of what kind.
         detail: &'a str,
     },
     /// Anything else.
     Other {
         /// The status.
-        status: Status,
+        status: AnswerStatus,
         /// The text.
         text: &'a str,
     },
 }
 
-impl Failure<'_> {
+impl CallFailure<'_> {
     /// `cas` met another value than it was to meet.
-    pub const STATUS_CONFLICT: Failure<'static> = Failure::Detailed {
-        status: Status::LogicalInconsistency,
-        trouble: Trouble::LogicalInconsistency,
+    pub const STATUS_CONFLICT: CallFailure<'static> = CallFailure::Detailed {
+        status: AnswerStatus::LogicalInconsistency,
+        trouble: DatabaseError::LogicalInconsistency,
         detail: "status conflict",
     };
 
     /// A regular expression is none.
-    pub const COMPILATION_FAILED: Failure<'static> = Failure::Detailed {
-        status: Status::LogicalInconsistency,
-        trouble: Trouble::LogicalInconsistency,
+    pub const COMPILATION_FAILED: CallFailure<'static> = CallFailure::Detailed {
+        status: AnswerStatus::LogicalInconsistency,
+        trouble: DatabaseError::LogicalInconsistency,
         detail: "compilation failed",
     };
 
     /// The command of `synchronize` failed; the manual says 450, the original 500.
-    pub const POSTPROCESSING_FAILED: Failure<'static> = Failure::Detailed {
-        status: Status::InternalError,
-        trouble: Trouble::LogicalInconsistency,
+    pub const POSTPROCESSING_FAILED: CallFailure<'static> = CallFailure::Detailed {
+        status: AnswerStatus::InternalError,
+        trouble: DatabaseError::LogicalInconsistency,
         detail: "postprocessing failed",
     };
 
     /// No update log is kept, so none can be listed.
-    pub const NO_UPDATE_LOG: Failure<'static> =
-        Failure::Other { status: Status::BadRequest, text: "no update log allows no replication" };
+    pub const NO_UPDATE_LOG: CallFailure<'static> =
+        CallFailure::Other { status: AnswerStatus::BadRequest, text: "no update log allows no replication" };
 
     /// No file is kept for the position of the replication.
-    pub const NO_RTS_FILE: Failure<'static> =
-        Failure::Other { status: Status::NotImplemented, text: "the RTS file is not set" };
+    pub const NO_RTS_FILE: CallFailure<'static> =
+        CallFailure::Other { status: AnswerStatus::NotImplemented, text: "the RTS file is not set" };
 
     /// There are no scripts. The spelling is the original's.
-    pub const SCRIPTING_DISABLED: Failure<'static> =
-        Failure::Other { status: Status::NotImplemented, text: "the scripting extention is disabled" };
+    pub const SCRIPTING_DISABLED: CallFailure<'static> = CallFailure::Other {
+        status: AnswerStatus::NotImplemented,
+        text: "the scripting extention is disabled",
+    };
 
     /// There is no script procedure of this name.
-    pub const NO_SUCH_SCRIPT: Failure<'static> =
-        Failure::Other { status: Status::NotImplemented, text: "no such scripting procedure" };
+    pub const NO_SUCH_SCRIPT: CallFailure<'static> =
+        CallFailure::Other { status: AnswerStatus::NotImplemented, text: "no such scripting procedure" };
 
     /// The status of the answer.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> AnswerStatus {
         match *self {
-            Failure::InvalidParameters | Failure::NoSuchDatabase | Failure::NoSuchCursor => {
-                Status::BadRequest
+            CallFailure::InvalidParameters | CallFailure::NoSuchDatabase | CallFailure::NoSuchCursor => {
+                AnswerStatus::BadRequest
             }
-            Failure::NoSuchProcedure(_) => Status::NotImplemented,
-            Failure::TimedOut => Status::TimedOut,
-            Failure::Database(trouble) => trouble.status(),
-            Failure::Detailed { status, .. } | Failure::Other { status, .. } => status,
+            CallFailure::NoSuchProcedure(_) => AnswerStatus::NotImplemented,
+            CallFailure::TimedOut => AnswerStatus::TimedOut,
+            CallFailure::Database(trouble) => trouble.status(),
+            CallFailure::Detailed { status, .. } | CallFailure::Other { status, .. } => status,
         }
     }
 
     /// The text behind `ERROR`, or in `X-Kt-Error`; the usual ones are borrowed.
     pub fn text(&self) -> Cow<'_, [u8]> {
         let text = match *self {
-            Failure::InvalidParameters => "invalid parameters",
-            Failure::NoSuchDatabase => "no such database",
-            Failure::NoSuchCursor => "no such cursor",
-            Failure::NoSuchProcedure(name) => return Cow::Owned([b"not implemented: ", name].concat()),
-            Failure::TimedOut => "the condition timed out",
-            Failure::Database(trouble) => match trouble {
-                Trouble::NotImplemented => "DB: 1: not implemented: not implemented",
-                Trouble::InvalidOperation => "DB: 2: invalid operation: not opened",
-                Trouble::NoRepository => "DB: 3: no repository: open failed",
-                Trouble::NoPermission => "DB: 4: no permission: permission denied",
-                Trouble::BrokenFile => "DB: 5: broken file: broken file",
-                Trouble::Duplication => "DB: 6: record duplication: record duplication",
-                Trouble::NoRecord => "DB: 7: no record: no record",
-                Trouble::LogicalInconsistency => "DB: 8: logical inconsistency: logical inconsistency",
-                Trouble::SystemError => "DB: 9: system error: system error",
-                Trouble::Miscellaneous => "DB: 15: miscellaneous error: miscellaneous error",
+            CallFailure::InvalidParameters => "invalid parameters",
+            CallFailure::NoSuchDatabase => "no such database",
+            CallFailure::NoSuchCursor => "no such cursor",
+            CallFailure::NoSuchProcedure(name) => return Cow::Owned([b"not implemented: ", name].concat()),
+            CallFailure::TimedOut => "the condition timed out",
+            CallFailure::Database(trouble) => match trouble {
+                DatabaseError::NotImplemented => "DB: 1: not implemented: not implemented",
+                DatabaseError::InvalidOperation => "DB: 2: invalid operation: not opened",
+                DatabaseError::NoRepository => "DB: 3: no repository: open failed",
+                DatabaseError::NoPermission => "DB: 4: no permission: permission denied",
+                DatabaseError::BrokenFile => "DB: 5: broken file: broken file",
+                DatabaseError::Duplication => "DB: 6: record duplication: record duplication",
+                DatabaseError::NoRecord => "DB: 7: no record: no record",
+                DatabaseError::LogicalInconsistency => "DB: 8: logical inconsistency: logical inconsistency",
+                DatabaseError::SystemError => "DB: 9: system error: system error",
+                DatabaseError::Miscellaneous => "DB: 15: miscellaneous error: miscellaneous error",
             },
-            Failure::Detailed { trouble, detail, .. } => {
+            CallFailure::Detailed { trouble, detail, .. } => {
                 let text = format!("DB: {}: {}: {detail}", trouble.number(), trouble.name());
                 return Cow::Owned(text.into_bytes());
             }
-            Failure::Other { text, .. } => text,
+            CallFailure::Other { text, .. } => text,
         };
         Cow::Borrowed(text.as_bytes())
     }

@@ -7,8 +7,8 @@
 //!
 //! What is behind `size` is torn and counts for nothing; a file that is shorter is damaged.
 
-use super::message::{LEN_MAX, Message};
-use crate::Sink;
+use super::message::{LEN_MAX, UpdateMessage};
+use crate::ReplySink;
 
 const HEAD: u8 = 0xA0;
 const RECORD: u8 = 0xA1;
@@ -25,14 +25,14 @@ pub const RECORD_OVERHEAD: usize = RECORD_HEAD_LEN + 1;
 
 /// The head of a file, rewritten whenever records have been added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileHead {
+pub struct LogFileHead {
     /// The length of the file, with this head, in bytes.
     pub size: u64,
     /// The time stamp of the newest record.
     pub newest: u64,
 }
 
-impl FileHead {
+impl LogFileHead {
     /// As it is written.
     pub fn to_bytes(self) -> [u8; HEAD_LEN] {
         let mut bytes = [HEAD; HEAD_LEN];
@@ -42,9 +42,9 @@ impl FileHead {
     }
 
     /// Reads one; `None` if it is none.
-    pub fn parse(bytes: &[u8; HEAD_LEN]) -> Option<FileHead> {
+    pub fn parse(bytes: &[u8; HEAD_LEN]) -> Option<LogFileHead> {
         let (size, newest) = (number(&bytes[1..9]), number(&bytes[9..]));
-        (bytes[0] == HEAD && size >= HEAD_LEN as u64).then_some(FileHead { size, newest })
+        (bytes[0] == HEAD && size >= HEAD_LEN as u64).then_some(LogFileHead { size, newest })
     }
 }
 
@@ -61,7 +61,7 @@ pub fn file_number(name: &str) -> Option<u64> {
 }
 
 /// Writes a record.
-pub fn put_record(timestamp: u64, message: &Message<'_>, out: &mut impl Sink) {
+pub fn put_record(timestamp: u64, message: &UpdateMessage<'_>, out: &mut impl ReplySink) {
     out.put(&[RECORD]);
     out.put(&timestamp.to_be_bytes());
     out.put(&(message.len() as u32).to_be_bytes());
@@ -71,21 +71,21 @@ pub fn put_record(timestamp: u64, message: &Message<'_>, out: &mut impl Sink) {
 
 /// The reader of one file: a few words of state, no buffer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FileReader {
-    head: Option<FileHead>,
+pub struct LogFileReader {
+    head: Option<LogFileHead>,
     /// Where in the file the unread bytes begin.
     at: u64,
 }
 
 /// The outcome of looking at the unread bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileStep<'a> {
+pub enum LogFileStep<'a> {
     /// The head; the first `consumed` bytes of the input are done with.
     Head {
         /// Bytes done with.
         consumed: usize,
         /// The head.
-        head: FileHead,
+        head: LogFileHead,
     },
     /// A record; the first `consumed` bytes of the input are done with.
     Record {
@@ -94,7 +94,7 @@ pub enum FileStep<'a> {
         /// Its time stamp.
         timestamp: u64,
         /// What it does.
-        message: Message<'a>,
+        message: UpdateMessage<'a>,
     },
     /// At least so many more bytes are needed; if there are none, the file is damaged.
     NeedMore {
@@ -112,18 +112,18 @@ pub enum FileStep<'a> {
     },
 }
 
-impl FileReader {
+impl LogFileReader {
     /// The next step from `input`, the unread bytes of the file.
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> FileStep<'a> {
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> LogFileStep<'a> {
         let Some(head) = self.head else { return self.decode_head(input) };
         let left = head.size - self.at;
         if left == 0 {
-            return FileStep::End;
+            return LogFileStep::End;
         }
-        let damaged = |what| FileStep::Damaged { offset: self.at, what };
+        let damaged = |what| LogFileStep::Damaged { offset: self.at, what };
         // In this order, so that the same is said however little of the record is there.
         match input.first() {
-            None => return FileStep::NeedMore { at_least: 1 },
+            None => return LogFileStep::NeedMore { at_least: 1 },
             Some(&RECORD) if left < RECORD_OVERHEAD as u64 => {
                 return damaged("a record reaches beyond the end that the head tells");
             }
@@ -131,7 +131,7 @@ impl FileReader {
             Some(_) => return damaged("no record begins here"),
         }
         let Some((record, rest)) = input.split_first_chunk::<RECORD_HEAD_LEN>() else {
-            return FileStep::NeedMore { at_least: RECORD_HEAD_LEN - input.len() };
+            return LogFileStep::NeedMore { at_least: RECORD_HEAD_LEN - input.len() };
         };
         let timestamp = number(&record[1..9]);
         let len = number(&record[9..]) as usize;
@@ -143,14 +143,14 @@ impl FileReader {
             return damaged("a record reaches beyond the end that the head tells");
         }
         let Some(message) = rest.get(..len + 1) else {
-            return FileStep::NeedMore { at_least: len + 1 - rest.len() };
+            return LogFileStep::NeedMore { at_least: len + 1 - rest.len() };
         };
         if message[len] != RECORD_END {
             return damaged("a record does not end where it says");
         }
-        let Some(message) = Message::parse(&message[..len]) else { return damaged("a message is cut") };
+        let Some(message) = UpdateMessage::parse(&message[..len]) else { return damaged("a message is cut") };
         self.at += total;
-        FileStep::Record { consumed: total as usize, timestamp, message }
+        LogFileStep::Record { consumed: total as usize, timestamp, message }
     }
 
     /// Where in the file the unread bytes begin.
@@ -158,15 +158,15 @@ impl FileReader {
         self.at
     }
 
-    fn decode_head<'a>(&mut self, input: &'a [u8]) -> FileStep<'a> {
+    fn decode_head<'a>(&mut self, input: &'a [u8]) -> LogFileStep<'a> {
         let Some(head) = input.first_chunk::<HEAD_LEN>() else {
-            return FileStep::NeedMore { at_least: HEAD_LEN - input.len() };
+            return LogFileStep::NeedMore { at_least: HEAD_LEN - input.len() };
         };
-        let Some(head) = FileHead::parse(head) else {
-            return FileStep::Damaged { offset: 0, what: "this is no update log of Kyoto Tycoon's" };
+        let Some(head) = LogFileHead::parse(head) else {
+            return LogFileStep::Damaged { offset: 0, what: "this is no update log of Kyoto Tycoon's" };
         };
         (self.head, self.at) = (Some(head), HEAD_LEN as u64);
-        FileStep::Head { consumed: HEAD_LEN, head }
+        LogFileStep::Head { consumed: HEAD_LEN, head }
     }
 }
 

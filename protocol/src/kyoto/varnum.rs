@@ -1,14 +1,14 @@
 //! Numbers of a length of their own: groups of seven bits, the most significant first, the top bit set on all bytes but the
 //! last.
 
-use crate::Sink;
+use crate::ReplySink;
 
 /// The longest number, in bytes.
 pub const LEN_MAX: usize = 10;
 
 /// Writes a number.
 #[inline]
-pub fn put(number: u64, out: &mut impl Sink) {
+pub fn put(number: u64, out: &mut impl ReplySink) {
     let mut bytes = [0; LEN_MAX];
     let mut at = LEN_MAX - 1;
     bytes[at] = (number & 0x7F) as u8;
@@ -28,7 +28,7 @@ pub fn len(number: u64) -> usize {
 
 /// What stands at the beginning of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum VarnumRead {
     /// A number, and how many bytes it takes.
     Whole(u64, usize),
     /// More bytes must come.
@@ -39,18 +39,18 @@ pub enum Read {
 
 /// Reads the number at the beginning of some bytes. Leading groups of zeros are taken, up to the length of the longest.
 #[inline]
-pub fn read(bytes: &[u8]) -> Read {
+pub fn read(bytes: &[u8]) -> VarnumRead {
     let mut number = 0u64;
     for (index, &byte) in bytes.iter().take(LEN_MAX).enumerate() {
         if number >> 57 != 0 {
-            return Read::Malformed;
+            return VarnumRead::Malformed;
         }
         number = number << 7 | u64::from(byte & 0x7F);
         if byte < 0x80 {
-            return Read::Whole(number, index + 1);
+            return VarnumRead::Whole(number, index + 1);
         }
     }
-    if bytes.len() < LEN_MAX { Read::Partial } else { Read::Malformed }
+    if bytes.len() < LEN_MAX { VarnumRead::Partial } else { VarnumRead::Malformed }
 }
 
 #[cfg(test)]
@@ -73,18 +73,18 @@ mod tests {
             put(number, &mut out);
             assert_eq!(out, bytes);
             assert_eq!(len(number), bytes.len());
-            assert_eq!(read(bytes), Read::Whole(number, bytes.len()));
+            assert_eq!(read(bytes), VarnumRead::Whole(number, bytes.len()));
             for cut in 0..bytes.len() {
-                assert_eq!(read(&bytes[..cut]), Read::Partial);
+                assert_eq!(read(&bytes[..cut]), VarnumRead::Partial);
             }
         }
     }
 
     #[test]
     fn what_does_not_fit_64_bits_is_malformed() {
-        assert_eq!(read(b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00"), Read::Malformed);
-        assert_eq!(read(&[0x80; 10]), Read::Malformed);
-        assert_eq!(read(&[0xFF; 20]), Read::Malformed);
-        assert_eq!(read(b"\x80\x80\x05"), Read::Whole(5, 3));
+        assert_eq!(read(b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00"), VarnumRead::Malformed);
+        assert_eq!(read(&[0x80; 10]), VarnumRead::Malformed);
+        assert_eq!(read(&[0xFF; 20]), VarnumRead::Malformed);
+        assert_eq!(read(b"\x80\x80\x05"), VarnumRead::Whole(5, 3));
     }
 }

@@ -1,126 +1,127 @@
-//! What those who look after a server ask for: lists of records, the crawler, exports of what is kept, events as they happen.
+//! Requests of administrators: lists of records, the crawler, exports of stored data, and events as
+//! they happen.
 
 use std::num::NonZeroU64;
 
-/// A set of size classes, numbered from 1 to 63 as memcached numbers them.
+/// A set of size classes, numbered from 1 to 63 like memcached's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSet(u64);
 
 impl ClassSet {
     /// All classes.
     pub const ALL: ClassSet = ClassSet(u64::MAX);
-    /// None.
+    /// No class.
     pub const NONE: ClassSet = ClassSet(0);
 
-    /// The set with one class more; unchanged if there is no such number.
+    /// Returns the set with one class added; the same set if the number is out of range.
     #[must_use]
     pub fn with(self, class: usize) -> ClassSet {
         ClassSet(self.0 | 1u64.checked_shl(class as u32).unwrap_or(0))
     }
 
-    /// Whether a class is in it.
+    /// Returns true if the set contains the class.
     pub fn contains(self, class: usize) -> bool {
         self.0.checked_shr(class as u32).is_some_and(|rest| rest & 1 == 1)
     }
 }
 
-/// A list of records.
+/// A request to list records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct List {
-    /// Those of these classes only.
+pub struct RecordListing {
+    /// The classes to list.
     pub classes: ClassSet,
-    /// Keys alone, in a form that reads them.
+    /// List only the keys, as commands that read them.
     pub keys_only: bool,
 }
 
-/// What the crawler, which removes expired records in the background, is told.
+/// A command for the crawler, which removes expired records in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crawler {
-    /// Go through these classes now.
+pub enum CrawlerCommand {
+    /// Scan these classes now.
     Crawl(ClassSet),
-    /// Be there.
+    /// Enable the crawler.
     Enable,
-    /// Serve no lists, and do nothing when told to.
+    /// Disable the crawler: it serves no lists and ignores commands to scan.
     Disable,
-    /// Rest so many microseconds between two records.
+    /// Pause for this number of microseconds between two records.
     Sleep(u32),
-    /// Look at so many records of a class at most; 0 for all.
+    /// The maximum number of records to scan in a class; 0 for all.
     RecordsMax(u32),
 }
 
-/// What a server is asked to make of the data that it keeps on disk.
+/// A request to export data that the server keeps on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Export {
-    /// Of which database, by its number.
+pub struct ExportRequest {
+    /// The number of the database.
     pub database: u32,
-    /// What.
-    pub what: Exported,
+    /// The export.
+    pub what: ExportKind,
 }
 
-/// What is made of the data on disk.
+/// The kinds of export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exported {
-    /// A checkpoint, kept where the data is.
+pub enum ExportKind {
+    /// A checkpoint, kept in the data directory.
     Checkpoint,
-    /// A backup, sent to whoever asks.
+    /// A backup, sent to the client.
     Backup {
-        /// Bytes a second at most.
+        /// The maximum rate in bytes per second.
         rate: Option<NonZeroU64>,
     },
-    /// The update log, sent to whoever asks.
+    /// The update log, sent to the client.
     Log {
-        /// From where on.
+        /// The position at which to start.
         from: LogStart,
-        /// What is changed later is sent when it is.
+        /// True to keep sending later changes as they happen.
         follows: bool,
     },
 }
 
-/// Where an update log is read from.
+/// The start of an export of the update log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogStart {
-    /// As far back as it goes.
+    /// The oldest entry that is kept.
     First,
-    /// From this position on, which stands between two entries.
+    /// This position, which must lie between two entries.
     At(u64),
-    /// From where it ends now.
+    /// The current end of the log.
     End,
 }
 
-/// Kinds of events that a connection may watch: a set.
+/// A set of event kinds that a connection can watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streams(u16);
+pub struct WatchStreams(u16);
 
-impl Streams {
-    /// None.
-    pub const NONE: Streams = Streams(0);
+impl WatchStreams {
+    /// No kind.
+    pub const NONE: WatchStreams = WatchStreams(0);
     /// Reads.
-    pub const FETCHERS: Streams = Streams(1);
+    pub const FETCHERS: WatchStreams = WatchStreams(1);
     /// Stores.
-    pub const MUTATIONS: Streams = Streams(2);
-    /// Records removed to make room.
-    pub const EVICTIONS: Streams = Streams(4);
-    /// Connections that come and go.
-    pub const CONNECTIONS: Streams = Streams(8);
+    pub const MUTATIONS: WatchStreams = WatchStreams(2);
+    /// Records evicted to free memory.
+    pub const EVICTIONS: WatchStreams = WatchStreams(4);
+    /// Connections that open and close.
+    pub const CONNECTIONS: WatchStreams = WatchStreams(8);
     /// Records removed by a client.
-    pub const DELETIONS: Streams = Streams(16);
-    /// What the server does by itself.
-    pub const SYSTEM: Streams = Streams(32);
-    /// Every request.
-    pub const REQUESTS: Streams = Streams(64);
+    pub const DELETIONS: WatchStreams = WatchStreams(16);
+    /// Actions of the server itself.
+    pub const SYSTEM: WatchStreams = WatchStreams(32);
+    /// All requests.
+    pub const REQUESTS: WatchStreams = WatchStreams(64);
 
-    /// Both.
+    /// Returns the union of both sets.
     #[must_use]
-    pub const fn and(self, other: Streams) -> Streams {
-        Streams(self.0 | other.0)
+    pub const fn and(self, other: WatchStreams) -> WatchStreams {
+        WatchStreams(self.0 | other.0)
     }
 
-    /// Whether they have one in common.
-    pub const fn intersects(self, other: Streams) -> bool {
+    /// Returns true if the sets have a kind in common.
+    pub const fn intersects(self, other: WatchStreams) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// As a number, for a flag that many threads look at.
+    /// Returns the set as a number, for a flag that many threads read.
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_beyond_the_last_is_in_no_set() {
+    fn class_above_63_is_in_no_set() {
         let some = ClassSet::NONE.with(1).with(63).with(64).with(usize::MAX);
         assert!(some.contains(1) && some.contains(63) && !some.contains(2));
         assert!(!some.contains(64) && !ClassSet::ALL.contains(64) && ClassSet::ALL.contains(63));

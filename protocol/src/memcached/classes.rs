@@ -1,5 +1,5 @@
-//! Virtual slab classes: Todana has no slabs, but tools read `stats items` and `stats slabs` by class, so
-//! records are reported under the class that memcached 1.6 would have put them in.
+//! Virtual slab classes. Todana has no slabs, but tools read `stats items` and `stats slabs` by
+//! class. Records are therefore reported under the class that memcached 1.6 would use.
 
 /// The chunk sizes of memcached's classes 1 to 39 with its default growth factor.
 pub const CHUNK_SIZES: [u32; 39] = [
@@ -8,15 +8,17 @@ pub const CHUNK_SIZES: [u32; 39] = [
     202152, 252696, 315872, 394840, 524288,
 ];
 
-/// What memcached adds to key + value (+ 4 for non-zero flags): header 48, CAS 8, the key's NUL, CRLF.
+/// The bytes that memcached adds to key + value (+ 4 for non-zero flags): header 48, CAS 8, the
+/// key's NUL, CRLF.
 pub const ITEM_OVERHEAD_BYTES: u64 = 48 + 8 + 1 + 2;
 
-/// The size of an item by memcached's rule; it must not exceed the `-I` limit.
+/// Returns the size of an item by memcached's rule; it must not exceed the `-I` limit.
 pub fn item_size(key_len: u64, value_len: u64, flags: u32) -> u64 {
     ITEM_OVERHEAD_BYTES + key_len + value_len + if flags != 0 { 4 } else { 0 }
 }
 
-/// The class (1 to 39) of an item of this size; what is larger than the last is chunked there.
+/// Returns the class (1 to 39) of an item of this size. memcached splits larger items into chunks
+/// of the last class.
 pub fn size_class(item_size: u64) -> usize {
     CHUNK_SIZES.partition_point(|&chunk| u64::from(chunk) < item_size).min(CHUNK_SIZES.len() - 1) + 1
 }

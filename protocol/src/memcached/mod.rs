@@ -1,4 +1,4 @@
-//! memcached's dialects: text and meta, server side and client side; binary, server side.
+//! memcached's dialects: text and meta for servers and clients, binary for servers.
 
 mod administration;
 mod binary;
@@ -8,9 +8,12 @@ mod command;
 pub mod plugin;
 mod server;
 
-pub use administration::{ClassSet, Crawler, Export, Exported, List, LogStart, Streams};
+pub use administration::{
+    ClassSet, CrawlerCommand, ExportKind, ExportRequest, LogStart, RecordListing, WatchStreams,
+};
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
-pub use command::{Authenticate, ClockShift, Command};
+pub use command::{Authenticate, ClockShift, MemcachedCommand};
 pub use server::{
-    Choice, Dialect, Form, Head, Limits, LongBlock, Request, Sink, Step, encode, put_uri_encoded,
+    DialectChoice, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, ReplyForm,
+    ReplySink, RequestHead, encode, put_uri_encoded,
 };

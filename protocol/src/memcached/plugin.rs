@@ -1,119 +1,121 @@
-//! memcached's text protocol as Kyoto Tycoon's plug-in server speaks it: a few commands, and rules of its own. Kept apart from
-//! memcached's own dialect, which is stricter and knows more.
+//! memcached's text protocol as Kyoto Tycoon's plug-in server implements it: a few commands with
+//! different rules. It is separate from memcached's own dialect, which is stricter and has more
+//! commands.
 //!
 //! ```text
 //! set|add|replace KEY FLAGS EXPTIME LEN [noreply] LF  DATA [CR] LF
 //! get|gets KEY...      delete KEY      incr|decr KEY NUMBER      stats  flush_all  version  quit
 //! ```
 //!
-//! Always true: a decoder is one word of state and no buffer; a `get` line comes out key by key, so that a slow reader can be
-//! paused between two; a length alone reserves nothing. Numbers are read as far as they go, and keys may be of any length
-//! that a line has.
-//! Not here: what flags and times mean, which the server's side of it knows.
+//! Invariants: a decoder is one word of state and no buffer; a `get` line is decoded key by key, so
+//! that a slow reader can be paused between two keys; an announced length reserves no memory.
+//! Numbers are read up to the first invalid byte, and keys may be as long as a line.
+//!
+//! Not here: the meaning of flags and times (see the server).
 
-use super::Sink;
+use super::ReplySink;
 
-/// A longer line ends the connection. It holds a `get` of hundreds of keys.
+/// A longer line closes the connection. It has room for a `get` of hundreds of keys.
 const LINE_LEN_MAX: usize = 64 << 10;
 
-/// How a record is stored.
+/// The condition of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginMode {
-    /// Whatever is there.
+    /// Store always.
     Set,
-    /// Where there is none.
+    /// Store only if no record exists.
     Add,
-    /// Where there is one.
+    /// Store only if a record exists.
     Replace,
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginRequest<'a> {
-    /// A record is stored.
+    /// Stores a record.
     Store {
-        /// Where something may be there already.
+        /// The condition.
         mode: PluginMode,
-        /// Its key.
+        /// The key.
         key: &'a [u8],
-        /// Its flags, cut to what is kept of them.
+        /// The flags, reduced to the 32 bits that are kept.
         flags: u32,
-        /// As it was said.
+        /// The exptime as the client sent it.
         exptime: i64,
-        /// Its value.
+        /// The value.
         value: &'a [u8],
-        /// Nothing is answered.
+        /// True if no reply is sent.
         is_silent: bool,
     },
     /// One key of a `get` line.
     Get(&'a [u8]),
-    /// The end of such a line.
+    /// The end of a `get` line.
     GetsEnd,
-    /// A record is removed.
+    /// Removes a record.
     Delete {
-        /// Its key.
+        /// The key.
         key: &'a [u8],
-        /// Nothing is answered.
+        /// True if no reply is sent.
         is_silent: bool,
     },
-    /// A number is changed.
+    /// Changes a number.
     Arithmetic {
-        /// Its key.
+        /// The key.
         key: &'a [u8],
-        /// How much is added, or taken away.
+        /// The amount to add or subtract.
         amount: i64,
-        /// It is taken away.
+        /// True to subtract.
         is_decrement: bool,
-        /// Nothing is answered.
+        /// True if no reply is sent.
         is_silent: bool,
     },
-    /// All records are removed.
+    /// Removes all records.
     Flush {
-        /// Nothing is answered.
+        /// True if no reply is sent.
         is_silent: bool,
     },
-    /// Facts are asked for.
+    /// Requests statistics.
     Stats,
-    /// The version is asked for.
+    /// Requests the version.
     Version,
-    /// The client goes.
+    /// Closes the connection.
     Quit,
-    /// A command with too little behind it.
+    /// A command with missing words.
     TooFew,
-    /// What is no command.
+    /// An unknown command.
     Unknown,
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginStep<'a> {
-    /// A request, which is so many bytes long.
+    /// A complete request.
     Request {
-        /// How many bytes are done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The request.
         request: PluginRequest<'a>,
     },
-    /// It is not whole.
+    /// The request is incomplete.
     NeedMore {
-        /// How many bytes are missing, at least.
+        /// The minimum number of missing bytes.
         at_least: usize,
     },
-    /// What has come can be no request.
+    /// The input is not a valid request.
     Close,
 }
 
-/// A decoder.
+/// The decoder of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PluginDialect {
-    /// The input begins amid a `get` line that has come whole.
+pub struct PluginDecoder {
+    /// The input begins within a `get` line that has arrived completely.
     is_between_keys: bool,
-    /// So many bytes of a line that is not whole have no end of a line in them.
+    /// The number of bytes of an incomplete line that are known to contain no line end.
     seen: usize,
 }
 
-impl PluginDialect {
-    /// Takes the next request. Values may be `value_len_max` bytes long; a longer one ends the connection.
+impl PluginDecoder {
+    /// Decodes the next request. A value longer than `value_len_max` bytes closes the connection.
     pub fn decode<'a>(&mut self, value_len_max: u64, input: &'a [u8]) -> PluginStep<'a> {
         if self.is_between_keys {
             return self.next_key(input);
@@ -145,7 +147,8 @@ impl PluginDialect {
                 if len < 0 || len as u64 > value_len_max {
                     return PluginStep::Close;
                 }
-                // The line is looked at again when its data has come, not searched.
+                // When the data has arrived, the line is parsed again, but not searched for its
+                // end.
                 self.seen = end;
                 let data = &input[behind..];
                 let len = len as usize;
@@ -208,12 +211,12 @@ impl PluginDialect {
         PluginStep::Request { consumed: behind, request }
     }
 
-    /// The rest of a `get` line, of which all has come.
+    /// Decodes the next key of a `get` line that has arrived completely.
     fn next_key<'a>(&mut self, input: &'a [u8]) -> PluginStep<'a> {
         let is_blank = |byte: u8| matches!(byte, b' ' | b'\r');
         let at = input.iter().position(|&byte| !is_blank(byte)).unwrap_or(input.len());
         match input.get(at) {
-            // It cannot be: the end of the line was seen.
+            // Unreachable: the end of the line has been seen.
             None => PluginStep::NeedMore { at_least: 1 },
             Some(b'\n') => {
                 self.is_between_keys = false;
@@ -236,7 +239,7 @@ fn is_silent<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     words.any(|word| word == b"noreply")
 }
 
-/// The whole number at the beginning of a text, 0 where there is none.
+/// Parses the integer at the beginning of a text; 0 if there is none.
 pub fn number(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (is_negative, digits) = match text {
@@ -252,7 +255,7 @@ pub fn number(text: &[u8]) -> i64 {
 }
 
 /// Writes a record that a `get` has found.
-pub fn put_plugin_value(key: &[u8], flags: u32, value: &[u8], out: &mut impl Sink) {
+pub fn put_plugin_value(key: &[u8], flags: u32, value: &[u8], out: &mut impl ReplySink) {
     out.put(b"VALUE ");
     out.put(key);
     out.put(format!(" {flags} {}\r\n", value.len()).as_bytes());
@@ -264,9 +267,9 @@ pub fn put_plugin_value(key: &[u8], flags: u32, value: &[u8], out: &mut impl Sin
 mod tests {
     use super::*;
 
-    /// All requests of an input, each as text, and what comes behind the last.
+    /// Returns all requests of an input as texts, followed by the state after the last one.
     fn requests(input: &[u8], piece: usize) -> Vec<String> {
-        let (mut dialect, mut told) = (PluginDialect::default(), Vec::new());
+        let (mut dialect, mut told) = (PluginDecoder::default(), Vec::new());
         let (mut at, mut end) = (0, 0);
         loop {
             match dialect.decode(100, &input[at..end]) {
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn however_it_is_cut_the_same_requests_come_out() {
+    fn requests_do_not_depend_on_the_split() {
         let inputs: [&[u8]; 8] = [
             b"set k 5 0 3\r\nabc\r\nget k  nix\r\n  gets k\r\nget\r\n",
             b"set k 0 0 5x\r\nab\r\nc\r\nadd k 1 2 0 noreply\n\nreplace k -1 -5 2 x noreply\r\nab\n",
@@ -317,8 +320,8 @@ mod tests {
     }
 
     #[test]
-    fn requests_say_what_was_written() {
-        let one = |input: &'static [u8]| match PluginDialect::default().decode(100, input) {
+    fn requests_are_decoded_with_all_fields() {
+        let one = |input: &'static [u8]| match PluginDecoder::default().decode(100, input) {
             PluginStep::Request { request, .. } => request,
             other => panic!("{other:?}"),
         };
@@ -339,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_given_up() {
-        let mut dialect = PluginDialect::default();
+    fn line_without_an_end_closes_the_connection() {
+        let mut dialect = PluginDecoder::default();
         assert_eq!(dialect.decode(1, &vec![b'x'; LINE_LEN_MAX]), PluginStep::NeedMore { at_least: 1 });
         assert_eq!(dialect.decode(1, &vec![b'x'; LINE_LEN_MAX + 1]), PluginStep::Close);
     }
 
     #[test]
-    fn numbers_are_read_as_far_as_they_go() {
+    fn numbers_end_at_the_first_invalid_byte() {
         for (text, value) in
             [("12x", 12), (" 12", 12), ("-5", -5), ("x", 0), ("", 0), ("99999999999999999999", i64::MAX)]
         {

@@ -1,34 +1,35 @@
 //! The client's side of Kyoto Tycoon's protocols; what it writes the server's side reads, and the other way round.
 
 use todana_protocol::kyoto::client::{
-    Answer, AnswerStep, Answers, BinaryAnswer, BinaryAnswers, BinaryStep, Outcome, put_bulk, put_key,
-    put_record, put_resource, put_script,
+    AnswerDecoder, AnswerStep, BinaryAnswer, BinaryAnswerDecoder, BinaryStep, CallOutcome, HttpAnswer,
+    put_bulk, put_key, put_record, put_resource, put_script,
 };
 use todana_protocol::kyoto::{
-    Banner, BulkOperation, BulkRecord, Dialect, Failure, Form, Limits, Output, Request, RestAction,
-    RestAnswer, Scratch, Status, Step, Target, Trouble, answer_failure, answer_refusal, answer_rest,
+    AnswerBanner, AnswerPairs, AnswerStatus, BulkOperation, BulkRecord, CallFailure, DatabaseError,
+    DatabaseTarget, HttpForm, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, RestAction,
+    RestAnswer, answer_failure, answer_refusal, answer_rest,
 };
 
-const FORM: Form = Form { keeps_alive: true, is_head: false };
+const FORM: HttpForm = HttpForm { keeps_alive: true, is_head: false };
 
-fn banner() -> Banner {
-    Banner::new("T", 0)
+fn banner() -> AnswerBanner {
+    AnswerBanner::new("T", 0)
 }
 
 /// The one answer that some bytes are, however they come.
-fn with_answer(bytes: &[u8], see: impl Fn(&Answer<'_>)) {
+fn with_answer(bytes: &[u8], see: impl Fn(&HttpAnswer<'_>)) {
     let mut cuts: Vec<Vec<usize>> = (0..bytes.len()).map(|cut| vec![cut]).collect();
     cuts.push((1..bytes.len()).collect());
     for cuts in cuts {
-        let (mut answers, mut scratch) = (Answers::default(), Scratch::default());
+        let (mut answers, mut scratch) = (AnswerDecoder::default(), MapScratch::default());
         for cut in cuts {
-            let step = answers.decode(&Limits::default(), &bytes[..cut], &mut scratch, true);
+            let step = answers.decode(&KyotoLimits::default(), &bytes[..cut], &mut scratch, true);
             assert!(
                 matches!(step, AnswerStep::NeedMore { at_least } if at_least <= bytes.len() - cut),
                 "{step:?}"
             );
         }
-        match answers.decode(&Limits::default(), bytes, &mut scratch, true) {
+        match answers.decode(&KyotoLimits::default(), bytes, &mut scratch, true) {
             AnswerStep::Answer { consumed, answer } => {
                 assert_eq!(consumed, bytes.len());
                 see(&answer);
@@ -40,7 +41,7 @@ fn with_answer(bytes: &[u8], see: impl Fn(&Answer<'_>)) {
 
 #[test]
 fn a_call_is_written_as_the_original_s_client_would() {
-    let mut call = Output::default();
+    let mut call = AnswerPairs::default();
     call.push(b"value", b"tokyo");
     call.push(b"key", b"japan");
     let mut out = Vec::new();
@@ -55,14 +56,16 @@ fn a_call_is_written_as_the_original_s_client_would() {
 #[test]
 fn what_a_client_calls_with_the_server_is_given() {
     for value in [&b"tokyo"[..], b"a\tb\nc", &[0; 100], &[b'x'; 300], b"\xFF", b""] {
-        let mut call = Output::default();
+        let mut call = AnswerPairs::default();
         call.push(b"key", b"\0japan");
         call.push(b"value", value);
         let mut out = Vec::new();
         call.write_call("set", "x", &mut out);
-        let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-        let step = dialect.decode(&Limits::default(), &out, &mut scratch);
-        let Step::Request { consumed, request: Request::Call(call) } = step else { panic!("{step:?}") };
+        let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+        let step = dialect.decode(&KyotoLimits::default(), &out, &mut scratch);
+        let KyotoStep::Request { consumed, request: KyotoRequest::Call(call) } = step else {
+            panic!("{step:?}")
+        };
         assert_eq!(consumed, out.len());
         let pairs: Vec<_> = call.input.iter().collect();
         assert_eq!(pairs, [(&b"key"[..], &b"\0japan"[..]), (b"value", value)]);
@@ -72,13 +75,16 @@ fn what_a_client_calls_with_the_server_is_given() {
 #[test]
 fn what_a_server_answers_the_client_is_given() {
     for value in [&b"tokyo"[..], b"a\tb\nc", &[0; 100], b"\xFF"] {
-        let mut output = Output::default();
+        let mut output = AnswerPairs::default();
         output.push_record(b"k", value);
         output.push_number(b"num", 1);
         let mut out = Vec::new();
-        output.write(&FORM, &banner(), Status::Ok, &mut out);
+        output.write(&FORM, &banner(), AnswerStatus::Ok, &mut out);
         with_answer(&out, |answer| {
-            assert_eq!((answer.status, answer.outcome(), answer.keeps_alive), (200, Outcome::Success, true));
+            assert_eq!(
+                (answer.status, answer.outcome(), answer.keeps_alive),
+                (200, CallOutcome::Success, true)
+            );
             assert_eq!((answer.map.get(b"_k"), answer.map.get(b"num")), (Some(value), Some(&b"1"[..])));
             assert_eq!(answer.error(), None);
         });
@@ -88,11 +94,11 @@ fn what_a_server_answers_the_client_is_given() {
 #[test]
 fn failures_are_told_by_ranges() {
     for (failure, outcome) in [
-        (Failure::InvalidParameters, Outcome::Invalid),
-        (Failure::Database(Trouble::NoRecord), Outcome::Logic),
-        (Failure::NoSuchProcedure(b"x"), Outcome::NotImplemented),
-        (Failure::TimedOut, Outcome::TimedOut),
-        (Failure::Database(Trouble::SystemError), Outcome::Internal),
+        (CallFailure::InvalidParameters, CallOutcome::Invalid),
+        (CallFailure::Database(DatabaseError::NoRecord), CallOutcome::Logic),
+        (CallFailure::NoSuchProcedure(b"x"), CallOutcome::NotImplemented),
+        (CallFailure::TimedOut, CallOutcome::TimedOut),
+        (CallFailure::Database(DatabaseError::SystemError), CallOutcome::Internal),
     ] {
         let mut out = Vec::new();
         answer_failure(&FORM, &banner(), &failure, &mut out);
@@ -102,7 +108,7 @@ fn failures_are_told_by_ranges() {
         });
     }
     let mut out = Vec::new();
-    answer_refusal(&banner(), todana_protocol::kyoto::Refusal::TooLarge, &mut out);
+    answer_refusal(&banner(), todana_protocol::kyoto::RequestRefusal::TooLarge, &mut out);
     with_answer(&out, |answer| assert_eq!((answer.status, answer.keeps_alive), (413, false)));
 }
 
@@ -111,11 +117,11 @@ fn resources_travel_both_ways() {
     let mut out = Vec::new();
     let stored = Some((&b"hello"[..], Some(2_000_000_000)));
     put_resource("PUT", "x", Some(b"a b"), b"/k\xC3\xA9", &[("X-Kt-Mode", "add")], stored, &mut out);
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    let step = dialect.decode(&Limits::default(), &out, &mut scratch);
-    let Step::Request { consumed, request: Request::Rest(rest) } = step else { panic!("{step:?}") };
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    let step = dialect.decode(&KyotoLimits::default(), &out, &mut scratch);
+    let KyotoStep::Request { consumed, request: KyotoRequest::Rest(rest) } = step else { panic!("{step:?}") };
     assert_eq!(consumed, out.len());
-    assert_eq!((rest.target, rest.key), (Target::Name(b"a b"), &b"/k\xC3\xA9"[..]));
+    assert_eq!((rest.target, rest.key), (DatabaseTarget::Name(b"a b"), &b"/k\xC3\xA9"[..]));
     assert!(matches!(rest.action, RestAction::Put { value: b"hello", xt: Some(2_000_000_000), .. }));
 
     let mut answer = Vec::new();
@@ -126,15 +132,20 @@ fn resources_travel_both_ways() {
         assert_eq!(answer.header("SERVER"), Some(&b"KyotoTycoon/T"[..]));
     });
     answer.clear();
-    answer_rest(&rest, &banner(), &RestAnswer::Failed(Failure::Database(Trouble::NoRecord)), &mut answer);
+    answer_rest(
+        &rest,
+        &banner(),
+        &RestAnswer::Failed(CallFailure::Database(DatabaseError::NoRecord)),
+        &mut answer,
+    );
     with_answer(&answer, |answer| assert_eq!(answer.error(), Some(&b"DB: 7: no record: no record"[..])));
 }
 
 #[test]
 fn an_answer_to_head_has_a_length_and_no_body() {
-    let (mut answers, mut scratch) = (Answers::default(), Scratch::default());
+    let (mut answers, mut scratch) = (AnswerDecoder::default(), MapScratch::default());
     let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP";
-    let step = answers.decode(&Limits::default(), bytes, &mut scratch, false);
+    let step = answers.decode(&KyotoLimits::default(), bytes, &mut scratch, false);
     assert!(matches!(step, AnswerStep::Answer { consumed: 38, .. }), "{step:?}");
 }
 
@@ -157,8 +168,8 @@ fn what_is_no_answer_is_malformed() {
         b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc",
     ] {
-        let (mut answers, mut scratch) = (Answers::default(), Scratch::default());
-        let step = answers.decode(&Limits::default(), bytes, &mut scratch, true);
+        let (mut answers, mut scratch) = (AnswerDecoder::default(), MapScratch::default());
+        let step = answers.decode(&KyotoLimits::default(), bytes, &mut scratch, true);
         assert_eq!(step, AnswerStep::Malformed, "{}", bytes.escape_ascii());
     }
 }
@@ -171,11 +182,13 @@ fn bulk_requests_are_read_by_the_server_as_written() {
     put_record(&record, &mut out);
     put_bulk(BulkOperation::Get, 1, false, &mut out);
     put_key(1, b"key", &mut out);
-    let mut scratches: [Scratch; 4] = Default::default();
-    let (mut dialect, mut unread, mut pieces) = (Dialect::default(), &out[..], Vec::new());
+    let mut scratches: [MapScratch; 4] = Default::default();
+    let (mut dialect, mut unread, mut pieces) = (KyotoDecoder::default(), &out[..], Vec::new());
     for scratch in &mut scratches {
-        let step = dialect.decode(&Limits::default(), unread, scratch);
-        let Step::Request { consumed, request: Request::Bulk(piece) } = step else { panic!("{step:?}") };
+        let step = dialect.decode(&KyotoLimits::default(), unread, scratch);
+        let KyotoStep::Request { consumed, request: KyotoRequest::Bulk(piece) } = step else {
+            panic!("{step:?}")
+        };
         pieces.push((piece.operation, piece.is_silent, piece.record));
         unread = &unread[consumed..];
     }
@@ -208,7 +221,7 @@ fn binary_answers_are_read_record_by_record_however_they_come() {
         BinaryAnswer::Failed,
     ];
     for step_len in 1..=bytes.len() {
-        let (mut answers, mut done, mut found) = (BinaryAnswers::default(), 0, Vec::new());
+        let (mut answers, mut done, mut found) = (BinaryAnswerDecoder::default(), 0, Vec::new());
         let mut end = 0;
         while end < bytes.len() {
             end = (end + step_len).min(bytes.len());
@@ -219,7 +232,7 @@ fn binary_answers_are_read_record_by_record_however_they_come() {
         }
         assert_eq!(found, expected, "{step_len} at a time");
     }
-    assert_eq!(BinaryAnswers::default().decode(b"HTTP"), BinaryStep::Malformed);
+    assert_eq!(BinaryAnswerDecoder::default().decode(b"HTTP"), BinaryStep::Malformed);
 }
 
 #[test]

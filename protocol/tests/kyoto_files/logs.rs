@@ -1,8 +1,8 @@
 use crate::pieces::{Read, hex, read_in_any_pieces, text};
 use todana_protocol::kyoto::update_log::{
-    FileHead, FileReader, FileStep, file_name, file_number, put_record,
+    LogFileHead, LogFileReader, LogFileStep, file_name, file_number, put_record,
 };
-use todana_protocol::kyoto::{Change, Message, Stored, expiry};
+use todana_protocol::kyoto::{StoredValue, UpdateChange, UpdateMessage, expiry};
 
 /// The log of server 17 after: set japan=tokyo; set in persistent database 1; remove; clear of database 1. The head says
 /// 648 bytes, as other records were between those that were captured.
@@ -13,30 +13,32 @@ const RECORDS: &str = "a1 18e9d46749a31d80 00000016 0011 0000 a1 05 0a 6a6170616
 
 fn file() -> Vec<u8> {
     let records = hex(RECORDS);
-    let head = FileHead { size: 17 + records.len() as u64, newest: 0x18e9_d467_9aff_5cc0 };
+    let head = LogFileHead { size: 17 + records.len() as u64, newest: 0x18e9_d467_9aff_5cc0 };
     [&head.to_bytes()[..], &records].concat()
 }
 
 fn read(file: &[u8]) -> Vec<String> {
-    read_in_any_pieces(file, FileReader::default(), |reader, input| match reader.decode(input) {
-        FileStep::Head { consumed, head } => Read::Item(consumed, format!("{} {:x}", head.size, head.newest)),
-        FileStep::Record { consumed, timestamp, message } => {
+    read_in_any_pieces(file, LogFileReader::default(), |reader, input| match reader.decode(input) {
+        LogFileStep::Head { consumed, head } => {
+            Read::Item(consumed, format!("{} {:x}", head.size, head.newest))
+        }
+        LogFileStep::Record { consumed, timestamp, message } => {
             Read::Item(consumed, format!("{timestamp:x} {}", show(&message)))
         }
-        FileStep::NeedMore { at_least } => Read::More(at_least),
-        FileStep::End => Read::Last("end".into()),
-        FileStep::Damaged { offset, what } => Read::Last(format!("{offset}: {what}")),
+        LogFileStep::NeedMore { at_least } => Read::More(at_least),
+        LogFileStep::End => Read::Last("end".into()),
+        LogFileStep::Damaged { offset, what } => Read::Last(format!("{offset}: {what}")),
     })
 }
 
-pub(crate) fn show(message: &Message<'_>) -> String {
+pub(crate) fn show(message: &UpdateMessage<'_>) -> String {
     let change = match message.change {
-        Change::Set { key, stored } => {
+        UpdateChange::Set { key, stored } => {
             format!("set {} {}", text(key), text(stored.as_raw().unwrap()))
         }
-        Change::Remove { key } => format!("remove {}", text(key)),
-        Change::Clear => "clear".into(),
-        Change::Other { operation, body } => format!("{operation:x} {}", text(body)),
+        UpdateChange::Remove { key } => format!("remove {}", text(key)),
+        UpdateChange::Clear => "clear".into(),
+        UpdateChange::Other { operation, body } => format!("{operation:x} {}", text(body)),
     };
     format!("{} {} {change}", message.server_id, message.database)
 }
@@ -44,8 +46,8 @@ pub(crate) fn show(message: &Message<'_>) -> String {
 #[test]
 fn the_captured_head_is_read_and_written() {
     let bytes = hex("a0 0000000000000288 18e9d4679aff5cc0");
-    let head = FileHead::parse(bytes[..].try_into().unwrap()).unwrap();
-    assert_eq!(head, FileHead { size: 0x288, newest: 0x18e9_d467_9aff_5cc0 });
+    let head = LogFileHead::parse(bytes[..].try_into().unwrap()).unwrap();
+    assert_eq!(head, LogFileHead { size: 0x288, newest: 0x18e9_d467_9aff_5cc0 });
     assert_eq!(head.to_bytes()[..], bytes);
 }
 
@@ -67,13 +69,13 @@ fn the_captured_records_are_read_however_they_come() {
 #[test]
 fn the_captured_records_are_written() {
     let mut out = Vec::new();
-    let of = |database, change| Message { server_id: 17, database, change };
-    let set = Change::Set { key: b"japan", stored: Stored::mortal(expiry::NEVER, b"tokyo") };
+    let of = |database, change| UpdateMessage { server_id: 17, database, change };
+    let set = UpdateChange::Set { key: b"japan", stored: StoredValue::mortal(expiry::NEVER, b"tokyo") };
     put_record(0x18e9_d467_49a3_1d80, &of(0, set), &mut out);
-    let set = Change::Set { key: b"p", stored: Stored::raw(b"q") };
+    let set = UpdateChange::Set { key: b"p", stored: StoredValue::raw(b"q") };
     put_record(0x18e9_d467_5ba3_4500, &of(1, set), &mut out);
-    put_record(0x18e9_d467_64a3_58c0, &of(0, Change::Remove { key: b"japan" }), &mut out);
-    put_record(0x18e9_d467_9aff_5cc0, &of(1, Change::Clear), &mut out);
+    put_record(0x18e9_d467_64a3_58c0, &of(0, UpdateChange::Remove { key: b"japan" }), &mut out);
+    put_record(0x18e9_d467_9aff_5cc0, &of(1, UpdateChange::Clear), &mut out);
     assert_eq!(out, hex(RECORDS));
 }
 
@@ -113,7 +115,7 @@ fn damage_is_told_with_its_place() {
 
 #[test]
 fn a_rest_that_is_too_short_for_a_record_is_told_the_same_however_it_comes() {
-    let head = FileHead { size: 20, newest: 0 }.to_bytes();
+    let head = LogFileHead { size: 20, newest: 0 }.to_bytes();
     let read_behind = |rest: &[u8]| read(&[&head[..], rest].concat())[1..].to_vec();
     assert_eq!(read_behind(b"\x18345678901234567890"), ["17: no record begins here"]);
     let beyond = "17: a record reaches beyond the end that the head tells";
@@ -122,13 +124,13 @@ fn a_rest_that_is_too_short_for_a_record_is_told_the_same_however_it_comes() {
 
 #[test]
 fn unknown_updates_are_shown_as_such_and_cut_ones_refused() {
-    let message = Message::parse(b"\x00\x11\x00\x00\xA3abc").unwrap();
-    assert_eq!(message.change, Change::Other { operation: 0xA3, body: b"abc" });
+    let message = UpdateMessage::parse(b"\x00\x11\x00\x00\xA3abc").unwrap();
+    assert_eq!(message.change, UpdateChange::Other { operation: 0xA3, body: b"abc" });
     let mut out = Vec::new();
     message.put(&mut out);
     assert_eq!(out, b"\x00\x11\x00\x00\xA3abc");
     for cut in ["", "0011", "00110000", "00110000a1", "00110000a101", "00110000a1010170", "00110000a20561"] {
-        assert_eq!(Message::parse(&hex(cut)), None, "{cut}");
+        assert_eq!(UpdateMessage::parse(&hex(cut)), None, "{cut}");
     }
 }
 

@@ -1,11 +1,12 @@
 use crate::logs::show;
 use crate::pieces::{Read, hex, read_in_any_pieces};
 use todana_protocol::kyoto::replication::{
-    News, Replica, ReplicaStep, format_position, parse_position, put_accepted, put_acknowledgement,
-    put_caught_up, put_progress, put_refused, put_update,
+    MasterMessage, ReplicaDecoder, ReplicaStep, format_position, parse_position, put_accepted,
+    put_acknowledgement, put_caught_up, put_progress, put_refused, put_update,
 };
 use todana_protocol::kyoto::{
-    Change, Dialect, Hello, Limits, Message, Request, Scratch, Step, Stored, expiry,
+    KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, ReplicaRequest, StoredValue,
+    UpdateChange, UpdateMessage, expiry,
 };
 
 /// What a master sent to a replica of server id 2 that had nothing: accepted, an update, caught up.
@@ -14,12 +15,12 @@ const STREAM: &str = "b1
     b0 18e9d4679aff5cc0";
 
 fn read(stream: &[u8]) -> Vec<String> {
-    read_in_any_pieces(stream, Replica::default(), |replica, input| match replica.decode(input) {
+    read_in_any_pieces(stream, ReplicaDecoder::default(), |replica, input| match replica.decode(input) {
         ReplicaStep::News { consumed, news } => Read::Item(
             consumed,
             match news {
-                News::Update { timestamp, message } => format!("{timestamp:x} {}", show(&message)),
-                News::CaughtUp { timestamp } => format!("caught up {timestamp:x}"),
+                MasterMessage::Update { timestamp, message } => format!("{timestamp:x} {}", show(&message)),
+                MasterMessage::CaughtUp { timestamp } => format!("caught up {timestamp:x}"),
                 news => format!("{news:?}"),
             },
         ),
@@ -31,35 +32,41 @@ fn read(stream: &[u8]) -> Vec<String> {
 #[test]
 fn replicas_say_hello_as_captured() {
     for (bytes, hello) in [
-        ("b1 00000000 0000000000000000 0002", Hello { timestamp: 0, server_id: 2, wants_only: false }),
+        (
+            "b1 00000000 0000000000000000 0002",
+            ReplicaRequest { timestamp: 0, server_id: 2, wants_only: false },
+        ),
         (
             "b1 00000000 18e9d46ceb7940d0 0009",
-            Hello { timestamp: 0x18e9_d46c_eb79_40d0, server_id: 9, wants_only: false },
+            ReplicaRequest { timestamp: 0x18e9_d46c_eb79_40d0, server_id: 9, wants_only: false },
         ),
-        ("b1 00000001 0000000000000000 0011", Hello { timestamp: 0, server_id: 17, wants_only: true }),
+        (
+            "b1 00000001 0000000000000000 0011",
+            ReplicaRequest { timestamp: 0, server_id: 17, wants_only: true },
+        ),
     ] {
         let mut out = Vec::new();
         hello.put(&mut out);
         assert_eq!(out, hex(bytes));
-        let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+        let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
         for cut in 1..out.len() {
-            let step = dialect.decode(&Limits::default(), &out[..cut], &mut scratch);
-            assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+            let step = dialect.decode(&KyotoLimits::default(), &out[..cut], &mut scratch);
+            assert!(matches!(step, KyotoStep::NeedMore { consumed: 0, .. }), "{step:?}");
         }
-        let step = dialect.decode(&Limits::default(), &out, &mut scratch);
-        assert_eq!(step, Step::Request { consumed: 15, request: Request::Replicate(hello) });
+        let step = dialect.decode(&KyotoLimits::default(), &out, &mut scratch);
+        assert_eq!(step, KyotoStep::Request { consumed: 15, request: KyotoRequest::Replicate(hello) });
         // From here on it may do nothing but acknowledge.
-        let step = dialect.decode(&Limits::default(), b"\xB1\xB1", &mut scratch);
-        assert_eq!(step, Step::Request { consumed: 1, request: Request::Acknowledged });
-        assert_eq!(dialect.decode(&Limits::default(), b"GET", &mut scratch), Step::Close);
+        let step = dialect.decode(&KyotoLimits::default(), b"\xB1\xB1", &mut scratch);
+        assert_eq!(step, KyotoStep::Request { consumed: 1, request: KyotoRequest::Acknowledged });
+        assert_eq!(dialect.decode(&KyotoLimits::default(), b"GET", &mut scratch), KyotoStep::Close);
     }
 }
 
 #[test]
 fn a_replica_gets_what_was_not_born_at_it_or_only_that() {
-    let all_but = Hello { timestamp: 0, server_id: 17, wants_only: false };
+    let all_but = ReplicaRequest { timestamp: 0, server_id: 17, wants_only: false };
     assert!(!all_but.wants(17) && all_but.wants(5));
-    let only = Hello { wants_only: true, ..all_but };
+    let only = ReplicaRequest { wants_only: true, ..all_but };
     assert!(only.wants(17) && !only.wants(5));
 }
 
@@ -80,8 +87,8 @@ fn the_captured_stream_is_read_however_it_comes() {
 fn the_captured_stream_is_written() {
     let mut out = Vec::new();
     put_accepted(&mut out);
-    let change = Change::Set { key: b"japan", stored: Stored::mortal(expiry::NEVER, b"tokyo") };
-    let message = Message { server_id: 17, database: 0, change };
+    let change = UpdateChange::Set { key: b"japan", stored: StoredValue::mortal(expiry::NEVER, b"tokyo") };
+    let message = UpdateMessage { server_id: 17, database: 0, change };
     put_update(0x18e9_d467_49a3_1d80, &message, &mut out);
     put_caught_up(0x18e9_d467_9aff_5cc0, &mut out);
     assert_eq!(out, hex(STREAM));

@@ -2,7 +2,7 @@ use crate::pieces::{Read, hex, read_in_any_pieces, text};
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 use todana_protocol::kyoto::snapshot::{self, SnapshotHead, SnapshotReader, SnapshotStep, file_name};
-use todana_protocol::kyoto::{Stored, expiry};
+use todana_protocol::kyoto::{StoredValue, expiry};
 
 /// japan=tokyo for ever, k2=v until 2000000000.
 const PLAIN: &str = "4b5453530a00 00000000 18e9d47e9bfefb00 0000000000000002 0000000000002ff8
@@ -40,7 +40,7 @@ fn read_dump(file: &[u8]) -> Vec<String> {
     })
 }
 
-fn show(key: &[u8], stored: &Stored<'_>) -> String {
+fn show(key: &[u8], stored: &StoredValue<'_>) -> String {
     match stored.split() {
         Some((expiry::NEVER, value)) => format!("{}={}", text(key), text(value)),
         Some((time, value)) => format!("{}={} until {time}", text(key), text(value)),
@@ -48,9 +48,9 @@ fn show(key: &[u8], stored: &Stored<'_>) -> String {
     }
 }
 
-fn put_both(out: &mut Vec<u8>, put: fn(&[u8], &Stored<'_>, &mut Vec<u8>)) {
-    put(b"japan", &Stored::mortal(expiry::NEVER, b"tokyo"), out);
-    put(b"k2", &Stored::mortal(2_000_000_000, b"v"), out);
+fn put_both(out: &mut Vec<u8>, put: fn(&[u8], &StoredValue<'_>, &mut Vec<u8>)) {
+    put(b"japan", &StoredValue::mortal(expiry::NEVER, b"tokyo"), out);
+    put(b"k2", &StoredValue::mortal(2_000_000_000, b"v"), out);
 }
 
 #[test]

@@ -1,26 +1,30 @@
 //! The binary protocol.
 
 use crate::exchange::{hex, send_in_pieces};
-use todana_protocol::kyoto::{Dialect, Limits, Request, Scratch, Step};
+use todana_protocol::kyoto::{KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch};
 
 fn send(text: &str) -> crate::exchange::Outcome {
-    send_in_pieces(&Limits::default(), &hex(text), &[])
+    send_in_pieces(&KyotoLimits::default(), &hex(text), &[])
 }
 
 #[test]
 fn records_come_out_as_they_come_in() {
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     // The second record has not come yet.
     let input = hex("b8 00000000 00000002 0000 00000001 00000001 7fffffffffffffff 61 62 0000");
-    let step = dialect.decode(&Limits::default(), &input, &mut scratch);
-    let Step::Request { consumed: 9, request: Request::Bulk(begin) } = step else { panic!("{step:?}") };
+    let step = dialect.decode(&KyotoLimits::default(), &input, &mut scratch);
+    let KyotoStep::Request { consumed: 9, request: KyotoRequest::Bulk(begin) } = step else {
+        panic!("{step:?}")
+    };
     assert_eq!((begin.record, begin.remaining), (None, 2));
-    let step = dialect.decode(&Limits::default(), &input[9..], &mut scratch);
-    let Step::Request { consumed: 20, request: Request::Bulk(piece) } = step else { panic!("{step:?}") };
+    let step = dialect.decode(&KyotoLimits::default(), &input[9..], &mut scratch);
+    let KyotoStep::Request { consumed: 20, request: KyotoRequest::Bulk(piece) } = step else {
+        panic!("{step:?}")
+    };
     assert_eq!(piece.record.map(|record| (record.key, record.value)), Some((&b"a"[..], &b"b"[..])));
     assert_eq!(piece.remaining, 1);
-    let step = dialect.decode(&Limits::default(), &input[29..], &mut scratch);
-    assert_eq!(step, Step::NeedMore { consumed: 0, at_least: 16 });
+    let step = dialect.decode(&KyotoLimits::default(), &input[29..], &mut scratch);
+    assert_eq!(step, KyotoStep::NeedMore { consumed: 0, at_least: 16 });
 }
 
 #[test]
@@ -59,14 +63,14 @@ fn a_silent_request_that_is_too_long_closes_without_a_word() {
 #[test]
 fn an_unknown_first_byte_closes_without_a_word() {
     for first in (0x80..=0xFFu8).chain([0]).filter(|byte| ![0xB1, 0xB4, 0xB8, 0xB9, 0xBA].contains(byte)) {
-        let outcome = send_in_pieces(&Limits::default(), &[first, 0, 0, 0], &[]);
+        let outcome = send_in_pieces(&KyotoLimits::default(), &[first, 0, 0, 0], &[]);
         assert!(outcome.is_closed && outcome.answers.is_empty() && outcome.requests.is_empty(), "{first:x}");
     }
 }
 
 #[test]
 fn a_script_of_very_many_empty_pairs_is_refused_in_time() {
-    let limits = Limits { body_len_max: 1000, ..Limits::default() };
+    let limits = KyotoLimits { body_len_max: 1000, ..KyotoLimits::default() };
     let mut stream = hex("b4 00000000 00000000 ffffffff");
     stream.resize(100_000, 0);
     let outcome = send_in_pieces(&limits, &stream, &[]);
@@ -83,11 +87,11 @@ fn of_equal_names_given_to_a_script_the_last_counts() {
 
 #[test]
 fn what_is_missing_of_a_record_is_told_exactly() {
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     let mut input = hex("b8 00000000 00000001");
-    let step = dialect.decode(&Limits::default(), &input, &mut scratch);
-    assert!(matches!(step, Step::Request { consumed: 9, .. }));
+    let step = dialect.decode(&KyotoLimits::default(), &input, &mut scratch);
+    assert!(matches!(step, KyotoStep::Request { consumed: 9, .. }));
     input = hex("0000 00000003 0f000000 0000000000000000 61");
-    let step = dialect.decode(&Limits::default(), &input, &mut scratch);
-    assert_eq!(step, Step::NeedMore { consumed: 0, at_least: 0x0f00_0002 });
+    let step = dialect.decode(&KyotoLimits::default(), &input, &mut scratch);
+    assert_eq!(step, KyotoStep::NeedMore { consumed: 0, at_least: 0x0f00_0002 });
 }

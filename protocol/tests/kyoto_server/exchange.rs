@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use todana_protocol::kyoto::{
-    Banner, BulkOperation, BulkRecord, Call, Credentials, Dialect, Failure, Limits, Output, Procedure,
-    Request, Rest, RestAction, RestAnswer, RestMode, Scratch, Status, Step, Target, Trouble, answer_failure,
-    answer_refusal, answer_rest, answer_stranger, binary, expiry,
+    AnswerBanner, AnswerPairs, AnswerStatus, BasicCredentials, BulkOperation, BulkRecord, CallFailure,
+    DatabaseError, DatabaseTarget, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, Procedure,
+    ProcedureCall, RestAction, RestAnswer, RestMode, RestRequest, answer_failure, answer_refusal,
+    answer_rest, answer_stranger, binary, expiry,
 };
 
 /// The second in which all happens.
@@ -23,8 +24,9 @@ pub(crate) struct Outcome {
 }
 
 /// Sends the stream in pieces that end at these offsets.
-pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
-    let (mut dialect, mut scratch, mut toy) = (Dialect::default(), Scratch::default(), Toy::default());
+pub(crate) fn send_in_pieces(limits: &KyotoLimits, stream: &[u8], cuts: &[usize]) -> Outcome {
+    let (mut dialect, mut scratch, mut toy) =
+        (KyotoDecoder::default(), MapScratch::default(), Toy::default());
     let mut outcome = Outcome::default();
     // What has been received, from which what is done with is dropped.
     let mut input = Vec::new();
@@ -36,15 +38,18 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
         sent = end;
         loop {
             match dialect.decode(limits, &input, &mut scratch) {
-                Step::Request { consumed, request } => {
+                KyotoStep::Request { consumed, request } => {
                     assert!((1..=input.len()).contains(&consumed), "{consumed} of {}", input.len());
-                    assert!(input.len() >= needed || matches!(request, Request::Refused(_)), "{request:?}");
+                    assert!(
+                        input.len() >= needed || matches!(request, KyotoRequest::Refused(_)),
+                        "{request:?}"
+                    );
                     needed = 0;
                     outcome.requests.push(format!("{request:?}"));
                     toy.execute(&request, &mut outcome.answers);
                     input.drain(..consumed);
                 }
-                Step::Login { consumed, authorization } => {
+                KyotoStep::Login { consumed, authorization } => {
                     assert!(consumed <= input.len() && input.len() >= needed);
                     needed = 0;
                     if authorization.is_some_and(is_of_alice) {
@@ -52,17 +57,17 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
                     } else {
                         let form = dialect.turn_away(limits);
                         outcome.requests.push(format!("stranger {form:?}"));
-                        answer_stranger(&form, &Banner::new("T", NOW), &mut outcome.answers);
+                        answer_stranger(&form, &AnswerBanner::new("T", NOW), &mut outcome.answers);
                     }
                     input.drain(..consumed);
                 }
-                Step::NeedMore { consumed, at_least } => {
+                KyotoStep::NeedMore { consumed, at_least } => {
                     assert!(consumed <= input.len() && at_least > 0);
                     input.drain(..consumed);
                     needed = input.len() + at_least;
                     break;
                 }
-                Step::Close => {
+                KyotoStep::Close => {
                     outcome.is_closed = true;
                     return outcome;
                 }
@@ -74,13 +79,13 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
 
 /// The one user's password is `secret`.
 fn is_of_alice(authorization: &[u8]) -> bool {
-    let said = Credentials::read(authorization);
+    let said = BasicCredentials::read(authorization);
     said.is_some_and(|said| (said.user(), said.password()) == (b"alice", b"secret"))
 }
 
 /// Sends the stream whole, and says what was answered, with the headers that vary left out.
 pub(crate) fn answers(stream: &[u8]) -> String {
-    let outcome = send_in_pieces(&Limits::default(), stream, &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), stream, &[]);
     show(&outcome.answers)
 }
 
@@ -102,21 +107,21 @@ pub(crate) fn show(answers: &[u8]) -> String {
 #[derive(Default)]
 struct Toy {
     records: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
-    output: Output,
+    output: AnswerPairs,
     /// The answer of a bulk request.
     hits: u32,
     bulk: Vec<u8>,
 }
 
 impl Toy {
-    fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>) {
-        let banner = Banner::new("T", NOW);
+    fn execute(&mut self, request: &KyotoRequest<'_>, out: &mut Vec<u8>) {
+        let banner = AnswerBanner::new("T", NOW);
         match request {
-            Request::Call(call) => match self.call(call) {
-                Ok(()) => self.output.write(&call.form, &banner, Status::Ok, out),
+            KyotoRequest::Call(call) => match self.call(call) {
+                Ok(()) => self.output.write(&call.form, &banner, AnswerStatus::Ok, out),
                 Err(failure) => answer_failure(&call.form, &banner, &failure, out),
             },
-            Request::Rest(rest) => {
+            KyotoRequest::Rest(rest) => {
                 let found;
                 let answer = match self.rest(rest) {
                     Ok(Some(record)) => {
@@ -132,7 +137,7 @@ impl Toy {
                 };
                 answer_rest(rest, &banner, &answer, out);
             }
-            Request::Bulk(piece) => {
+            KyotoRequest::Bulk(piece) => {
                 match piece.record {
                     None => (self.hits, self.bulk) = (0, Vec::new()),
                     Some(record) => self.bulk_record(piece.operation, record),
@@ -142,21 +147,21 @@ impl Toy {
                     out.append(&mut self.bulk);
                 }
             }
-            Request::Script(script) => match script.name {
+            KyotoRequest::Script(script) => match script.name {
                 _ if script.is_silent => {}
                 b"echo" => binary::put_script_answer(script.input.iter(), out),
                 _ => binary::put_error(out),
             },
-            Request::Replicate(_) => binary::put_accepted(out),
-            Request::Acknowledged => {}
-            Request::Refused(refusal) => answer_refusal(&banner, *refusal, out),
+            KyotoRequest::Replicate(_) => binary::put_accepted(out),
+            KyotoRequest::Acknowledged => {}
+            KyotoRequest::Refused(refusal) => answer_refusal(&banner, *refusal, out),
         }
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Result<(), Failure<'static>> {
+    fn call(&mut self, call: &ProcedureCall<'_>) -> Result<(), CallFailure<'static>> {
         self.output.clear();
-        if call.target() != Target::Index(0) {
-            return Err(Failure::NoSuchDatabase);
+        if call.target() != DatabaseTarget::Index(0) {
+            return Err(CallFailure::NoSuchDatabase);
         }
         match call.procedure {
             Some(Procedure::Echo) => {
@@ -168,7 +173,7 @@ impl Toy {
             }
             Some(Procedure::Get) => {
                 let record = self.records.get(call.required(b"key")?);
-                let (value, xt) = record.ok_or(Failure::Database(Trouble::NoRecord))?;
+                let (value, xt) = record.ok_or(CallFailure::Database(DatabaseError::NoRecord))?;
                 self.output.push(b"value", value);
                 if *xt < expiry::NEVER {
                     self.output.push_number(b"xt", *xt);
@@ -179,21 +184,21 @@ impl Toy {
             }
             Some(Procedure::Void) => {}
             // The name borrows from the request, which the failure is to outlive here.
-            _ => return Err(Failure::Other { status: Status::NotImplemented, text: "not here" }),
+            _ => return Err(CallFailure::Other { status: AnswerStatus::NotImplemented, text: "not here" }),
         }
         Ok(())
     }
 
-    fn rest(&mut self, rest: &Rest<'_>) -> Result<Option<(Vec<u8>, u64)>, Failure<'static>> {
-        if rest.target != Target::Index(0) {
-            return Err(Failure::NoSuchDatabase);
+    fn rest(&mut self, rest: &RestRequest<'_>) -> Result<Option<(Vec<u8>, u64)>, CallFailure<'static>> {
+        if rest.target != DatabaseTarget::Index(0) {
+            return Err(CallFailure::NoSuchDatabase);
         }
-        let missing = Failure::Database(Trouble::NoRecord);
+        let missing = CallFailure::Database(DatabaseError::NoRecord);
         match rest.action {
             RestAction::Get => self.records.get(rest.key).cloned().map(Some).ok_or(missing),
             RestAction::Put { value, mode, xt } => {
                 match (mode, self.records.contains_key(rest.key)) {
-                    (RestMode::Add, true) => return Err(Failure::Database(Trouble::Duplication)),
+                    (RestMode::Add, true) => return Err(CallFailure::Database(DatabaseError::Duplication)),
                     (RestMode::Replace, false) => return Err(missing),
                     _ => {}
                 }

@@ -2,18 +2,19 @@
 
 use crate::exchange::{Outcome, answers, send_in_pieces};
 use todana_protocol::kyoto::{
-    Beginning, Dialect, Limits, Refusal, Request, Scratch, Step, Target, begins, parse_date,
+    DatabaseTarget, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, ProtocolGuess,
+    RequestRefusal, begins, parse_date,
 };
 
 fn send(stream: &[u8]) -> Outcome {
-    send_in_pieces(&Limits::default(), stream, &[])
+    send_in_pieces(&KyotoLimits::default(), stream, &[])
 }
 
 /// The one request of a stream, handed on.
-fn with_request(stream: &[u8], see: impl FnOnce(Request<'_>)) {
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    match dialect.decode(&Limits::default(), stream, &mut scratch) {
-        Step::Request { consumed, request } => {
+fn with_request(stream: &[u8], see: impl FnOnce(KyotoRequest<'_>)) {
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    match dialect.decode(&KyotoLimits::default(), stream, &mut scratch) {
+        KyotoStep::Request { consumed, request } => {
             assert_eq!(consumed, stream.len());
             see(request);
         }
@@ -61,7 +62,7 @@ fn a_target_may_lack_its_slash_and_line_ends_their_cr() {
 #[test]
 fn every_cr_is_dropped() {
     with_request(b"P\rUT /a\rb HT\rTP/1.1\r\nContent-\rLength\r: 1\r\r\n\r\r\nv", |request| {
-        let Request::Rest(rest) = request else { panic!("{request:?}") };
+        let KyotoRequest::Rest(rest) = request else { panic!("{request:?}") };
         assert_eq!(rest.key, b"ab");
     });
 }
@@ -93,7 +94,7 @@ fn bodies_of_requests_that_have_none_are_dropped() {
             "{method} /rpc/void HTTP/1.1\r\nContent-Length: 20\r\n\r\nGET /a HTTP/1.1\r\n\r\n\nGET /rpc/echo?b HTTP/1.1\r\n\r\n"
         );
         for cut in 0..stream.len() {
-            let outcome = send_in_pieces(&Limits::default(), stream.as_bytes(), &[cut]);
+            let outcome = send_in_pieces(&KyotoLimits::default(), stream.as_bytes(), &[cut]);
             assert_eq!(outcome.requests.len(), 2, "{outcome:?}");
             assert!(outcome.requests[1].contains("Echo"), "{outcome:?}");
             assert!(!outcome.is_closed);
@@ -140,17 +141,17 @@ fn resources_are_put_as_their_mode_says_and_deleted() {
 #[test]
 fn paths_name_a_database_and_a_key() {
     for (target, database, key) in [
-        ("/k", Target::Index(0), &b"k"[..]),
-        ("/", Target::Index(0), b""),
-        ("/db.kct/a/b?q=1", Target::Name(b"db.kct"), b"a/b"),
-        ("/1//x", Target::Index(1), b"x"),
-        ("/%31/%2Fx+y", Target::Index(1), b"/x y"),
-        ("/d%62/caf\u{e9}%00", Target::Name(b"db"), b"caf\xC3\xA9\0"),
-        ("k", Target::Index(0), b"k"),
-        ("rpc/get", Target::Name(b"rpc"), b"get"),
+        ("/k", DatabaseTarget::Index(0), &b"k"[..]),
+        ("/", DatabaseTarget::Index(0), b""),
+        ("/db.kct/a/b?q=1", DatabaseTarget::Name(b"db.kct"), b"a/b"),
+        ("/1//x", DatabaseTarget::Index(1), b"x"),
+        ("/%31/%2Fx+y", DatabaseTarget::Index(1), b"/x y"),
+        ("/d%62/caf\u{e9}%00", DatabaseTarget::Name(b"db"), b"caf\xC3\xA9\0"),
+        ("k", DatabaseTarget::Index(0), b"k"),
+        ("rpc/get", DatabaseTarget::Name(b"rpc"), b"get"),
     ] {
         with_request(format!("GET {target} HTTP/1.1\r\n\r\n").as_bytes(), |request| {
-            let Request::Rest(rest) = request else { panic!("{request:?}") };
+            let KyotoRequest::Rest(rest) = request else { panic!("{request:?}") };
             assert_eq!((rest.target, rest.key), (database, key), "{target}");
             assert_eq!(rest.location, target.as_bytes());
         });
@@ -187,7 +188,7 @@ fn a_line_is_cut_where_it_becomes_too_long() {
 
 #[test]
 fn a_head_that_does_not_end_closes_the_connection() {
-    let limits = Limits { head_len_max: 1000, ..Limits::default() };
+    let limits = KyotoLimits { head_len_max: 1000, ..KyotoLimits::default() };
     let head = format!("GET /k HTTP/1.1\r\n{}", "x: y\r\n".repeat(163));
     assert_eq!(head.len(), 995);
     assert!(!send_in_pieces(&limits, head.as_bytes(), &[]).is_closed);
@@ -203,7 +204,7 @@ fn a_head_that_does_not_end_closes_the_connection() {
 #[test]
 fn too_much_is_answered_and_closes() {
     let told = "HTTP/1.1 413 Request Entity Too Large\\r\\n...Connection: close\\r\\nContent-Length: 59\\r\\n\
-        Content-Type: text/plain\\r\\n\\r\\n413 Request Entity Too Large (request entity too large)\\n";
+        Content-Type: text/plain\\r\\n\\r\\n413 KyotoRequest Entity Too Large (request entity too large)\\n";
     let told =
         told.replace("59", &"413 Request Entity Too Large (request entity too large)\n".len().to_string());
     for stream in [
@@ -222,7 +223,7 @@ fn too_much_is_answered_and_closes() {
 
 #[test]
 fn what_outgrows_the_memory_there_is_is_too_much() {
-    let limits = Limits { unfinished_len_max: 100, ..Limits::default() };
+    let limits = KyotoLimits { unfinished_len_max: 100, ..KyotoLimits::default() };
     let head = "PUT /k HTTP/1.1\r\nContent-Length: 200\r\n\r\n";
     let stream = format!("{head}{}", "v".repeat(100));
     let outcome = send_in_pieces(&limits, stream.as_bytes(), &[100]);
@@ -253,15 +254,17 @@ fn what_a_cut_request_is_answered_hangs_on_where_it_was_cut() {
         (&b""[..], None),
         (b"GET /k HT", None),
         (b"PUT /k HTTP/1.1\r\nContent-Length: 3\r\n", None),
-        (b"PUT /k HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", Some(Refusal::Interrupted)),
-        (b"PUT /k HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2", Some(Refusal::Interrupted)),
-        (b"\xB8\0\0\0\0\0\0\0\x01\0", Some(Refusal::Binary)),
+        (b"PUT /k HTTP/1.1\r\nContent-Length: 3\r\n\r\nab", Some(RequestRefusal::Interrupted)),
+        (b"PUT /k HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2", Some(RequestRefusal::Interrupted)),
+        (b"\xB8\0\0\0\0\0\0\0\x01\0", Some(RequestRefusal::Binary)),
         (b"\xB8\0\0\0\x01\0\0\0\x01\0", None),
         (b"\xB8\0\0\0", None),
     ] {
-        let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+        let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
         let mut unread = input;
-        while let Step::Request { consumed, .. } = dialect.decode(&Limits::default(), unread, &mut scratch) {
+        while let KyotoStep::Request { consumed, .. } =
+            dialect.decode(&KyotoLimits::default(), unread, &mut scratch)
+        {
             unread = &unread[consumed..];
         }
         assert_eq!(dialect.interrupted(), refusal, "{}", input.escape_ascii());
@@ -271,22 +274,22 @@ fn what_a_cut_request_is_answered_hangs_on_where_it_was_cut() {
 #[test]
 fn a_shared_port_tells_whose_a_request_is() {
     for (input, beginning) in [
-        (&b""[..], Beginning::Unsure),
-        (b"\xB1", Beginning::Kyoto),
-        (b"\xB4", Beginning::Kyoto),
-        (b"\xB8", Beginning::Kyoto),
-        (b"\xB9", Beginning::Kyoto),
-        (b"\xBA", Beginning::Kyoto),
-        (b"\x80", Beginning::Other),
-        (b"\xC8", Beginning::Other),
-        (b"G", Beginning::Unsure),
-        (b"GET", Beginning::Unsure),
-        (b"GET ", Beginning::Kyoto),
-        (b"GETX ", Beginning::Kyoto),
-        (b"get k\r\n", Beginning::Other),
-        (b" GET", Beginning::Other),
-        (b"GET\r", Beginning::Other),
-        (b"AAAAAAAAAAAAAAAAA", Beginning::Other),
+        (&b""[..], ProtocolGuess::Unsure),
+        (b"\xB1", ProtocolGuess::Kyoto),
+        (b"\xB4", ProtocolGuess::Kyoto),
+        (b"\xB8", ProtocolGuess::Kyoto),
+        (b"\xB9", ProtocolGuess::Kyoto),
+        (b"\xBA", ProtocolGuess::Kyoto),
+        (b"\x80", ProtocolGuess::Other),
+        (b"\xC8", ProtocolGuess::Other),
+        (b"G", ProtocolGuess::Unsure),
+        (b"GET", ProtocolGuess::Unsure),
+        (b"GET ", ProtocolGuess::Kyoto),
+        (b"GETX ", ProtocolGuess::Kyoto),
+        (b"get k\r\n", ProtocolGuess::Other),
+        (b" GET", ProtocolGuess::Other),
+        (b"GET\r", ProtocolGuess::Other),
+        (b"AAAAAAAAAAAAAAAAA", ProtocolGuess::Other),
     ] {
         assert_eq!(begins(input), beginning, "{}", input.escape_ascii());
     }

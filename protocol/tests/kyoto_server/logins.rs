@@ -1,7 +1,9 @@
 //! Requests of users and of strangers.
 
 use crate::exchange::{Outcome, send_in_pieces, show};
-use todana_protocol::kyoto::{Credentials, Dialect, Form, Limits, Request, Scratch, Step};
+use todana_protocol::kyoto::{
+    BasicCredentials, HttpForm, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch,
+};
 
 /// `alice:secret` and `alice:wrong`.
 const RIGHT: &str = "Authorization: Basic YWxpY2U6c2VjcmV0\r\n";
@@ -10,8 +12,8 @@ const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=\r\n";
 /// A bulk request of the binary protocol for no record.
 const BINARY: &[u8] = b"\xBA\0\0\0\0\0\0\0\0";
 
-fn limits() -> Limits<'static> {
-    Limits { login_wanted: true, ..Limits::default() }
+fn limits() -> KyotoLimits<'static> {
+    KyotoLimits { login_wanted: true, ..KyotoLimits::default() }
 }
 
 fn send(stream: &[u8]) -> Outcome {
@@ -69,25 +71,25 @@ fn a_head_request_of_a_stranger_gets_no_body() {
 
 #[test]
 fn the_body_of_a_stranger_is_not_waited_for() {
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     let head = format!("PUT /k HTTP/1.1\r\n{WRONG}Content-Length: 1000000\r\n\r\n");
     for _ in 0..2 {
         let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
-        assert_eq!(step, Step::Login { consumed: 0, authorization: Some(b"Basic YWxpY2U6d3Jvbmc=") });
+        assert_eq!(step, KyotoStep::Login { consumed: 0, authorization: Some(b"Basic YWxpY2U6d3Jvbmc=") });
     }
-    assert_eq!(dialect.turn_away(&limits()), Form { keeps_alive: true, is_head: false });
+    assert_eq!(dialect.turn_away(&limits()), HttpForm { keeps_alive: true, is_head: false });
     let step = dialect.decode(&limits(), head.as_bytes(), &mut scratch);
-    assert_eq!(step, Step::NeedMore { consumed: head.len(), at_least: 1 });
+    assert_eq!(step, KyotoStep::NeedMore { consumed: head.len(), at_least: 1 });
     for _ in 0..10 {
         let step = dialect.decode(&limits(), &[b'v'; 100_000], &mut scratch);
-        assert_eq!(step, Step::NeedMore { consumed: 100_000, at_least: 1 });
+        assert_eq!(step, KyotoStep::NeedMore { consumed: 100_000, at_least: 1 });
     }
     let next = get("");
     let step = dialect.decode(&limits(), &next, &mut scratch);
-    assert_eq!(step, Step::Login { consumed: 0, authorization: None });
+    assert_eq!(step, KyotoStep::Login { consumed: 0, authorization: None });
     dialect.admit();
     let step = dialect.decode(&limits(), &next, &mut scratch);
-    let Step::Request { consumed, request: Request::Rest(_) } = step else { panic!("{step:?}") };
+    let KyotoStep::Request { consumed, request: KyotoRequest::Rest(_) } = step else { panic!("{step:?}") };
     assert_eq!(consumed, next.len());
 }
 
@@ -123,7 +125,7 @@ fn an_authorization_counts_only_as_one_whole_line() {
         assert_eq!(statuses(&send(&get(headers))), ["404"], "{headers}");
     }
     // Where nobody is asked it means nothing.
-    let outcome = send_in_pieces(&Limits::default(), &get(WRONG), &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), &get(WRONG), &[]);
     assert_eq!(statuses(&outcome), ["404"]);
 }
 
@@ -168,7 +170,7 @@ fn cuts_of_a_stream_with_logins_do_not_matter() {
 #[test]
 fn credentials_are_a_name_a_colon_and_a_password_in_base64() {
     let read = |text: &str| {
-        let said = Credentials::read(text.as_bytes())?;
+        let said = BasicCredentials::read(text.as_bytes())?;
         Some((said.user().to_vec(), said.password().to_vec()))
     };
     for (text, user, password) in [

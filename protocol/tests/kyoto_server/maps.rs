@@ -1,6 +1,6 @@
 //! Maps as they come in.
 
-use todana_protocol::kyoto::{Dialect, Limits, Request, Scratch, Step};
+use todana_protocol::kyoto::{KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch};
 
 /// Each was sorted in now and then, and then taken for sorted with a name behind it that was not.
 #[test]
@@ -9,9 +9,9 @@ fn a_name_before_many_smaller_ones_is_found() {
     let body = format!("xt\t-1000\n{names}");
     let head = "POST /rpc/set_bulk HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length";
     let request = format!("{head}: {}\r\n\r\n{body}", body.len());
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    let step = dialect.decode(&Limits::default(), request.as_bytes(), &mut scratch);
-    let Step::Request { request: Request::Call(call), .. } = step else { panic!("{step:?}") };
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    let step = dialect.decode(&KyotoLimits::default(), request.as_bytes(), &mut scratch);
+    let KyotoStep::Request { request: KyotoRequest::Call(call), .. } = step else { panic!("{step:?}") };
     assert_eq!(call.input.len(), 20_001);
     assert_eq!(call.xt(), Some(-1000));
     assert_eq!(call.input.get(b"_777"), Some(&b"v"[..]));

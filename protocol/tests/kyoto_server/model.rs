@@ -2,8 +2,8 @@
 
 use crate::exchange::send_in_pieces;
 use std::collections::BTreeMap;
-use todana_protocol::kyoto::client::{AnswerStep, Answers};
-use todana_protocol::kyoto::{Dialect, Limits, Request, Scratch, Step};
+use todana_protocol::kyoto::client::{AnswerDecoder, AnswerStep};
+use todana_protocol::kyoto::{KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch};
 
 /// Numbers that look random (xorshift), from a seed that is printed when something is found.
 struct Random(u64);
@@ -70,9 +70,9 @@ fn model_of_percent(text: &[u8]) -> Vec<u8> {
 
 /// The pairs of a call, and of what the toy answers to it.
 fn called(stream: &[u8]) -> (Pairs, Pairs) {
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    let step = dialect.decode(&Limits::default(), stream, &mut scratch);
-    let Step::Request { consumed, request: Request::Call(call) } = step else { panic!("{step:?}") };
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    let step = dialect.decode(&KyotoLimits::default(), stream, &mut scratch);
+    let KyotoStep::Request { consumed, request: KyotoRequest::Call(call) } = step else { panic!("{step:?}") };
     assert_eq!(consumed, stream.len());
     let owned = |(name, value): (&[u8], &[u8])| (name.to_vec(), value.to_vec());
     let given: Pairs = call.input.iter().map(owned).collect();
@@ -80,9 +80,9 @@ fn called(stream: &[u8]) -> (Pairs, Pairs) {
     for (name, value) in &given {
         assert_eq!(call.input.get(name), Some(&value[..]));
     }
-    let outcome = send_in_pieces(&Limits::default(), stream, &[]);
-    let mut scratch = Scratch::default();
-    let step = Answers::default().decode(&Limits::default(), &outcome.answers, &mut scratch, true);
+    let outcome = send_in_pieces(&KyotoLimits::default(), stream, &[]);
+    let mut scratch = MapScratch::default();
+    let step = AnswerDecoder::default().decode(&KyotoLimits::default(), &outcome.answers, &mut scratch, true);
     let AnswerStep::Answer { consumed, answer } = step else { panic!("{step:?}") };
     assert_eq!((consumed, answer.status), (outcome.answers.len(), 200));
     (given, answer.map.iter().map(owned).collect())

@@ -1,15 +1,16 @@
 //! What calls are given.
 
 use todana_protocol::kyoto::{
-    Call, Dialect, Limits, Moment, Origin, Request, Scratch, Signal, Step, Target, Wait,
+    DatabaseTarget, IncrementOrigin, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch,
+    ProcedureCall, SignalSend, SignalWait, TimestampParameter,
 };
 
 /// The call with this query.
-fn with_call(query: &str, see: impl FnOnce(Call<'_>)) {
+fn with_call(query: &str, see: impl FnOnce(ProcedureCall<'_>)) {
     let stream = format!("GET /rpc/x?{query} HTTP/1.1\r\n\r\n");
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    match dialect.decode(&Limits::default(), stream.as_bytes(), &mut scratch) {
-        Step::Request { request: Request::Call(call), .. } => see(call),
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    match dialect.decode(&KyotoLimits::default(), stream.as_bytes(), &mut scratch) {
+        KyotoStep::Request { request: KyotoRequest::Call(call), .. } => see(call),
         step => panic!("{step:?}"),
     }
 }
@@ -21,9 +22,9 @@ fn posted(query: &str, content_type: &str, body: &[u8]) -> Vec<(String, String)>
         body.len()
     );
     let stream = [head.as_bytes(), body].concat();
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    match dialect.decode(&Limits::default(), &stream, &mut scratch) {
-        Step::Request { request: Request::Call(call), .. } => {
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    match dialect.decode(&KyotoLimits::default(), &stream, &mut scratch) {
+        KyotoStep::Request { request: KyotoRequest::Call(call), .. } => {
             let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
             call.input.iter().map(|(name, value)| (text(name), text(value))).collect()
         }
@@ -40,13 +41,13 @@ fn parameters_are_read_by_their_types() {
     with_call("DB=casket&CUR=7&xt=-5&max=-1&range=x&orig=try&ts=now&hard&num=1e2", |call| {
         assert_eq!(call.procedure, None);
         assert_eq!(call.name, b"x");
-        assert_eq!(call.target(), Target::Name(b"casket"));
+        assert_eq!(call.target(), DatabaseTarget::Name(b"casket"));
         assert_eq!(call.cursor(), Some(7));
         assert_eq!(call.xt(), Some(-5));
         assert_eq!(call.max(), None);
         assert_eq!(call.integer(b"range"), Some(0));
-        assert_eq!(call.integer_origin(), Origin::Try);
-        assert_eq!(call.moment(b"ts"), Some(Moment::Now));
+        assert_eq!(call.integer_origin(), IncrementOrigin::Try);
+        assert_eq!(call.moment(b"ts"), Some(TimestampParameter::Now));
         assert!(call.flag(b"hard") && !call.flag(b"step"));
         assert_eq!(call.real(b"num"), Some(100.0));
         assert!(call.required(b"key").is_err());
@@ -54,12 +55,18 @@ fn parameters_are_read_by_their_types() {
     });
     with_call("CUR=x&max=0&orig=1.5", |call| {
         assert_eq!((call.cursor(), call.max(), call.xt()), (None, Some(0), None));
-        assert_eq!((call.integer_origin(), call.real_origin()), (Origin::From(1), Origin::From(1.5)));
+        assert_eq!(
+            (call.integer_origin(), call.real_origin()),
+            (IncrementOrigin::From(1), IncrementOrigin::From(1.5))
+        );
     });
-    with_call("orig=set", |call| assert_eq!(call.real_origin(), Origin::Set));
+    with_call("orig=set", |call| assert_eq!(call.real_origin(), IncrementOrigin::Set));
     with_call("", |call| {
         assert!(call.input.is_empty());
-        assert_eq!((call.target(), call.integer_origin()), (Target::Index(0), Origin::From(0)));
+        assert_eq!(
+            (call.target(), call.integer_origin()),
+            (DatabaseTarget::Index(0), IncrementOrigin::From(0))
+        );
     });
 }
 
@@ -73,12 +80,12 @@ fn waits_have_a_name_and_an_end() {
         ("WAIT&WAITTIME=0.5", 0.5),
     ] {
         with_call(query, |call| {
-            assert_eq!(call.wait(), Some(Wait { name: b"", seconds }), "{query}");
+            assert_eq!(call.wait(), Some(SignalWait { name: b"", seconds }), "{query}");
             assert!(call.has_signals());
         });
     }
     with_call("SIGNAL=s&SIGNALBROAD=", |call| {
-        assert_eq!(call.signal(), Some(Signal { name: b"s", is_broadcast: true }));
+        assert_eq!(call.signal(), Some(SignalSend { name: b"s", is_broadcast: true }));
     });
 }
 
@@ -129,9 +136,9 @@ fn many_pairs_are_sorted_and_found() {
         body.len()
     );
     let stream = [head.as_bytes(), &body].concat();
-    let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
-    let step = dialect.decode(&Limits::default(), &stream, &mut scratch);
-    let Step::Request { request: Request::Call(call), .. } = step else { panic!("{step:?}") };
+    let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
+    let step = dialect.decode(&KyotoLimits::default(), &stream, &mut scratch);
+    let KyotoStep::Request { request: KyotoRequest::Call(call), .. } = step else { panic!("{step:?}") };
     assert_eq!(call.input.len(), 5000);
     assert!(call.records().map(|(key, _)| key).is_sorted_by(|one, next| one < next));
     for (key, value) in call.records() {

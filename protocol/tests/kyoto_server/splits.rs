@@ -1,11 +1,11 @@
 //! However a stream is cut, the same comes of it.
 
 use crate::exchange::{Outcome, hex, send_in_pieces};
-use todana_protocol::kyoto::Limits;
+use todana_protocol::kyoto::KyotoLimits;
 
 /// Sends the stream whole, cut in two at every place, cut in three at many, and byte by byte.
 fn assert_cuts_do_not_matter(stream: &[u8]) -> Outcome {
-    let limits = Limits::default();
+    let limits = KyotoLimits::default();
     let whole = send_in_pieces(&limits, stream, &[]);
     for cut in 0..=stream.len() {
         assert_eq!(send_in_pieces(&limits, stream, &[cut]), whole, "cut at {cut}");

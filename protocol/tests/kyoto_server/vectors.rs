@@ -3,18 +3,18 @@
 
 use crate::exchange::{answers, hex, send_in_pieces, show};
 use todana_protocol::kyoto::{
-    Banner, Encoding, Failure, Form, Limits, Output, Procedure, Status, Trouble, answer, answer_failure,
-    number,
+    AnswerBanner, AnswerPairs, AnswerStatus, CallFailure, ColumnEncoding, DatabaseError, HttpForm,
+    KyotoLimits, Procedure, answer, answer_failure, number,
 };
 
-const FORM: Form = Form { keeps_alive: true, is_head: false };
+const FORM: HttpForm = HttpForm { keeps_alive: true, is_head: false };
 
-fn banner() -> Banner {
-    Banner::new("T", crate::exchange::NOW)
+fn banner() -> AnswerBanner {
+    AnswerBanner::new("T", crate::exchange::NOW)
 }
 
 /// The status and the body of a failed call.
-fn failed(failure: Failure<'_>) -> String {
+fn failed(failure: CallFailure<'_>) -> String {
     let mut out = Vec::new();
     answer_failure(&FORM, &banner(), &failure, &mut out);
     let shown = show(&out);
@@ -47,34 +47,37 @@ fn a_record_is_set_and_got() {
 #[test]
 fn failures_are_told_by_status_and_text() {
     for (failure, told) in [
-        (Failure::Database(Trouble::NoRecord), "450 ERROR\\tDB: 7: no record: no record\\n"),
-        (Failure::InvalidParameters, "400 ERROR\\tinvalid parameters\\n"),
-        (Failure::NoSuchProcedure(b"nosuch"), "501 ERROR\\tnot implemented: nosuch\\n"),
-        (Failure::NoSuchDatabase, "400 ERROR\\tno such database\\n"),
-        (Failure::NoSuchCursor, "400 ERROR\\tno such cursor\\n"),
-        (Failure::TimedOut, "503 ERROR\\tthe condition timed out\\n"),
+        (CallFailure::Database(DatabaseError::NoRecord), "450 ERROR\\tDB: 7: no record: no record\\n"),
+        (CallFailure::InvalidParameters, "400 ERROR\\tinvalid parameters\\n"),
+        (CallFailure::NoSuchProcedure(b"nosuch"), "501 ERROR\\tnot implemented: nosuch\\n"),
+        (CallFailure::NoSuchDatabase, "400 ERROR\\tno such database\\n"),
+        (CallFailure::NoSuchCursor, "400 ERROR\\tno such cursor\\n"),
+        (CallFailure::TimedOut, "503 ERROR\\tthe condition timed out\\n"),
         (
-            Failure::Database(Trouble::Duplication),
+            CallFailure::Database(DatabaseError::Duplication),
             "450 ERROR\\tDB: 6: record duplication: record duplication\\n",
         ),
         (
-            Failure::Database(Trouble::LogicalInconsistency),
+            CallFailure::Database(DatabaseError::LogicalInconsistency),
             "450 ERROR\\tDB: 8: logical inconsistency: logical inconsistency\\n",
         ),
-        (Failure::STATUS_CONFLICT, "450 ERROR\\tDB: 8: logical inconsistency: status conflict\\n"),
-        (Failure::COMPILATION_FAILED, "450 ERROR\\tDB: 8: logical inconsistency: compilation failed\\n"),
+        (CallFailure::STATUS_CONFLICT, "450 ERROR\\tDB: 8: logical inconsistency: status conflict\\n"),
+        (CallFailure::COMPILATION_FAILED, "450 ERROR\\tDB: 8: logical inconsistency: compilation failed\\n"),
         (
-            Failure::POSTPROCESSING_FAILED,
+            CallFailure::POSTPROCESSING_FAILED,
             "500 ERROR\\tDB: 8: logical inconsistency: postprocessing failed\\n",
         ),
         (
-            Failure::Database(Trouble::NotImplemented),
+            CallFailure::Database(DatabaseError::NotImplemented),
             "501 ERROR\\tDB: 1: not implemented: not implemented\\n",
         ),
-        (Failure::Database(Trouble::NoPermission), "500 ERROR\\tDB: 4: no permission: permission denied\\n"),
-        (Failure::NO_UPDATE_LOG, "400 ERROR\\tno update log allows no replication\\n"),
-        (Failure::NO_RTS_FILE, "501 ERROR\\tthe RTS file is not set\\n"),
-        (Failure::SCRIPTING_DISABLED, "501 ERROR\\tthe scripting extention is disabled\\n"),
+        (
+            CallFailure::Database(DatabaseError::NoPermission),
+            "500 ERROR\\tDB: 4: no permission: permission denied\\n",
+        ),
+        (CallFailure::NO_UPDATE_LOG, "400 ERROR\\tno update log allows no replication\\n"),
+        (CallFailure::NO_RTS_FILE, "501 ERROR\\tthe RTS file is not set\\n"),
+        (CallFailure::SCRIPTING_DISABLED, "501 ERROR\\tthe scripting extention is disabled\\n"),
     ] {
         assert_eq!(failed(failure), told, "{failure:?}");
     }
@@ -105,15 +108,15 @@ fn columns_come_in_every_encoding_and_go_out_in_the_one_that_the_rule_chooses() 
 #[test]
 fn increments_are_shown_and_stored_as_whole_numbers() {
     for (number, shown) in [(5, "6e756d 09 35 0a"), (-7, "6e756d 09 2d37 0a")] {
-        let mut output = Output::default();
+        let mut output = AnswerPairs::default();
         output.push_number(b"num", number);
         let mut out = Vec::new();
-        output.write(&FORM, &banner(), Status::Ok, &mut out);
+        output.write(&FORM, &banner(), AnswerStatus::Ok, &mut out);
         assert!(out.ends_with(&[b"\r\n\r\n", &hex(shown)[..]].concat()));
     }
     // 5, then -7, as it is stored: raw, as bytes from 0x80 on are no reason to encode.
     let mut out = Vec::new();
-    answer(&FORM, &banner(), Status::Ok, &[("value", &(-2i64).to_be_bytes())], &mut out);
+    answer(&FORM, &banner(), AnswerStatus::Ok, &[("value", &(-2i64).to_be_bytes())], &mut out);
     assert!(out.ends_with(&[b"\r\n\r\n", &hex("76616c7565 09 fffffffffffffffe 0a")[..]].concat()));
 }
 
@@ -125,7 +128,7 @@ fn real_increments_are_shown_with_six_decimals_and_stored_in_two_parts() {
     ] {
         assert_eq!(number::format_real(number), shown);
         let mut out = Vec::new();
-        answer(&FORM, &banner(), Status::Ok, &[("value", &hex(stored))], &mut out);
+        answer(&FORM, &banner(), AnswerStatus::Ok, &[("value", &hex(stored))], &mut out);
         let told = format!("colenc=B\\r\\n\\r\\ndmFsdWU=\\t{told}\\n");
         assert!(show(&out).ends_with(&told), "{}", show(&out));
     }
@@ -133,12 +136,12 @@ fn real_increments_are_shown_with_six_decimals_and_stored_in_two_parts() {
 
 #[test]
 fn what_is_found_is_told_by_name_and_by_position() {
-    let mut output = Output::default();
+    let mut output = AnswerPairs::default();
     output.push_record(b"apricot", b"0");
     output.push_record(b"apple", b"1");
     output.push_number(b"num", 2);
     let mut out = Vec::new();
-    output.write(&FORM, &banner(), Status::Ok, &mut out);
+    output.write(&FORM, &banner(), AnswerStatus::Ok, &mut out);
     assert!(out.ends_with(b"\r\n\r\n_apple\t1\n_apricot\t0\nnum\t2\n"));
 }
 
@@ -161,7 +164,7 @@ fn records_travel_in_binary() {
                0000 00000002 00000001 ffffffff88ca6c00 6b32 76";
     let get = "ba 00000000 00000003 0000 00000005 6a6170616e 0000 00000004 6e6f7065 0000 00000002 6b32";
     let remove = "b9 00000000 00000002 0000 00000005 6a6170616e 0000 00000004 6e6f7065";
-    let outcome = send_in_pieces(&Limits::default(), &hex(&[set, get, remove].concat()), &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), &hex(&[set, get, remove].concat()), &[]);
     let answers = "b8 00000002 \
                    ba 00000002 0000 00000005 00000005 000000ffffffffff 6a6170616e 746f6b796f \
                    0000 00000002 00000001 0000000077359400 6b32 76 \
@@ -173,14 +176,14 @@ fn records_travel_in_binary() {
 #[test]
 fn a_persistent_database_has_times_without_end_and_one_that_is_not_there_nothing() {
     let stream = "ba 00000000 00000001 0003 00000001 70 ba 00000000 00000001 0063 00000001 70";
-    let outcome = send_in_pieces(&Limits::default(), &hex(stream), &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), &hex(stream), &[]);
     assert_eq!(outcome.answers, hex("ba 00000001 0003 00000001 00000001 7fffffffffffffff 70 71 ba 00000000"));
 }
 
 #[test]
 fn a_key_that_is_too_long_is_an_error_that_closes() {
     let stream = "b8 00000000 00000001 0000 10000001 00000000 7fffffffffffffff";
-    let outcome = send_in_pieces(&Limits::default(), &hex(stream), &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), &hex(stream), &[]);
     assert_eq!(outcome.answers, hex("bf"));
     assert!(outcome.is_closed);
 }
@@ -189,7 +192,7 @@ fn a_key_that_is_too_long_is_an_error_that_closes() {
 fn scripts_are_given_a_map_and_answer_with_one() {
     let echo = "b4 00000000 00000004 00000002 6563686f 00000001 00000001 61 31 00000002 00000002 6262 3232";
     let unknown = "b4 00000000 00000006 00000000 6e6f73756368";
-    let outcome = send_in_pieces(&Limits::default(), &hex(&[echo, unknown, echo].concat()), &[]);
+    let outcome = send_in_pieces(&KyotoLimits::default(), &hex(&[echo, unknown, echo].concat()), &[]);
     let answer = "b4 00000002 00000001 00000001 61 31 00000002 00000002 6262 3232";
     assert_eq!(outcome.answers, hex(&[answer, "bf", answer].concat()));
     assert!(!outcome.is_closed, "a script that fails does not end the connection");
@@ -198,14 +201,14 @@ fn scripts_are_given_a_map_and_answer_with_one() {
 #[test]
 fn names_are_sorted_as_they_are_encoded() {
     // In base64 the order is another than of the bytes: "~" is fg==, 0xFF is /w==.
-    let mut output = Output::default();
+    let mut output = AnswerPairs::default();
     let long = [0u8; 64];
     for name in [&b"a"[..], b"~", b"\xFF"] {
         output.push(name, &long);
     }
-    assert_eq!(Encoding::choose([&long[..]].into_iter()), Encoding::Base64);
+    assert_eq!(ColumnEncoding::choose([&long[..]].into_iter()), ColumnEncoding::Base64);
     let mut out = Vec::new();
-    output.write(&FORM, &banner(), Status::Ok, &mut out);
+    output.write(&FORM, &banner(), AnswerStatus::Ok, &mut out);
     let body = String::from_utf8(out).unwrap().split_once("\r\n\r\n").unwrap().1.to_owned();
     let names: Vec<&str> = body.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(names, ["/w==", "YQ==", "fg=="]);

@@ -2,10 +2,10 @@
 
 use crate::exchange::{send, send_within};
 use crate::packet::Packet;
-use todana_protocol::memcached::{Choice, Limits};
+use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 
-fn limits(choice: Choice) -> Limits {
-    Limits { choice, ..Limits::default() }
+fn limits(choice: DialectChoice) -> MemcachedLimits {
+    MemcachedLimits { choice, ..MemcachedLimits::default() }
 }
 
 #[test]
@@ -22,23 +22,23 @@ fn the_first_byte_chooses_for_the_whole_connection() {
 
 #[test]
 fn text_only_takes_a_packet_for_a_line() {
-    let outcome = send_within(limits(Choice::Text), b"\x80\x0b\0\0\r\nversion\r\n");
+    let outcome = send_within(limits(DialectChoice::Text), b"\x80\x0b\0\0\r\nversion\r\n");
     assert_eq!(outcome.replies, b"ERROR\r\nVERSION 1.6.45\r\n");
 }
 
 #[test]
 fn binary_only_closes_on_text() {
     for line in ["version\r\n", "\r\n", "get k\r\n"] {
-        let outcome = send_within(limits(Choice::Binary), line.as_bytes());
+        let outcome = send_within(limits(DialectChoice::Binary), line.as_bytes());
         assert!(outcome.closed && outcome.replies.is_empty(), "{line:?}");
     }
-    let outcome = send_within(limits(Choice::Binary), &Packet::new(0x0a).request());
+    let outcome = send_within(limits(DialectChoice::Binary), &Packet::new(0x0a).request());
     assert_eq!(outcome.replies, Packet::new(0x0a).response());
 }
 
 #[test]
 fn nothing_is_chosen_before_something_has_come() {
-    for choice in [Choice::Auto, Choice::Text, Choice::Binary] {
+    for choice in [DialectChoice::Auto, DialectChoice::Text, DialectChoice::Binary] {
         let outcome = send_within(limits(choice), b"");
         assert!(!outcome.closed && outcome.requests.is_empty());
     }

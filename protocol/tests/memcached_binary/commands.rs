@@ -5,7 +5,7 @@ use crate::packet::{Packet, set};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Delete, Get, Operation, ReplyNeeds, Store, StoreMode, Ttl,
 };
-use todana_protocol::memcached::Command;
+use todana_protocol::memcached::MemcachedCommand;
 
 const SHOWN: ReplyNeeds = ReplyNeeds { version: true, access: false };
 
@@ -15,7 +15,7 @@ fn read() -> Get<'static> {
 }
 
 #[track_caller]
-fn assert_command(packet: &Packet, command: Command<'_>) {
+fn assert_command(packet: &Packet, command: MemcachedCommand<'_>) {
     assert_commands(&packet.request(), &[command]);
 }
 
@@ -24,7 +24,7 @@ fn a_header_is_read_as_it_is_drawn() {
     let bytes =
         b"\x80\x01\x00\x03\x08\x00\x00\x00\x00\x00\x00\x10\x00\x00\x00\x2a\x00\x00\x00\x00\x00\x00\x01\x07\
         \x00\x00\x00\x05\x00\x00\x00\x3ckeyvalue";
-    let command = Command::Operation(Operation::Store(Store {
+    let command = MemcachedCommand::Operation(Operation::Store(Store {
         key: b"key",
         value: b"value",
         flags: 5,
@@ -41,27 +41,33 @@ fn a_header_is_read_as_it_is_drawn() {
 fn data_type_and_bucket_of_a_request_mean_nothing() {
     let mut bytes = Packet::new(0x00).key("key").request();
     bytes[5..8].copy_from_slice(&[9, 8, 7]);
-    assert_commands(&bytes, &[Command::Operation(Operation::Get(read()))]);
+    assert_commands(&bytes, &[MemcachedCommand::Operation(Operation::Get(read()))]);
 }
 
 #[test]
 fn every_read_shows_a_version() {
     for opcode in [0x00, 0x09, 0x0c, 0x0d] {
-        assert_command(&Packet::new(opcode).key("key"), Command::Operation(Operation::Get(read())));
+        assert_command(&Packet::new(opcode).key("key"), MemcachedCommand::Operation(Operation::Get(read())));
     }
 }
 
 #[test]
 fn keys_may_hold_any_byte() {
     let key = b"\0\r\n \xff";
-    assert_command(&Packet::new(0x00).key(key), Command::Operation(Operation::Get(Get { key, ..read() })));
+    assert_command(
+        &Packet::new(0x00).key(key),
+        MemcachedCommand::Operation(Operation::Get(Get { key, ..read() })),
+    );
 }
 
 #[test]
 fn touch_and_gat_read_and_bring_a_time_to_live() {
     for opcode in [0x1c, 0x1d, 0x1e, 0x23, 0x24] {
         let get = Get { touch: Some(Ttl::Seconds(100)), counts_as_touch: true, ..read() };
-        assert_command(&Packet::new(opcode).u32(100).key("key"), Command::Operation(Operation::Get(get)));
+        assert_command(
+            &Packet::new(opcode).u32(100).key("key"),
+            MemcachedCommand::Operation(Operation::Get(get)),
+        );
     }
 }
 
@@ -76,14 +82,20 @@ fn expiry_is_unsigned_and_beyond_thirty_days_a_unix_time() {
         (u32::MAX, Ttl::At(u64::from(u32::MAX))),
     ] {
         let get = Get { touch: Some(ttl), counts_as_touch: true, ..read() };
-        assert_command(&Packet::new(0x1d).u32(expiry).key("key"), Command::Operation(Operation::Get(get)));
+        assert_command(
+            &Packet::new(0x1d).u32(expiry).key("key"),
+            MemcachedCommand::Operation(Operation::Get(get)),
+        );
         let store =
             Store { key: b"key", ttl, needs: SHOWN, item_size_max: Some(1 << 20), ..Store::default() };
         assert_command(
             &Packet::new(0x01).u32(0).u32(expiry).key("key"),
-            Command::Operation(Operation::Store(store)),
+            MemcachedCommand::Operation(Operation::Store(store)),
         );
-        assert_command(&Packet::new(0x08).u32(expiry), Command::Operation(Operation::Flush { at: ttl }));
+        assert_command(
+            &Packet::new(0x08).u32(expiry),
+            MemcachedCommand::Operation(Operation::Flush { at: ttl }),
+        );
     }
 }
 
@@ -108,10 +120,10 @@ fn stores_differ_in_mode_and_quiet_ones_need_no_version() {
             ..Store::default()
         };
         let packet = Packet::new(opcode).u32(0xdead_beef).u32(60).key("key").value("value");
-        assert_command(&packet, Command::Operation(Operation::Store(store)));
+        assert_command(&packet, MemcachedCommand::Operation(Operation::Store(store)));
         // With a version, any of them stores if that is the record's.
         let store = Store { mode: StoreMode::Set, compare: Some(u64::MAX), ..store };
-        assert_command(&packet.cas(u64::MAX), Command::Operation(Operation::Store(store)));
+        assert_command(&packet.cas(u64::MAX), MemcachedCommand::Operation(Operation::Store(store)));
     }
 }
 
@@ -134,7 +146,7 @@ fn append_and_prepend_keep_their_mode_beside_a_version() {
                 ..Store::default()
             };
             let packet = Packet::new(opcode).key("key").value("value").cas(compare.unwrap_or(0));
-            assert_command(&packet, Command::Operation(Operation::Store(store)));
+            assert_command(&packet, MemcachedCommand::Operation(Operation::Store(store)));
         }
     }
 }
@@ -142,9 +154,9 @@ fn append_and_prepend_keep_their_mode_beside_a_version() {
 #[test]
 fn empty_values_are_values() {
     let store = Store { key: b"key", needs: SHOWN, item_size_max: Some(1 << 20), ..Store::default() };
-    assert_command(&set("key", ""), Command::Operation(Operation::Store(store)));
+    assert_command(&set("key", ""), MemcachedCommand::Operation(Operation::Store(store)));
     let append = Store { mode: StoreMode::Append, ..store };
-    assert_command(&Packet::new(0x0e).key("key"), Command::Operation(Operation::Store(append)));
+    assert_command(&Packet::new(0x0e).key("key"), MemcachedCommand::Operation(Operation::Store(append)));
 }
 
 #[test]
@@ -153,7 +165,7 @@ fn delete_compares_a_version_if_there_is_one() {
         for compare in [None, Some(9)] {
             let delete = Delete { key: b"key", compare, ..Delete::default() };
             let packet = Packet::new(opcode).key("key").cas(compare.unwrap_or(0));
-            assert_command(&packet, Command::Operation(Operation::Delete(delete)));
+            assert_command(&packet, MemcachedCommand::Operation(Operation::Delete(delete)));
         }
     }
 }
@@ -183,7 +195,7 @@ fn counting_creates_unless_told_not_to() {
                 ..Arithmetic::default()
             };
             let packet = Packet::new(opcode).u64(1 << 40).u64(u64::MAX).u32(expiry).key("key").cas(3);
-            assert_command(&packet, Command::Operation(Operation::Arithmetic(arithmetic)));
+            assert_command(&packet, MemcachedCommand::Operation(Operation::Arithmetic(arithmetic)));
         }
     }
 }
@@ -191,14 +203,14 @@ fn counting_creates_unless_told_not_to() {
 #[test]
 fn the_commands_without_a_key() {
     for (packet, command) in [
-        (Packet::new(0x08), Command::Operation(Operation::Flush { at: Ttl::Never })),
-        (Packet::new(0x18), Command::Operation(Operation::Flush { at: Ttl::Never })),
-        (Packet::new(0x18).u32(10), Command::Operation(Operation::Flush { at: Ttl::Seconds(10) })),
-        (Packet::new(0x0a), Command::Operation(Operation::Noop)),
-        (Packet::new(0x0b), Command::Version),
-        (Packet::new(0x10), Command::Stats { group: b"" }),
-        (Packet::new(0x07), Command::Operation(Operation::Noop)),
-        (Packet::new(0x17), Command::Quit),
+        (Packet::new(0x08), MemcachedCommand::Operation(Operation::Flush { at: Ttl::Never })),
+        (Packet::new(0x18), MemcachedCommand::Operation(Operation::Flush { at: Ttl::Never })),
+        (Packet::new(0x18).u32(10), MemcachedCommand::Operation(Operation::Flush { at: Ttl::Seconds(10) })),
+        (Packet::new(0x0a), MemcachedCommand::Operation(Operation::Noop)),
+        (Packet::new(0x0b), MemcachedCommand::Version),
+        (Packet::new(0x10), MemcachedCommand::Stats { group: b"" }),
+        (Packet::new(0x07), MemcachedCommand::Operation(Operation::Noop)),
+        (Packet::new(0x17), MemcachedCommand::Quit),
     ] {
         assert_command(&packet, command);
     }
@@ -207,11 +219,11 @@ fn the_commands_without_a_key() {
 #[test]
 fn stat_names_its_group_in_full() {
     for group in ["reset", "settings", "items", "slabs", "sizes", "detail on", "detail off", "detail dump"] {
-        let command = Command::Stats { group: group.as_bytes() };
+        let command = MemcachedCommand::Stats { group: group.as_bytes() };
         assert_command(&Packet::new(0x10).key(group), command);
     }
     for group in ["conns", "set", "items ", "cachedump 1 0", "detail", "detail maybe", "\0"] {
-        assert_command(&Packet::new(0x10).key(group), Command::Faulty { message: "Not found" });
+        assert_command(&Packet::new(0x10).key(group), MemcachedCommand::Faulty { message: "Not found" });
     }
 }
 
@@ -233,9 +245,9 @@ fn packets_stand_one_behind_the_other() {
     assert_commands(
         &stream.concat(),
         &[
-            Command::Operation(Operation::Get(a)),
-            Command::Operation(Operation::Store(b)),
-            Command::Operation(Operation::Noop),
+            MemcachedCommand::Operation(Operation::Get(a)),
+            MemcachedCommand::Operation(Operation::Store(b)),
+            MemcachedCommand::Operation(Operation::Noop),
         ],
     );
 }

@@ -4,13 +4,15 @@ use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
 use std::sync::Arc;
 use todana_core::{Operation, RefusalReason, RefusedStore, Reply, SharedBytes, StoreMode};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step, encode, item_size};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{
+    LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode, item_size,
+};
 
 const ITEM_SIZE_MAX: u64 = 100;
 
-fn small() -> Limits {
-    Limits { item_size_max: ITEM_SIZE_MAX, ..Limits::default() }
+fn small() -> MemcachedLimits {
+    MemcachedLimits { item_size_max: ITEM_SIZE_MAX, ..MemcachedLimits::default() }
 }
 
 /// The longest value that a three-byte key without flags may have under `small`.
@@ -63,23 +65,23 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
     let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(RefusalReason::TooLarge) };
-    let expected = format!("{:?} ", Command::Operation(Operation::RefusedStore(expected)));
+    let expected = format!("{:?} ", MemcachedCommand::Operation(Operation::RefusedStore(expected)));
     assert!(outcome.requests[0].starts_with(&expected), "{:?}", outcome.requests);
 }
 
 #[test]
 fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let head = Packet { body_len: Some(1 << 30), ..set("key", "") }.request();
     let step = dialect.decode(&small(), &head[..head.len() - 1], &mut scratch);
-    assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
+    assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
     let step = dialect.decode(&small(), &head, &mut scratch);
-    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+    let MemcachedStep::Request { consumed, request } = step else { panic!("{step:?}") };
     assert_eq!(
         (consumed, request.command),
         (
             head.len(),
-            Command::Operation(Operation::RefusedStore(RefusedStore {
+            MemcachedCommand::Operation(Operation::RefusedStore(RefusedStore {
                 value_len: (1 << 30) - (8 + 3),
                 ..refused_set(RefusalReason::TooLarge)
             }))
@@ -90,37 +92,37 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     while left > 0 {
         let piece = &piece[..piece.len().min(left)];
         let step = dialect.decode(&small(), piece, &mut scratch);
-        let Step::NeedMore { consumed, at_least: 1 } = step else { panic!("{step:?}") };
+        let MemcachedStep::NeedMore { consumed, at_least: 1 } = step else { panic!("{step:?}") };
         assert_eq!(consumed, piece.len(), "nothing is left for the server to keep");
         left -= piece.len();
     }
     let noop = Packet::new(0x0a).request();
     let step = dialect.decode(&small(), &noop, &mut scratch);
     assert!(
-        matches!(step, Step::Request { consumed: 24, request } if request.command == Command::Operation(Operation::Noop))
+        matches!(step, MemcachedStep::Request { consumed: 24, request } if request.command == MemcachedCommand::Operation(Operation::Noop))
     );
 }
 
 #[test]
 fn what_is_missing_of_a_value_is_known_exactly() {
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let packet = set("key", vec![b'v'; 1000]).request();
     for (arrived, at_least) in
         [(0, 1), (1, 23), (23, 1), (24, 11), (34, 1), (35, 1000), (500, 535), (1034, 1)]
     {
-        let step = dialect.decode(&Limits::default(), &packet[..arrived], &mut scratch);
+        let step = dialect.decode(&MemcachedLimits::default(), &packet[..arrived], &mut scratch);
         assert!(
-            matches!(step, Step::NeedMore { consumed: 0, at_least: missing } if missing == at_least),
+            matches!(step, MemcachedStep::NeedMore { consumed: 0, at_least: missing } if missing == at_least),
             "{arrived} bytes: {step:?}"
         );
     }
-    let step = dialect.decode(&Limits::default(), &packet, &mut scratch);
-    assert!(matches!(step, Step::Request { consumed: 1035, .. }), "{step:?}");
+    let step = dialect.decode(&MemcachedLimits::default(), &packet, &mut scratch);
+    assert!(matches!(step, MemcachedStep::Request { consumed: 1035, .. }), "{step:?}");
 }
 
 #[test]
 fn a_forbidden_flush_is_refused_loud_and_quiet() {
-    let forbidden = Limits { flush_allowed: false, ..Limits::default() };
+    let forbidden = MemcachedLimits { flush_allowed: false, ..MemcachedLimits::default() };
     for opcode in [0x08, 0x18] {
         for packet in [Packet::new(opcode), Packet::new(opcode).u32(10)] {
             let stream = [packet.request(), Packet::new(0x0a).request()].concat();
@@ -133,33 +135,37 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
 
 #[test]
 fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
-    let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
+    let limits = MemcachedLimits { unfinished_len_max: 1000, ..MemcachedLimits::default() };
     let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
-        Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
+        MemcachedCommand::Operation(Operation::RefusedStore(RefusedStore {
+            mode,
+            discards: false,
+            ..set_refused
+        }))
     };
-    let discard = Command::Operation(Operation::RefusedStore(set_refused));
+    let discard = MemcachedCommand::Operation(Operation::RefusedStore(set_refused));
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
         (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Add)),
         (Packet::new(0x0e).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Append)),
     ] {
-        let (mut dialect, mut scratch, mut out) = (Dialect::default(), Vec::new(), Vec::new());
+        let (mut dialect, mut scratch, mut out) = (MemcachedDecoder::default(), Vec::new(), Vec::new());
         let bytes = packet.request();
         let step = dialect.decode(&limits, &bytes[..1000], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, .. }), "{step:?}");
         let step = dialect.decode(&limits, &bytes[..1001], &mut scratch);
-        let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+        let MemcachedStep::Request { consumed, request } = step else { panic!("{step:?}") };
         assert_eq!((consumed, request.command), (bytes.len() - 5000, command));
         encode(&request.form, &Reply::Refused(RefusalReason::OutOfMemory), &mut out);
         assert_eq!(out, error(packet.opcode, 0x82).response());
         let step = dialect.decode(&limits, &bytes[consumed..], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed: 5000, at_least: 1 }), "{step:?}");
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed: 5000, at_least: 1 }), "{step:?}");
 
         // What has come whole need not be kept, and is taken.
-        let step = Dialect::default().decode(&limits, &bytes, &mut scratch);
+        let step = MemcachedDecoder::default().decode(&limits, &bytes, &mut scratch);
         assert!(
-            matches!(step, Step::Request { request, .. } if matches!(request.command, Command::Operation(Operation::Store(_)))),
+            matches!(step, MemcachedStep::Request { request, .. } if matches!(request.command, MemcachedCommand::Operation(Operation::Store(_)))),
             "{step:?}"
         );
     }
@@ -167,54 +173,63 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
 
 #[test]
 fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
-    let limits = Limits { long_block_len: 5000, ..Limits::default() };
+    let limits = MemcachedLimits { long_block_len: 5000, ..MemcachedLimits::default() };
     let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
-        Command::Operation(Operation::RefusedStore(RefusedStore { mode, discards: false, ..set_refused }))
+        MemcachedCommand::Operation(Operation::RefusedStore(RefusedStore {
+            mode,
+            discards: false,
+            ..set_refused
+        }))
     };
-    let discard = Command::Operation(Operation::RefusedStore(set_refused));
+    let discard = MemcachedCommand::Operation(Operation::RefusedStore(set_refused));
     let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
         (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Add)),
         (Packet::new(0x19).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Append)),
     ] {
-        let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+        let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
         let bytes = packet.request();
         let head_len = bytes.len() - 5000;
         let step = dialect.decode(&limits, &bytes[..head_len - 1], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, .. }), "{step:?}");
         let step = dialect.decode(&limits, &bytes[..head_len], &mut scratch);
-        let Step::Block { consumed: 0, head_len: len, value_len: 5000, end_len: 0 } = step else {
+        let MemcachedStep::Block { consumed: 0, head_len: len, value_len: 5000, end_len: 0 } = step else {
             panic!("{step:?}")
         };
         assert_eq!(len, head_len);
         let mut stored = dialect;
         let whole = LongBlock::Whole { value: &value, end: b"" };
         // Meanwhile others may have taken all that unfinished requests may keep; this one is finished.
-        let none_left = Limits { unfinished_len_max: 0, ..limits };
+        let none_left = MemcachedLimits { unfinished_len_max: 0, ..limits };
         let step = stored.decode_block(&none_left, &bytes[..len], whole, &mut scratch);
-        let Step::Request { request, .. } = step else { panic!("{step:?}") };
-        let Command::Operation(Operation::Store(store)) = request.command else { panic!("{request:?}") };
+        let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
+        let MemcachedCommand::Operation(Operation::Store(store)) = request.command else {
+            panic!("{request:?}")
+        };
         assert_eq!((store.key, store.value), (&b"key"[..], (*value).as_ref()));
         assert!(store.shared.0.is_some_and(|shared| Arc::ptr_eq(shared, &value)));
         let version = Packet::new(0x0b).request();
         let step = stored.decode(&limits, &version, &mut scratch);
         assert!(
-            matches!(step, Step::Request { request, .. } if request.command == Command::Version),
+            matches!(step, MemcachedStep::Request { request, .. } if request.command == MemcachedCommand::Version),
             "{step:?}"
         );
         for received in [0, 1, 5000] {
             let (mut refused, mut out) = (dialect, Vec::new());
             let block = LongBlock::Refused { received };
             let step = refused.decode_block(&limits, &bytes[..len], block, &mut scratch);
-            let Step::Request { request, .. } = step else { panic!("{step:?}") };
+            let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
             assert_eq!(request.command, command);
             encode(&request.form, &Reply::Refused(RefusalReason::OutOfMemory), &mut out);
             assert_eq!(out, error(packet.opcode, 0x82).response());
             let rest = [&bytes[len + received..], &Packet::new(0x0b).request()].concat();
             let step = refused.decode(&limits, &rest, &mut scratch);
-            assert!(matches!(step, Step::Request { consumed, .. } if consumed == rest.len()), "{step:?}");
+            assert!(
+                matches!(step, MemcachedStep::Request { consumed, .. } if consumed == rest.len()),
+                "{step:?}"
+            );
         }
     }
 }
@@ -228,9 +243,12 @@ fn long_values_make_the_same_requests_as_short_ones() {
         Packet::new(0x0a).request(),
     ]
     .concat();
-    let short = send_within(Limits::default(), &stream);
+    let short = send_within(MemcachedLimits::default(), &stream);
     assert_eq!(short.requests.len(), 4);
     for long_block_len in [0, 1, 20] {
-        assert_eq!(send_within(Limits { long_block_len, ..Limits::default() }, &stream), short);
+        assert_eq!(
+            send_within(MemcachedLimits { long_block_len, ..MemcachedLimits::default() }, &stream),
+            short
+        );
     }
 }

@@ -3,7 +3,7 @@
 use crate::exchange::send;
 use crate::packet::{OPAQUE, Packet, error, well_formed};
 use todana_core::{Attributes, Record, Reply, SharedBytes};
-use todana_protocol::memcached::{Dialect, Limits, Sink, Step, encode};
+use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplySink, encode};
 
 /// The request is answered by exactly these packets, and the connection stays.
 #[track_caller]
@@ -176,8 +176,8 @@ fn the_form_of_quit_says_that_it_closes() {
         [(Packet::new(0x07), true), (Packet::new(0x0a), false), (well_formed(0x01), false)]
     {
         let (request, mut scratch) = (packet.request(), Vec::new());
-        let step = Dialect::default().decode(&Limits::default(), &request, &mut scratch);
-        let Step::Request { request, .. } = step else { panic!("{step:?}") };
+        let step = MemcachedDecoder::default().decode(&MemcachedLimits::default(), &request, &mut scratch);
+        let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
         assert_eq!(request.form.closes(), closes);
         assert!(!request.form.is_silent());
     }
@@ -190,7 +190,7 @@ struct Shares {
     shared: usize,
 }
 
-impl Sink for Shares {
+impl ReplySink for Shares {
     fn put(&mut self, bytes: &[u8]) {
         self.copied.extend_from_slice(bytes);
     }
@@ -215,8 +215,8 @@ fn large_values_are_shared_and_not_copied() {
         (0x1c, Packet::new(0x1c).u32(5), 0),
     ] {
         let (request, mut scratch) = (well_formed(opcode).request(), Vec::new());
-        let step = Dialect::default().decode(&Limits::default(), &request, &mut scratch);
-        let Step::Request { request, .. } = step else { panic!("{step:?}") };
+        let step = MemcachedDecoder::default().decode(&MemcachedLimits::default(), &request, &mut scratch);
+        let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
         let mut out = Shares::default();
         encode(&request.form, &Reply::Hit(hit), &mut out);
         assert_eq!(out.copied, copied.response());

@@ -2,11 +2,11 @@
 
 use crate::exchange::{send, send_within};
 use crate::packet::{Packet, error, well_formed};
-use todana_protocol::memcached::Limits;
-use todana_protocol::memcached::{Authenticate, Command};
+use todana_protocol::memcached::MemcachedLimits;
+use todana_protocol::memcached::{Authenticate, MemcachedCommand};
 
-fn sasl() -> Limits {
-    Limits { sasl: true, ..Limits::default() }
+fn sasl() -> MemcachedLimits {
+    MemcachedLimits { sasl: true, ..MemcachedLimits::default() }
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn mechanism_and_response_reach_the_server_as_they_are() {
     for (opcode, continues) in [(0x21, false), (0x22, true)] {
         let packet = Packet::new(opcode).key("PLAIN").value("\0user\0secret");
         let outcome = send_within(sasl(), &packet.request());
-        let command = Command::Authenticate(Authenticate {
+        let command = MemcachedCommand::Authenticate(Authenticate {
             mechanism: b"PLAIN",
             response: b"\0user\0secret",
             continues,
@@ -127,7 +127,7 @@ fn they_have_shapes_like_all_others() {
         Packet::new(0x21).value("x"),
         Packet::new(0x22).extras("1234").key("PLAIN"),
     ] {
-        for limits in [sasl(), Limits::default()] {
+        for limits in [sasl(), MemcachedLimits::default()] {
             let outcome = send_within(limits, &packet.request());
             assert_eq!(outcome.replies, error(packet.opcode, 0x04).response());
             assert!(outcome.closed);

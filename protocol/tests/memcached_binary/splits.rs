@@ -5,7 +5,7 @@ use crate::packet::Packet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::MemcachedLimits;
 
 /// A packet that is nearly right: lengths mostly fit, and opcodes mostly mean something.
 fn packet() -> impl Strategy<Value = Vec<u8>> {
@@ -29,18 +29,18 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+fn limits() -> impl Strategy<Value = MemcachedLimits> {
     (prop_oneof![Just(100u64), Just(1 << 20)], any::<bool>(), any::<bool>()).prop_map(
-        |(item_size_max, flush_allowed, sasl)| Limits {
+        |(item_size_max, flush_allowed, sasl)| MemcachedLimits {
             item_size_max,
             flush_allowed,
             sasl,
-            ..Limits::default()
+            ..MemcachedLimits::default()
         },
     )
 }
 
-fn assert_cuts_do_not_matter(limits: Limits, stream: &[u8], cuts: &[Index]) {
+fn assert_cuts_do_not_matter(limits: MemcachedLimits, stream: &[u8], cuts: &[Index]) {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.sort_unstable();
     let whole = send_in_pieces(limits, stream, &[]);

@@ -6,8 +6,10 @@ use todana_core::{
     ArithmeticReply, Attributes, Expiry, HitReply, LastAccess, Operation, RecacheState, Record,
     RecordDetails, RefusalReason, Reply, SharedBytes, StoredReply, UnixSeconds,
 };
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{
+    LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, encode,
+};
 
 /// The clock of all answers.
 pub(crate) const NOW: UnixSeconds = UnixSeconds(1000);
@@ -26,9 +28,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    fn play(&mut self, dialect: &mut Dialect, request: &Request<'_>) {
+    fn play(&mut self, dialect: &mut MemcachedDecoder, request: &MemcachedRequest<'_>) {
         self.requests.push(format!("{:?} {:?}", request.command, request.form));
-        self.closed = matches!(request.command, Command::Quit) || request.form.closes();
+        self.closed = matches!(request.command, MemcachedCommand::Quit) || request.form.closes();
         answer(&request.command, &mut |reply| {
             match reply {
                 Reply::Authenticated => dialect.admit(),
@@ -43,8 +45,8 @@ impl Outcome {
 /// One connection: what has arrived and is unread, and what came of the rest.
 #[derive(Default)]
 pub(crate) struct Connection {
-    limits: Limits,
-    dialect: Dialect,
+    limits: MemcachedLimits,
+    dialect: MemcachedDecoder,
     unread: Vec<u8>,
     scratch: Vec<u8>,
     /// Bytes that the decoder said are surely needed before anything can come of them.
@@ -63,7 +65,7 @@ struct Block {
 
 impl Connection {
     /// A connection under these limits.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: MemcachedLimits) -> Self {
         Connection { limits, ..Connection::default() }
     }
 
@@ -82,7 +84,9 @@ impl Connection {
                 let shared: SharedBytes = Arc::new(value.to_vec());
                 let whole = LongBlock::Whole { value: &shared, end };
                 let step = self.dialect.decode_block(&self.limits, &block.head, whole, &mut self.scratch);
-                let Step::Request { request, .. } = step else { panic!("announced, yet no request") };
+                let MemcachedStep::Request { request, .. } = step else {
+                    panic!("announced, yet no request")
+                };
                 // What comes of it may depend on who asks, and the dialect is still lent to the request.
                 let mut dialect = self.dialect;
                 self.outcome.play(&mut dialect, &request);
@@ -91,7 +95,7 @@ impl Connection {
                 continue;
             }
             match self.dialect.decode(&self.limits, input, &mut self.scratch) {
-                Step::Request { consumed, request } => {
+                MemcachedStep::Request { consumed, request } => {
                     assert!(consumed >= 1, "a request that uses nothing up");
                     assert!(consumed <= input.len(), "uses {consumed} of {}", input.len());
                     assert!(
@@ -102,7 +106,7 @@ impl Connection {
                     used += consumed;
                     self.outcome.play(&mut self.dialect, &request);
                 }
-                Step::NeedMore { consumed, at_least } => {
+                MemcachedStep::NeedMore { consumed, at_least } => {
                     assert!(consumed <= input.len(), "uses {consumed} of {}", input.len());
                     assert!(at_least >= 1, "needs nothing more, yet yields nothing");
                     if consumed == 0 && used == 0 && arrived_before > 0 && self.awaited > bytes.len() {
@@ -112,14 +116,14 @@ impl Connection {
                     used += consumed;
                     break;
                 }
-                Step::Block { consumed, head_len, value_len, end_len } => {
+                MemcachedStep::Block { consumed, head_len, value_len, end_len } => {
                     assert!(value_len >= self.limits.long_block_len, "a block of {value_len} bytes");
                     let head = input[consumed..consumed + head_len].to_vec();
                     self.block = Some(Block { head, value_len, end_len });
                     used += consumed + head_len;
                     self.awaited = 0;
                 }
-                Step::Close => self.outcome.closed = true,
+                MemcachedStep::Close => self.outcome.closed = true,
             }
         }
         self.unread.drain(..used);
@@ -133,7 +137,7 @@ impl Connection {
 }
 
 /// Sends a stream in pieces that end at these offsets.
-pub(crate) fn send_in_pieces(limits: Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
+pub(crate) fn send_in_pieces(limits: MemcachedLimits, stream: &[u8], cuts: &[usize]) -> Outcome {
     let mut connection = Connection::new(limits);
     let mut from = 0;
     for &cut in cuts {
@@ -145,7 +149,7 @@ pub(crate) fn send_in_pieces(limits: Limits, stream: &[u8], cuts: &[usize]) -> O
 }
 
 /// Sends a stream whole and byte by byte, and asserts that the same comes of both.
-pub(crate) fn send_within(limits: Limits, stream: &[u8]) -> Outcome {
+pub(crate) fn send_within(limits: MemcachedLimits, stream: &[u8]) -> Outcome {
     let whole = send_in_pieces(limits, stream, &[]);
     let every_byte: Vec<usize> = (1..stream.len()).collect();
     let bytewise = send_in_pieces(limits, stream, &every_byte);
@@ -156,26 +160,28 @@ pub(crate) fn send_within(limits: Limits, stream: &[u8]) -> Outcome {
 /// As [`send_within`] the default limits.
 #[allow(dead_code, reason = "the fuzz targets, which share this file, have limits of their own")]
 pub(crate) fn send(stream: &[u8]) -> Outcome {
-    send_within(Limits::default(), stream)
+    send_within(MemcachedLimits::default(), stream)
 }
 
 /// Answers a command by its key: `missing`, `exists`, `notstored`, `full`, `large` and `words` (what is no number) say
 /// their outcome; any other key is there.
-pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+pub(crate) fn answer(command: &MemcachedCommand<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
     match *command {
-        Command::Operation(Operation::Get(get)) => reply(match get.key {
+        MemcachedCommand::Operation(Operation::Get(get)) => reply(match get.key {
             b"missing" => Reply::Miss,
             b"full" => Reply::Refused(RefusalReason::OutOfMemory),
             key => Reply::Hit(hit(key)),
         }),
-        Command::Operation(Operation::Store(store)) => {
+        MemcachedCommand::Operation(Operation::Store(store)) => {
             let version = if store.needs.version { 42 } else { 0 };
             let stored = StoredReply { version, value_len: store.value.len() as u64 };
             reply(by_key(store.key, Reply::Stored(stored)));
         }
-        Command::Operation(Operation::RefusedStore(refused)) => reply(Reply::Refused(refused.refusal)),
-        Command::Operation(Operation::Delete(delete)) => reply(by_key(delete.key, Reply::Deleted)),
-        Command::Operation(Operation::Arithmetic(arithmetic)) => {
+        MemcachedCommand::Operation(Operation::RefusedStore(refused)) => {
+            reply(Reply::Refused(refused.refusal))
+        }
+        MemcachedCommand::Operation(Operation::Delete(delete)) => reply(by_key(delete.key, Reply::Deleted)),
+        MemcachedCommand::Operation(Operation::Arithmetic(arithmetic)) => {
             let version = if arithmetic.needs.version { 42 } else { 0 };
             let number = ArithmeticReply {
                 value: 1234,
@@ -187,10 +193,10 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             };
             reply(by_key(arithmetic.key, Reply::Number(number)));
         }
-        Command::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
+        MemcachedCommand::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
         // No dialect of memcached's has these.
-        Command::Operation(Operation::Modify(_)) => reply(Reply::Unknown),
-        Command::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
+        MemcachedCommand::Operation(Operation::Modify(_)) => reply(Reply::Unknown),
+        MemcachedCommand::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
             b"missing" => Reply::Miss,
             key => Reply::Inspection(RecordDetails {
                 expiry: if key == b"forever" { Expiry::Never } else { Expiry::At(UnixSeconds(NOW.0 + 60)) },
@@ -203,38 +209,39 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
                 now: NOW,
             }),
         }),
-        Command::Stats { group: b"" } => {
+        MemcachedCommand::Stats { group: b"" } => {
             reply(Reply::Statistic { name: "pid", value: "1" });
             reply(Reply::Statistic { name: "curr_items", value: "0" });
             reply(Reply::End);
         }
-        Command::Stats { group: b"reset" } => reply(Reply::Reset),
-        Command::Stats { .. } => reply(Reply::Unknown),
-        Command::Version => reply(Reply::Version("1.6.45")),
-        Command::Operation(Operation::Flush { .. })
-        | Command::Verbosity(_)
-        | Command::Operation(Operation::Noop) => reply(Reply::Done),
-        Command::MemoryLimit { mebibytes } => reply(match mebibytes {
+        MemcachedCommand::Stats { group: b"reset" } => reply(Reply::Reset),
+        MemcachedCommand::Stats { .. } => reply(Reply::Unknown),
+        MemcachedCommand::Version => reply(Reply::Version("1.6.45")),
+        MemcachedCommand::Operation(Operation::Flush { .. })
+        | MemcachedCommand::Verbosity(_)
+        | MemcachedCommand::Operation(Operation::Noop) => reply(Reply::Done),
+        MemcachedCommand::MemoryLimit { mebibytes } => reply(match mebibytes {
             0..8 => Reply::Refused(RefusalReason::LimitTooSmall),
             8..1_000 => Reply::Done,
             1_000..1_000_000_000 => Reply::Refused(RefusalReason::LimitNotAdjustable),
             _ => Reply::Refused(RefusalReason::LimitInBytes),
         }),
-        Command::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
-        Command::ShiftClock(_) => reply(Reply::Done),
-        Command::Shutdown { .. } => reply(Reply::Refused(RefusalReason::NotEnabled)),
-        Command::List(_) => reply(Reply::End),
-        Command::Crawler(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
-            reply(Reply::Done)
-        }
-        Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
-        Command::Authenticate(authenticate) => reply(match authenticate.response {
+        MemcachedCommand::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
+        MemcachedCommand::ShiftClock(_) => reply(Reply::Done),
+        MemcachedCommand::Shutdown { .. } => reply(Reply::Refused(RefusalReason::NotEnabled)),
+        MemcachedCommand::List(_) => reply(Reply::End),
+        MemcachedCommand::Crawler(_)
+        | MemcachedCommand::Watch(_)
+        | MemcachedCommand::Export(_)
+        | MemcachedCommand::UseDatabase(_) => reply(Reply::Done),
+        MemcachedCommand::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
+        MemcachedCommand::Authenticate(authenticate) => reply(match authenticate.response {
             b"\0missing\0secret" | b"missing secret" => Reply::Refused(RefusalReason::NotAuthenticated),
             b"" => Reply::Challenge(b"who are you"),
             _ => Reply::Authenticated,
         }),
-        Command::Faulty { message } => reply(Reply::Faulty(message)),
-        Command::Quit => {}
+        MemcachedCommand::Faulty { message } => reply(Reply::Faulty(message)),
+        MemcachedCommand::Quit => {}
     }
 }
 
@@ -302,7 +309,7 @@ pub(crate) fn assert_replies(table: &[(&str, &str)]) {
 /// Asserts that a stream, however cut, yields exactly these commands.
 #[track_caller]
 #[allow(dead_code, reason = "the fuzz targets share this file")]
-pub(crate) fn assert_commands(stream: &[u8], commands: &[Command<'_>]) {
+pub(crate) fn assert_commands(stream: &[u8], commands: &[MemcachedCommand<'_>]) {
     let seen = send(stream).requests;
     let text = stream.escape_ascii();
     assert_eq!(seen.len(), commands.len(), "{text}: {seen:#?}");

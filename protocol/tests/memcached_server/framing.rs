@@ -2,8 +2,8 @@
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
 use todana_core::{Get, Operation};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::MemcachedLimits;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
 
@@ -37,7 +37,7 @@ fn keys_may_hold_control_bytes_nul_and_eight_bit_bytes() {
     let key = b"\0\x01\x7f\x80\xff\xe6\x88\xb8";
     assert_commands(
         &[b"get ", &key[..], b"\r\n"].concat(),
-        &[Command::Operation(Operation::Get(Get { key, ..Get::default() }))],
+        &[MemcachedCommand::Operation(Operation::Get(Get { key, ..Get::default() }))],
     );
 }
 
@@ -148,7 +148,7 @@ fn leading_spaces_do_not_cost_get_its_grace_up_to_a_hundred() {
 
 #[test]
 fn get_lines_are_bounded_too() {
-    let limits = Limits { get_line_len_max: 4096, ..Limits::default() };
+    let limits = MemcachedLimits { get_line_len_max: 4096, ..MemcachedLimits::default() };
     let line = |len: usize| format!("get {:<width$}\r\n", "missing", width = len - 6);
     assert_eq!(send_within(limits, line(4096).as_bytes()).replies, b"END\r\n");
     assert!(send_within(limits, line(4097).as_bytes()).closed);
@@ -157,7 +157,7 @@ fn get_lines_are_bounded_too() {
 
 #[test]
 fn a_small_line_limit_does_not_depend_on_how_the_line_is_cut() {
-    let limits = Limits { line_len_max: 1, ..Limits::default() };
+    let limits = MemcachedLimits { line_len_max: 1, ..MemcachedLimits::default() };
     let line = |len: usize| [vec![b'x'; len - 2], b"\r\n".to_vec()].concat();
     assert_eq!(send_within(limits, &line(128)).replies, b"ERROR\r\n");
     assert!(send_within(limits, &line(129)).closed);

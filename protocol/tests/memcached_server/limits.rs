@@ -3,8 +3,10 @@
 use crate::exchange::{Connection, assert_commands, send, send_within};
 use std::sync::Arc;
 use todana_core::{Operation, Reply, SharedBytes, Store};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{
+    LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, encode,
+};
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
@@ -15,7 +17,7 @@ fn set(key_len: usize, flags: u32, value_len: usize) -> Vec<u8> {
 
 /// A stream of a megabyte is sent whole: byte by byte it would be a million calls for each.
 fn send_whole(stream: &[u8]) -> Vec<u8> {
-    let mut connection = Connection::new(Limits::default());
+    let mut connection = Connection::new(MemcachedLimits::default());
     connection.arrive(stream);
     connection.finish().replies
 }
@@ -37,7 +39,7 @@ fn the_largest_item_is_as_large_as_memcached_s() {
 
 /// Runs a request whose block is over a small limit, and a command behind it.
 fn refused(line: &str) -> (Vec<String>, String) {
-    let limits = Limits { item_size_max: 100, ..Limits::default() };
+    let limits = MemcachedLimits { item_size_max: 100, ..MemcachedLimits::default() };
     let stream = format!("{line}\r\n{}\r\nversion\r\n", "version\r\n".repeat(6));
     let outcome = crate::exchange::send_within(limits, stream.as_bytes());
     assert_eq!(outcome.requests.len(), 2, "{:?}", outcome.requests);
@@ -80,45 +82,47 @@ fn a_set_too_large_under_noreply_is_silent_and_discards_all_the_same() {
 
 #[test]
 fn two_gigabytes_are_swallowed_as_they_arrive() {
-    let (limits, mut dialect, mut scratch) = (Limits::default(), Dialect::default(), Vec::new());
+    let (limits, mut dialect, mut scratch) =
+        (MemcachedLimits::default(), MemcachedDecoder::default(), Vec::new());
     let line = b"set k 0 0 2147483645\r\n";
     let step = dialect.decode(&limits, line, &mut scratch);
-    assert!(matches!(step, Step::Request { consumed, .. } if consumed == line.len()));
+    assert!(matches!(step, MemcachedStep::Request { consumed, .. } if consumed == line.len()));
     let chunk = vec![b'v'; 1 << 20];
     let mut left = 2_147_483_647;
     while left > chunk.len() {
         // Nothing is kept, and nobody is asked to hold the rest.
         let step = dialect.decode(&limits, &chunk, &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed, at_least: 1 } if consumed == chunk.len()));
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed, at_least: 1 } if consumed == chunk.len()));
         left -= chunk.len();
     }
     let tail = [&chunk[..left], b"version\r\n"].concat();
     let step = dialect.decode(&limits, &tail, &mut scratch);
-    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+    let MemcachedStep::Request { consumed, request } = step else { panic!("{step:?}") };
     assert_eq!(consumed, tail.len());
-    assert_eq!(request.command, Command::Version);
+    assert_eq!(request.command, MemcachedCommand::Version);
 }
 
 #[test]
 fn what_is_missing_of_a_block_is_told_exactly() {
-    let (limits, mut dialect, mut scratch) = (Limits::default(), Dialect::default(), Vec::new());
+    let (limits, mut dialect, mut scratch) =
+        (MemcachedLimits::default(), MemcachedDecoder::default(), Vec::new());
     let stream = set(1, 0, 100_000);
     let line_len = stream.len() - 100_002;
     for (arrived, missing) in [(line_len, 100_002), (line_len + 2, 100_000), (stream.len() - 1, 1)] {
         let step = dialect.decode(&limits, &stream[..arrived], &mut scratch);
         assert!(
-            matches!(step, Step::NeedMore { consumed: 0, at_least } if at_least == missing),
+            matches!(step, MemcachedStep::NeedMore { consumed: 0, at_least } if at_least == missing),
             "{missing}: {step:?}"
         );
     }
     let step = dialect.decode(&limits, &stream, &mut scratch);
-    assert!(matches!(step, Step::Request { consumed, .. } if consumed == stream.len()));
+    assert!(matches!(step, MemcachedStep::Request { consumed, .. } if consumed == stream.len()));
 }
 
 #[test]
 fn the_item_limit_rides_along_for_append() {
     let store = Store { key: b"k", value: b"a", item_size_max: Some(1 << 20), ..Store::default() };
-    assert_commands(b"set k 0 0 1\r\na\r\n", &[Command::Operation(Operation::Store(store))]);
+    assert_commands(b"set k 0 0 1\r\na\r\n", &[MemcachedCommand::Operation(Operation::Store(store))]);
 }
 
 #[test]
@@ -129,7 +133,7 @@ fn an_empty_block_is_a_block() {
 
 #[test]
 fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
-    let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
+    let limits = MemcachedLimits { unfinished_len_max: 1000, ..MemcachedLimits::default() };
     for (line, discards, answer) in [
         ("set k 0 0 5000", true, &b"SERVER_ERROR out of memory storing object\r\n"[..]),
         ("set k 0 0 5000 noreply", true, b""),
@@ -138,17 +142,17 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
         ("cas k 0 0 5000 7", false, b"SERVER_ERROR out of memory storing object\r\n"),
         ("ms k 5000 C7", false, b"SERVER_ERROR out of memory storing object\r\n"),
     ] {
-        let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+        let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
         let stream = [line.as_bytes(), b"\r\n", &[b'v'; 5000], b"\r\nversion\r\n"].concat();
         // As long as little has come there is room for more.
         let step = dialect.decode(&limits, &stream[..500], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{line}: {step:?}");
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, .. }), "{line}: {step:?}");
         let step = dialect.decode(&limits, &stream[..1001], &mut scratch);
-        let Step::Request { consumed, request } = step else { panic!("{line}: {step:?}") };
+        let MemcachedStep::Request { consumed, request } = step else { panic!("{line}: {step:?}") };
         assert_eq!(consumed, line.len() + 2);
         let mut replies = Vec::new();
         match request.command {
-            Command::Operation(Operation::RefusedStore(store))
+            MemcachedCommand::Operation(Operation::RefusedStore(store))
                 if store.key == b"k" && store.discards == discards =>
             {
                 encode(&request.form, &Reply::Refused(store.refusal), &mut replies);
@@ -157,51 +161,62 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
         }
         assert_eq!(replies, answer, "{line}");
         let step = dialect.decode(&limits, &stream[consumed..1001], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { .. }), "{line}: {step:?}");
+        assert!(matches!(step, MemcachedStep::NeedMore { .. }), "{line}: {step:?}");
         let step = dialect.decode(&limits, &stream[1001..], &mut scratch);
-        assert!(matches!(step, Step::Request { request: Request { command: Command::Version, .. }, .. }));
+        assert!(matches!(
+            step,
+            MemcachedStep::Request {
+                request: MemcachedRequest { command: MemcachedCommand::Version, .. },
+                ..
+            }
+        ));
     }
     // What has come in one piece is served, however long.
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let stream = [b"set k 0 0 5000\r\n", &[b'v'; 5000][..], b"\r\n"].concat();
     let step = dialect.decode(&limits, &stream, &mut scratch);
     assert!(matches!(
         step,
-        Step::Request { request: Request { command: Command::Operation(Operation::Store(_)), .. }, .. }
+        MemcachedStep::Request {
+            request: MemcachedRequest { command: MemcachedCommand::Operation(Operation::Store(_)), .. },
+            ..
+        }
     ));
 }
 
 #[test]
 fn a_get_line_that_may_not_be_kept_closes() {
-    let limits = Limits { unfinished_len_max: 10_000, ..Limits::default() };
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let limits = MemcachedLimits { unfinished_len_max: 10_000, ..MemcachedLimits::default() };
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(10_000)].concat();
     let step = dialect.decode(&limits, &line.as_bytes()[..9_000], &mut scratch);
-    assert!(matches!(step, Step::NeedMore { .. }), "{step:?}");
+    assert!(matches!(step, MemcachedStep::NeedMore { .. }), "{step:?}");
     let step = dialect.decode(&limits, line.as_bytes(), &mut scratch);
-    assert!(matches!(step, Step::Close), "{step:?}");
+    assert!(matches!(step, MemcachedStep::Close), "{step:?}");
 }
 
 /// What is announced of a request, and what comes of it when it fares so.
 fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec<u8>) {
-    let limits = Limits { long_block_len: 5000, ..Limits::default() };
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let limits = MemcachedLimits { long_block_len: 5000, ..MemcachedLimits::default() };
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let stream = ["mn\r\n", line, "\r\n", "and a part of the value"].concat();
     let step = dialect.decode(&limits, stream.as_bytes(), &mut scratch);
-    assert!(matches!(step, Step::Request { consumed: 4, .. }), "{step:?}");
+    assert!(matches!(step, MemcachedStep::Request { consumed: 4, .. }), "{step:?}");
     let step = dialect.decode(&limits, &stream.as_bytes()[4..], &mut scratch);
-    let Step::Block { consumed: 0, head_len, value_len: len, end_len: 2 } = step else { panic!("{step:?}") };
+    let MemcachedStep::Block { consumed: 0, head_len, value_len: len, end_len: 2 } = step else {
+        panic!("{step:?}")
+    };
     assert_eq!((head_len, len), (line.len() + 2, value_len));
     let head = &stream.as_bytes()[4..4 + head_len];
     let mut replies = Vec::new();
     let step = dialect.decode_block(&limits, head, block, &mut scratch);
-    let Step::Request { request, .. } = step else { panic!("{step:?}") };
+    let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
     let command = format!("{:?}", request.command);
     match request.command {
-        Command::Operation(Operation::RefusedStore(store)) => {
+        MemcachedCommand::Operation(Operation::RefusedStore(store)) => {
             encode(&request.form, &Reply::Refused(store.refusal), &mut replies)
         }
-        Command::Faulty { message } => encode(&request.form, &Reply::Faulty(message), &mut replies),
+        MemcachedCommand::Faulty { message } => encode(&request.form, &Reply::Faulty(message), &mut replies),
         _ => {}
     }
     // What is left of the block is dropped, and then comes the next line.
@@ -211,8 +226,8 @@ fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec
     };
     let rest = [&vec![b'v'; value_len + 2 - received][..], b"version\r\n"].concat();
     let step = dialect.decode(&limits, &rest, &mut scratch);
-    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
-    assert_eq!((consumed, request.command), (rest.len(), Command::Version));
+    let MemcachedStep::Request { consumed, request } = step else { panic!("{step:?}") };
+    assert_eq!((consumed, request.command), (rest.len(), MemcachedCommand::Version));
     (command, replies)
 }
 
@@ -256,7 +271,7 @@ fn a_long_block_that_is_whole_rides_along_as_it_is() {
         item_size_max: Some(1 << 20),
         ..Store::default()
     };
-    assert_eq!(command, format!("{:?}", Command::Operation(Operation::Store(store))));
+    assert_eq!(command, format!("{:?}", MemcachedCommand::Operation(Operation::Store(store))));
     let unterminated = LongBlock::Whole { value: &value, end: b"\rn" };
     let (_, replies) = announced("ms k 5000", 5000, unterminated);
     assert_eq!(replies, b"CLIENT_ERROR bad data chunk\r\n");
@@ -274,6 +289,9 @@ fn long_blocks_make_the_same_requests_as_short_ones() {
     let short = send(&stream);
     assert_eq!(short.requests.len(), 12, "{:#?}", short.requests);
     for long_block_len in [0, 1, 10] {
-        assert_eq!(send_within(Limits { long_block_len, ..Limits::default() }, &stream), short);
+        assert_eq!(
+            send_within(MemcachedLimits { long_block_len, ..MemcachedLimits::default() }, &stream),
+            short
+        );
     }
 }

@@ -1,13 +1,13 @@
 //! Logging in over the text dialect.
 
 use crate::exchange::{Outcome, send_within};
-use todana_protocol::memcached::Limits;
-use todana_protocol::memcached::{Authenticate, Command};
+use todana_protocol::memcached::MemcachedLimits;
+use todana_protocol::memcached::{Authenticate, MemcachedCommand};
 
 const STRANGER: &str = "CLIENT_ERROR unauthenticated\r\n";
 
 fn send(stream: &[u8]) -> Outcome {
-    send_within(Limits { text_login: true, ..Limits::default() }, stream)
+    send_within(MemcachedLimits { text_login: true, ..MemcachedLimits::default() }, stream)
 }
 
 #[track_caller]
@@ -42,8 +42,11 @@ fn until_then_nothing_is_served() {
     }
     // Packets neither: the dialect is text where this is asked for, or binary dialects would be a way round it.
     let packet = [b"\x80\x0b".as_slice(), &[0; 22], b"\r\n"].concat();
-    let limits =
-        Limits { text_login: true, choice: todana_protocol::memcached::Choice::Text, ..Limits::default() };
+    let limits = MemcachedLimits {
+        text_login: true,
+        choice: todana_protocol::memcached::DialectChoice::Text,
+        ..MemcachedLimits::default()
+    };
     assert_eq!(send_within(limits, &packet).replies, STRANGER.as_bytes());
 }
 
@@ -66,7 +69,7 @@ fn a_set_with_name_and_password_opens_the_door() {
     assert_replies(&format!("set {long_key} 0 0 11\r\nuser secret\r\n"), "STORED\r\n");
     let seen = send(b"set x 0 0 11\r\nuser secret\r\n").requests;
     let response = b"user secret";
-    let command = Command::Authenticate(Authenticate { response, ..Authenticate::default() });
+    let command = MemcachedCommand::Authenticate(Authenticate { response, ..Authenticate::default() });
     assert!(seen[0].starts_with(&format!("{command:?} ")), "{seen:?}");
 }
 

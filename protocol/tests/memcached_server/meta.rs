@@ -5,7 +5,7 @@ use todana_core::{
     Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Inspect, Operation, ReplyNeeds, Store,
     StoreMode, Ttl,
 };
-use todana_protocol::memcached::Command;
+use todana_protocol::memcached::MemcachedCommand;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
@@ -142,8 +142,11 @@ fn me_replies() {
         ("me k !\r\n", BAD),
         (&format!("me {}\r\n", "k".repeat(251)), BAD),
     ]);
-    assert_commands(b"me k\r\n", &[Command::Operation(Operation::Inspect(Inspect { key: b"k" }))]);
-    assert_commands(b"me Zm9v b\r\n", &[Command::Operation(Operation::Inspect(Inspect { key: b"foo" }))]);
+    assert_commands(b"me k\r\n", &[MemcachedCommand::Operation(Operation::Inspect(Inspect { key: b"k" }))]);
+    assert_commands(
+        b"me Zm9v b\r\n",
+        &[MemcachedCommand::Operation(Operation::Inspect(Inspect { key: b"foo" }))],
+    );
 }
 
 #[test]
@@ -285,7 +288,7 @@ fn modes_of_ms() {
         let store = Store { key: b"k", value: b"ab", mode, ..base };
         assert_commands(
             format!("ms k 2 {flag}\r\nab\r\n").as_bytes(),
-            &[Command::Operation(Operation::Store(store))],
+            &[MemcachedCommand::Operation(Operation::Store(store))],
         );
     }
     let long_opaque = "O".repeat(33);
@@ -315,7 +318,7 @@ fn modes_of_ma() {
             Arithmetic { key: b"k", direction, family: CommandFamily::Meta, ..Arithmetic::default() };
         assert_commands(
             format!("ma k {flag}\r\n").as_bytes(),
-            &[Command::Operation(Operation::Arithmetic(arithmetic))],
+            &[MemcachedCommand::Operation(Operation::Arithmetic(arithmetic))],
         );
     }
     let long_opaque = "O".repeat(33);
@@ -356,8 +359,13 @@ fn base64_keys() {
         ("md kk b\r\n", BAD_KEY),
         ("ms kk 2 b\r\nab\r\n", BAD_KEY),
     ]);
-    let get =
-        |key| Command::Operation(Operation::Get(Get { key, family: CommandFamily::Meta, ..Get::default() }));
+    let get = |key| {
+        MemcachedCommand::Operation(Operation::Get(Get {
+            key,
+            family: CommandFamily::Meta,
+            ..Get::default()
+        }))
+    };
     assert_commands(b"mg Zm9v b\r\nmg AAEC b\r\n", &[get(b"foo"), get(b"\0\x01\x02")]);
     // The text, not what it stands for, is what may have 250 bytes.
     let longest = "QUFB".repeat(62);
@@ -371,7 +379,10 @@ fn base64_keys() {
 fn mg_commands() {
     let base = Get { key: b"k", family: CommandFamily::Meta, ..Get::default() };
     let check = |flags: &str, get| {
-        assert_commands(format!("mg k {flags}\r\n").as_bytes(), &[Command::Operation(Operation::Get(get))]);
+        assert_commands(
+            format!("mg k {flags}\r\n").as_bytes(),
+            &[MemcachedCommand::Operation(Operation::Get(get))],
+        );
     };
     check("", base);
     check("v s t f k q O1 I x P L", base);
@@ -398,7 +409,7 @@ fn ms_commands() {
     let check = |flags: &str, store| {
         assert_commands(
             format!("ms k 2 {flags}\r\nab\r\n").as_bytes(),
-            &[Command::Operation(Operation::Store(store))],
+            &[MemcachedCommand::Operation(Operation::Store(store))],
         );
     };
     check("v s t f k q O1 h l u x R5 J5 D5 P L", base);
@@ -418,7 +429,7 @@ fn md_commands() {
     let check = |flags: &str, delete| {
         assert_commands(
             format!("md k {flags}\r\n").as_bytes(),
-            &[Command::Operation(Operation::Delete(delete))],
+            &[MemcachedCommand::Operation(Operation::Delete(delete))],
         );
     };
     check("q k O1 v s T30 F7 E9", base);
@@ -438,7 +449,7 @@ fn ma_commands() {
     let check = |flags: &str, arithmetic| {
         assert_commands(
             format!("ma k {flags}\r\n").as_bytes(),
-            &[Command::Operation(Operation::Arithmetic(arithmetic))],
+            &[MemcachedCommand::Operation(Operation::Arithmetic(arithmetic))],
         );
     };
     check("v t s f q", base);

@@ -3,8 +3,10 @@
 use crate::exchange::hit;
 use std::sync::Arc;
 use todana_core::{HitReply, Record, RefusalReason, Reply, SharedBytes};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Dialect, Form, Limits, Sink, Step, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{
+    MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplyForm, ReplySink, encode,
+};
 
 /// A sink that keeps shares apart from copies.
 #[derive(Default)]
@@ -13,7 +15,7 @@ struct Parts {
     shared: Vec<SharedBytes>,
 }
 
-impl Sink for Parts {
+impl ReplySink for Parts {
     fn put(&mut self, bytes: &[u8]) {
         self.copied.extend_from_slice(bytes);
     }
@@ -24,10 +26,10 @@ impl Sink for Parts {
 }
 
 /// Runs `see` with the command and the form of a request.
-fn with_form(request: &[u8], see: impl FnOnce(&Command<'_>, &Form<'_>)) {
+fn with_form(request: &[u8], see: impl FnOnce(&MemcachedCommand<'_>, &ReplyForm<'_>)) {
     let mut scratch = Vec::new();
-    let step = Dialect::default().decode(&Limits::default(), request, &mut scratch);
-    let Step::Request { request, .. } = step else { panic!("{step:?}") };
+    let step = MemcachedDecoder::default().decode(&MemcachedLimits::default(), request, &mut scratch);
+    let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
     see(&request.command, &request.form);
 }
 

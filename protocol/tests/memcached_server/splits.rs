@@ -4,7 +4,7 @@ use crate::exchange::send_in_pieces;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use todana_protocol::memcached::{Dialect, Limits, Step};
+use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep};
 
 /// Lines and blocks, good and bad, that streams are put together from.
 const PIECES: &[&[u8]] = &[
@@ -62,15 +62,22 @@ const PIECES: &[&[u8]] = &[
 /// The starts of lines that may or may not grow long.
 const LINE_STARTS: &[&[u8]] = &[b"get ", b"gets ", b"  get ", b"gat 0 ", b"mg ", b"x"];
 
-fn small_limits() -> Limits {
-    Limits { item_size_max: 100, line_len_max: 200, get_line_len_max: 400, ..Limits::default() }
+fn small_limits() -> MemcachedLimits {
+    MemcachedLimits {
+        item_size_max: 100,
+        line_len_max: 200,
+        get_line_len_max: 400,
+        ..MemcachedLimits::default()
+    }
 }
 
 fn assert_cut_does_not_matter(stream: &[u8], cuts: &[Index]) {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.sort_unstable();
     let every_byte: Vec<usize> = (1..stream.len()).collect();
-    for limits in [Limits::default(), small_limits(), Limits { text_login: true, ..small_limits() }] {
+    for limits in
+        [MemcachedLimits::default(), small_limits(), MemcachedLimits { text_login: true, ..small_limits() }]
+    {
         let whole = send_in_pieces(limits, stream, &[]);
         assert_eq!(whole, send_in_pieces(limits, stream, &cuts), "cut at {cuts:?}");
         assert_eq!(whole, send_in_pieces(limits, stream, &every_byte), "byte by byte");
@@ -125,24 +132,24 @@ proptest! {
 fn a_long_line_is_looked_at_once_however_slowly_it_arrives() {
     // 4 MiB in 4-byte pieces: a million calls. Looked at from its start each time, the line would cost 2^41 byte
     // steps, and this test would not end.
-    let limits = Limits { get_line_len_max: 8 << 20, ..Limits::default() };
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let limits = MemcachedLimits { get_line_len_max: 8 << 20, ..MemcachedLimits::default() };
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(1 << 20)].concat();
     for len in (4..=line.len()).step_by(4) {
         let step = dialect.decode(&limits, &line.as_bytes()[..len], &mut scratch);
-        assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }));
+        assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, at_least: 1 }));
     }
 }
 
 #[test]
 fn a_long_list_of_keys_is_served_in_one_pass() {
-    let limits = Limits { get_line_len_max: 8 << 20, ..Limits::default() };
-    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let limits = MemcachedLimits { get_line_len_max: 8 << 20, ..MemcachedLimits::default() };
+    let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(1 << 20), "\r\n"].concat();
     let (mut unread, mut keys) = (line.as_bytes(), 0);
     while !unread.is_empty() {
         let step = dialect.decode(&limits, unread, &mut scratch);
-        let Step::Request { consumed, .. } = step else { panic!("{step:?}") };
+        let MemcachedStep::Request { consumed, .. } = step else { panic!("{step:?}") };
         unread = &unread[consumed..];
         keys += 1;
     }

@@ -4,8 +4,8 @@ use crate::exchange::{assert_commands, assert_replies, send, send_within};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Delete, Get, Operation, ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::Limits;
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::MemcachedLimits;
 
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
@@ -111,7 +111,10 @@ fn a_block_may_hold_anything() {
     let value = b"\r\n\0get a\r\nEND\r\n\xff";
     let stream = [b"set k 0 0 16\r\n", &value[..], b"\r\nversion\r\n"].concat();
     let store = Store { key: b"k", value, item_size_max: Some(1 << 20), ..Store::default() };
-    assert_commands(&stream, &[Command::Operation(Operation::Store(store)), Command::Version]);
+    assert_commands(
+        &stream,
+        &[MemcachedCommand::Operation(Operation::Store(store)), MemcachedCommand::Version],
+    );
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn storage_commands() {
     let base = Store { key: b"k", value: b"ab", item_size_max: Some(1 << 20), ..Store::default() };
     assert_commands(
         b"set k 7 0 2\r\nab\r\n",
-        &[Command::Operation(Operation::Store(Store { flags: 7, ..base }))],
+        &[MemcachedCommand::Operation(Operation::Store(Store { flags: 7, ..base }))],
     );
     for (name, mode) in [
         ("add", StoreMode::Add),
@@ -131,16 +134,20 @@ fn storage_commands() {
         let stream = format!("{name} k 0 60 2\r\nab\r\n");
         assert_commands(
             stream.as_bytes(),
-            &[Command::Operation(Operation::Store(Store { mode, ttl, ..base }))],
+            &[MemcachedCommand::Operation(Operation::Store(Store { mode, ttl, ..base }))],
         );
     }
     assert_commands(
         b"cas k 0 -1 2 18446744073709551615\r\nab\r\n",
-        &[Command::Operation(Operation::Store(Store { ttl: Ttl::Expired, compare: Some(u64::MAX), ..base }))],
+        &[MemcachedCommand::Operation(Operation::Store(Store {
+            ttl: Ttl::Expired,
+            compare: Some(u64::MAX),
+            ..base
+        }))],
     );
     assert_commands(
         b"cas k 0 0 2 0\r\nab\r\n",
-        &[Command::Operation(Operation::Store(Store { compare: Some(0), ..base }))],
+        &[MemcachedCommand::Operation(Operation::Store(Store { compare: Some(0), ..base }))],
     );
 }
 
@@ -192,35 +199,35 @@ fn one_key_too_long_spoils_the_whole_line() {
 #[test]
 fn retrieval_commands() {
     let get = |key| Get { key, ..Get::default() };
-    assert_commands(b"get a\r\n", &[Command::Operation(Operation::Get(get(b"a")))]);
+    assert_commands(b"get a\r\n", &[MemcachedCommand::Operation(Operation::Get(get(b"a")))]);
     assert_commands(
         b"get  a   bb  a \r\n",
         &[
-            Command::Operation(Operation::Get(get(b"a"))),
-            Command::Operation(Operation::Get(get(b"bb"))),
-            Command::Operation(Operation::Get(get(b"a"))),
+            MemcachedCommand::Operation(Operation::Get(get(b"a"))),
+            MemcachedCommand::Operation(Operation::Get(get(b"bb"))),
+            MemcachedCommand::Operation(Operation::Get(get(b"a"))),
         ],
     );
     let needs = ReplyNeeds { version: true, access: false };
     assert_commands(
         b"gets a b\n",
         &[
-            Command::Operation(Operation::Get(Get { needs, ..get(b"a") })),
-            Command::Operation(Operation::Get(Get { needs, ..get(b"b") })),
+            MemcachedCommand::Operation(Operation::Get(Get { needs, ..get(b"a") })),
+            MemcachedCommand::Operation(Operation::Get(Get { needs, ..get(b"b") })),
         ],
     );
     let gat = |key, ttl| Get { touch: Some(ttl), counts_as_touch: true, ..get(key) };
     assert_commands(
         b"gat 30 a b\r\n",
         &[
-            Command::Operation(Operation::Get(gat(b"a", Ttl::Seconds(30)))),
-            Command::Operation(Operation::Get(gat(b"b", Ttl::Seconds(30)))),
+            MemcachedCommand::Operation(Operation::Get(gat(b"a", Ttl::Seconds(30)))),
+            MemcachedCommand::Operation(Operation::Get(gat(b"b", Ttl::Seconds(30)))),
         ],
     );
-    assert_commands(b"gat 0 a\r\n", &[Command::Operation(Operation::Get(gat(b"a", Ttl::Never)))]);
+    assert_commands(b"gat 0 a\r\n", &[MemcachedCommand::Operation(Operation::Get(gat(b"a", Ttl::Never)))]);
     assert_commands(
         b"gats -1 a\r\n",
-        &[Command::Operation(Operation::Get(Get { needs, ..gat(b"a", Ttl::Expired) }))],
+        &[MemcachedCommand::Operation(Operation::Get(Get { needs, ..gat(b"a", Ttl::Expired) }))],
     );
 }
 
@@ -248,7 +255,7 @@ fn delete_replies() {
     ]);
     assert_commands(
         b"delete k 0\r\n",
-        &[Command::Operation(Operation::Delete(Delete { key: b"k", ..Delete::default() }))],
+        &[MemcachedCommand::Operation(Operation::Delete(Delete { key: b"k", ..Delete::default() }))],
     );
 }
 
@@ -287,11 +294,11 @@ fn arithmetic_replies() {
     let arithmetic = Arithmetic { key: b"n", delta: u64::MAX, ..Arithmetic::default() };
     assert_commands(
         b"incr n 18446744073709551615\r\n",
-        &[Command::Operation(Operation::Arithmetic(arithmetic))],
+        &[MemcachedCommand::Operation(Operation::Arithmetic(arithmetic))],
     );
     assert_commands(
         b"decr n 007\r\n",
-        &[Command::Operation(Operation::Arithmetic(Arithmetic {
+        &[MemcachedCommand::Operation(Operation::Arithmetic(Arithmetic {
             delta: 7,
             direction: ArithmeticDirection::Decrement,
             ..arithmetic
@@ -320,7 +327,7 @@ fn touch_replies() {
         (&format!("touch {too_long} 0\r\n"), BAD),
         (&format!("touch {too_long} x noreply\r\n"), ""),
     ]);
-    let touch = |ttl| [Command::Operation(Operation::Touch(Touch { key: b"k", ttl }))];
+    let touch = |ttl| [MemcachedCommand::Operation(Operation::Touch(Touch { key: b"k", ttl }))];
     assert_commands(b"touch k 0\r\n", &touch(Ttl::Never));
     assert_commands(b"touch k -5\r\n", &touch(Ttl::Expired));
     assert_commands(b"touch k 2592000\r\n", &touch(Ttl::Seconds(2_592_000)));
@@ -341,12 +348,21 @@ fn flush_replies() {
         ("flush_all x noreply\r\n", ""),
         ("flush_all noreply 1\r\n", "CLIENT_ERROR invalid exptime argument\r\n"),
     ]);
-    assert_commands(b"flush_all\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Never })]);
-    assert_commands(b"flush_all noreply\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Never })]);
-    assert_commands(b"flush_all 10\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Seconds(10) })]);
-    assert_commands(b"flush_all -1\r\n", &[Command::Operation(Operation::Flush { at: Ttl::Expired })]);
+    assert_commands(b"flush_all\r\n", &[MemcachedCommand::Operation(Operation::Flush { at: Ttl::Never })]);
+    assert_commands(
+        b"flush_all noreply\r\n",
+        &[MemcachedCommand::Operation(Operation::Flush { at: Ttl::Never })],
+    );
+    assert_commands(
+        b"flush_all 10\r\n",
+        &[MemcachedCommand::Operation(Operation::Flush { at: Ttl::Seconds(10) })],
+    );
+    assert_commands(
+        b"flush_all -1\r\n",
+        &[MemcachedCommand::Operation(Operation::Flush { at: Ttl::Expired })],
+    );
 
-    let forbidden = Limits { flush_allowed: false, ..Limits::default() };
+    let forbidden = MemcachedLimits { flush_allowed: false, ..MemcachedLimits::default() };
     let refusal = b"CLIENT_ERROR flush_all not allowed\r\n";
     for request in ["flush_all\r\n", "flush_all 10\r\n", "flush_all x\r\n"] {
         assert_eq!(send_within(forbidden, request.as_bytes()).replies, refusal);
@@ -381,9 +397,9 @@ fn other_text_commands() {
         ("stats nothing\r\n", "ERROR\r\n"),
         ("stats noreply\r\n", "ERROR\r\n"),
     ]);
-    assert_commands(b"stats  detail on  \r\n", &[Command::Stats { group: b"detail on" }]);
-    assert_commands(b"verbosity 2\r\n", &[Command::Verbosity(2)]);
-    assert_commands(b"cache_memlimit 128\r\n", &[Command::MemoryLimit { mebibytes: 128 }]);
-    assert_commands(b"shutdown\r\n", &[Command::Shutdown { graceful: false }]);
-    assert_commands(b"shutdown graceful\r\n", &[Command::Shutdown { graceful: true }]);
+    assert_commands(b"stats  detail on  \r\n", &[MemcachedCommand::Stats { group: b"detail on" }]);
+    assert_commands(b"verbosity 2\r\n", &[MemcachedCommand::Verbosity(2)]);
+    assert_commands(b"cache_memlimit 128\r\n", &[MemcachedCommand::MemoryLimit { mebibytes: 128 }]);
+    assert_commands(b"shutdown\r\n", &[MemcachedCommand::Shutdown { graceful: false }]);
+    assert_commands(b"shutdown graceful\r\n", &[MemcachedCommand::Shutdown { graceful: true }]);
 }

@@ -17,14 +17,15 @@ use todana_core::{
     StoredReply, Ttl,
 };
 use todana_engine::{Departure, EvictionObserver};
-use todana_protocol::memcached::Streams;
+use todana_protocol::memcached::WatchStreams;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
 /// PrefixStatistics are counted; the lower bits are streams that are watched.
 const PREFIXES: u32 = 1 << 16;
 const STREAMS: u32 = PREFIXES - 1;
 /// The streams that report outcomes.
-const OUTCOMES: Streams = Streams::FETCHERS.and(Streams::MUTATIONS).and(Streams::DELETIONS);
+const OUTCOMES: WatchStreams =
+    WatchStreams::FETCHERS.and(WatchStreams::MUTATIONS).and(WatchStreams::DELETIONS);
 
 /// All who look on.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl EventObservers {
     }
 
     /// A connection begins to watch; false if too many do.
-    pub(crate) fn watch(&self, descriptor: i32, handle: WakeHandle, streams: Streams) -> bool {
+    pub(crate) fn watch(&self, descriptor: i32, handle: WakeHandle, streams: WatchStreams) -> bool {
         self.watchers.add(descriptor, handle, streams, |all| self.set_streams(all))
     }
 
@@ -88,33 +89,33 @@ impl EventObservers {
         self.watchers.remove(descriptor, |all| self.set_streams(all));
     }
 
-    fn set_streams(&self, streams: Streams) {
+    fn set_streams(&self, streams: WatchStreams) {
         let set = |flags: u32| Some((flags & !STREAMS) | u32::from(streams.bits()));
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
     /// Whether one of these streams is watched.
     #[inline]
-    pub(crate) fn watch_any(&self, streams: Streams) -> bool {
+    pub(crate) fn watch_any(&self, streams: WatchStreams) -> bool {
         self.flags.load(Ordering::Relaxed) & u32::from(streams.bits()) != 0
     }
 
     /// Tells an event, if its stream is watched. `write` writes its line from the type on.
     #[inline]
-    pub(crate) fn send(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         if self.watch_any(stream) {
             self.watchers.send(stream, write);
         }
     }
 
     pub(crate) fn send_opened(&self, info: &ConnectionInfo) {
-        self.send(Streams::CONNECTIONS, |line| {
+        self.send(WatchStreams::CONNECTIONS, |line| {
             line.put_text(format_args!("conn_new {} cfd={}", RemoteAddress(&info.peer), info.descriptor));
         });
     }
 
     pub(crate) fn send_closed(&self, info: &ConnectionInfo, reason: &str) {
-        self.send(Streams::CONNECTIONS, |line| {
+        self.send(WatchStreams::CONNECTIONS, |line| {
             let remote = RemoteAddress(&info.peer);
             line.put_text(format_args!("conn_close {remote} reason={reason} cfd={}", info.descriptor));
         });
@@ -123,7 +124,7 @@ impl EventObservers {
     /// A round of the sweep for expired records has ended. The words are those of memcached's crawler, which goes over one
     /// queue of one slab class at a time; here there is one round for all, planned at most a second ahead.
     pub(crate) fn send_swept(&self, round: &Round) {
-        self.send(Streams::SYSTEM, |line| {
+        self.send(WatchStreams::SYSTEM, |line| {
             let Round { since_last, elapsed, seen, removed } = round;
             let (since, elapsed) = (since_last.as_secs(), elapsed.as_secs());
             line.put_text(format_args!(
@@ -135,7 +136,7 @@ impl EventObservers {
 
     /// Tells of a request that is no command.
     pub(crate) fn send_faulty(&self, descriptor: i32) {
-        self.send(Streams::REQUESTS, |line| {
+        self.send(WatchStreams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd=faulty"))
         });
     }
@@ -151,7 +152,7 @@ impl EventObservers {
         command: &Operation<'_>,
     ) -> RecordBefore {
         let key = command.key();
-        self.send(Streams::REQUESTS, |line| {
+        self.send(WatchStreams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
             if let Some(key) = key {
                 line.put_key(key);
@@ -189,7 +190,7 @@ impl EventObservers {
             self.send_record_events(descriptor, command, key, before, &outcome);
         }
         if matches!(command, Operation::Flush { .. }) {
-            self.send(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
+            self.send(WatchStreams::SYSTEM, |line| line.extend_from_slice(b"flush"));
         }
         completion
     }
@@ -202,7 +203,7 @@ impl EventObservers {
         before: RecordBefore,
         outcome: &OperationOutcome,
     ) {
-        self.send(Streams::FETCHERS, |line| {
+        self.send(WatchStreams::FETCHERS, |line| {
             let is_found = before.is_there || outcome.is_hit;
             let status = match (is_found, before.is_expired) {
                 (true, _) => "found",
@@ -215,7 +216,7 @@ impl EventObservers {
             line.put_text(format_args!(" status={status} clsid={class} cfd={descriptor} size={size}"));
         });
         let stored = |status: &str, command: &str, ttl: i64, flags: u32, value_len: usize| {
-            self.send(Streams::MUTATIONS, |line| {
+            self.send(WatchStreams::MUTATIONS, |line| {
                 let class = size_class(item_size(key.len() as u64, value_len as u64, flags));
                 line.put_text(format_args!("item_store"));
                 line.put_key(key);
@@ -240,7 +241,7 @@ impl EventObservers {
             Operation::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
                 if outcome.is_deleted =>
             {
-                self.send(Streams::DELETIONS, |line| {
+                self.send(WatchStreams::DELETIONS, |line| {
                     let command = if *family == CommandFamily::Meta { "md" } else { "delete" };
                     let RecordBefore { class, value_len, .. } = before;
                     line.put_text(format_args!("deleted"));
@@ -265,14 +266,14 @@ impl EventObservers {
 
 impl EvictionObserver for EventObservers {
     fn is_listening(&self) -> bool {
-        self.watch_any(Streams::EVICTIONS)
+        self.watch_any(WatchStreams::EVICTIONS)
     }
 
     /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire; `fetch` is whether it has been read
     /// since it was stored, as far as that is known: where nobody has asked for access times, since memory became scarce.
     /// `la` is 0 then.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
-        self.send(Streams::EVICTIONS, |line| {
+        self.send(WatchStreams::EVICTIONS, |line| {
             let Record { attributes, value, .. } = record;
             let now = self.clock.now();
             let is_fetched = is_read || attributes.access.is_some_and(|access| access.fetched);

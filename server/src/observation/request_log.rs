@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use todana_protocol::memcached::{Choice, Head};
+use todana_protocol::memcached::{DialectChoice, RequestHead};
 
 /// What may wait to be written; what comes then is counted and skipped.
 const WAITING_MAX: usize = 1 << 20;
@@ -156,12 +156,12 @@ impl RequestLogEntry<'_> {
         self.put_text(format_args!("<{descriptor} server listening ({speaks})\n"));
     }
 
-    pub(crate) fn opened(&mut self, descriptor: i32, choice: Choice) {
+    pub(crate) fn opened(&mut self, descriptor: i32, choice: DialectChoice) {
         // As memcached has it: with and without a full stop.
         let kind = match choice {
-            Choice::Auto => "auto-negotiating client connection",
-            Choice::Text => "ascii client connection.",
-            Choice::Binary => "binary client connection.",
+            DialectChoice::Auto => "auto-negotiating client connection",
+            DialectChoice::Text => "ascii client connection.",
+            DialectChoice::Binary => "binary client connection.",
         };
         self.put_text(format_args!("<{descriptor} new {kind}\n"));
     }
@@ -177,15 +177,15 @@ impl RequestLogEntry<'_> {
     }
 
     /// A request, as far as it stands in a line or a header.
-    pub(crate) fn request(&mut self, descriptor: i32, head: Head<'_>) {
+    pub(crate) fn request(&mut self, descriptor: i32, head: RequestHead<'_>) {
         match head {
-            Head::Continued => {}
-            Head::Line(line) => {
+            RequestHead::Continued => {}
+            RequestHead::Line(line) => {
                 self.put_text(format_args!("<{descriptor} "));
                 self.put_bytes(line);
                 self.0.push(b'\n');
             }
-            Head::Packet { header, name, key, value_len } => {
+            RequestHead::Packet { header, name, key, value_len } => {
                 self.put_text(format_args!("<{descriptor} Read binary protocol data:\n"));
                 self.put_header('<', descriptor, "   ", header);
                 if key.is_empty() {
@@ -293,9 +293,9 @@ mod tests {
 
     #[test]
     fn a_clients_bytes_cannot_be_taken_for_a_line_of_ours_and_end_somewhere() {
-        let line = written(|entry| entry.request(7, Head::Line(b"get \x1b[31m\\x\xff\r>7 END")));
+        let line = written(|entry| entry.request(7, RequestHead::Line(b"get \x1b[31m\\x\xff\r>7 END")));
         assert_eq!(line, "<7 get \\x1b[31m\\\\x\\xff\\x0d>7 END\n");
-        let line = written(|entry| entry.request(7, Head::Line(&[b'a'; 5000])));
+        let line = written(|entry| entry.request(7, RequestHead::Line(&[b'a'; 5000])));
         assert_eq!(line, format!("<7 {}... (5000 bytes)\n", "a".repeat(1024)));
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let line_len = "<7 \n".len() + key.len();
         let entries = 2 * WAITING_MAX / line_len;
         for _ in 0..entries {
-            log.log(|entry| entry.request(7, Head::Line(&key)));
+            log.log(|entry| entry.request(7, RequestHead::Line(&key)));
         }
         let state = log.0.state();
         let kept = WAITING_MAX.div_ceil(line_len);

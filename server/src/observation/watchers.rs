@@ -8,8 +8,8 @@ use crate::transport::output::Output;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_protocol::memcached::Sink;
-use todana_protocol::memcached::Streams;
+use todana_protocol::memcached::ReplySink;
+use todana_protocol::memcached::WatchStreams;
 
 /// WatcherTable at once.
 const WATCHERS_MAX: usize = 20;
@@ -47,7 +47,7 @@ struct EventWatcher {
     descriptor: i32,
     /// Wakes its connection.
     handle: WakeHandle,
-    streams: Streams,
+    streams: WatchStreams,
     buffer: Vec<u8>,
     /// Lines that found no room since the last one that did.
     skipped: u64,
@@ -67,8 +67,8 @@ impl WatcherTable {
         &self,
         descriptor: i32,
         handle: WakeHandle,
-        streams: Streams,
-        set: impl FnOnce(Streams),
+        streams: WatchStreams,
+        set: impl FnOnce(WatchStreams),
     ) -> bool {
         let mut log = self.log();
         let has_room = log.watchers.len() < WATCHERS_MAX;
@@ -80,14 +80,14 @@ impl WatcherTable {
     }
 
     /// Takes one out.
-    pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(Streams)) {
+    pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(WatchStreams)) {
         let mut log = self.log();
         log.watchers.retain(|watcher| watcher.descriptor != descriptor);
         set(log.streams());
     }
 
     /// Tells an event to those who watch its stream. `write` writes its line from the type on.
-    pub(crate) fn send(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         let mut log = self.log();
         let WatchedEvents { gid, watchers, line, counts } = &mut *log;
         *gid += 1;
@@ -124,8 +124,8 @@ impl WatcherTable {
 }
 
 impl WatchedEvents {
-    fn streams(&self) -> Streams {
-        self.watchers.iter().fold(Streams::NONE, |all, watcher| all.and(watcher.streams))
+    fn streams(&self) -> WatchStreams {
+        self.watchers.iter().fold(WatchStreams::NONE, |all, watcher| all.and(watcher.streams))
     }
 }
 
@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn each_watcher_gets_its_streams_and_misses_are_told_in_their_place() {
         let watchers = WatcherTable::new(BUFFER_MIN);
-        watchers.add(1, handle(), Streams::FETCHERS, |all| assert_eq!(all, Streams::FETCHERS));
-        watchers.add(2, handle(), Streams::DELETIONS, |all| {
-            assert_eq!(all, Streams::FETCHERS.and(Streams::DELETIONS));
+        watchers.add(1, handle(), WatchStreams::FETCHERS, |all| assert_eq!(all, WatchStreams::FETCHERS));
+        watchers.add(2, handle(), WatchStreams::DELETIONS, |all| {
+            assert_eq!(all, WatchStreams::FETCHERS.and(WatchStreams::DELETIONS));
         });
-        let send = |text: &[u8]| watchers.send(Streams::FETCHERS, |line| line.extend_from_slice(text));
+        let send = |text: &[u8]| watchers.send(WatchStreams::FETCHERS, |line| line.extend_from_slice(text));
         send(b"a");
         send(&[b'x'; BUFFER_MIN]);
         send(&[b'x'; BUFFER_MIN]);
@@ -183,18 +183,18 @@ mod tests {
         assert_eq!((taken(&watchers, 1), taken(&watchers, 2)), (vec![], vec![]));
         let EventCounts { watchers: there, written, sent, skipped } = watchers.counts();
         assert_eq!((there, written, sent, skipped), (2, 4, 2, 2));
-        watchers.remove(1, |all| assert_eq!(all, Streams::DELETIONS));
-        watchers.remove(2, |all| assert_eq!(all, Streams::NONE));
+        watchers.remove(1, |all| assert_eq!(all, WatchStreams::DELETIONS));
+        watchers.remove(2, |all| assert_eq!(all, WatchStreams::NONE));
     }
 
     #[test]
     fn there_are_twenty_at_most() {
         let watchers = WatcherTable::new(0);
         for descriptor in 0..20 {
-            assert!(watchers.add(descriptor, handle(), Streams::FETCHERS, drop));
+            assert!(watchers.add(descriptor, handle(), WatchStreams::FETCHERS, drop));
         }
-        assert!(!watchers.add(20, handle(), Streams::FETCHERS, drop));
+        assert!(!watchers.add(20, handle(), WatchStreams::FETCHERS, drop));
         watchers.remove(3, drop);
-        assert!(watchers.add(20, handle(), Streams::FETCHERS, drop));
+        assert!(watchers.add(20, handle(), WatchStreams::FETCHERS, drop));
     }
 }

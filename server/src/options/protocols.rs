@@ -2,13 +2,13 @@
 
 use super::KyotoOptions;
 use std::path::PathBuf;
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::DialectChoice;
 
 /// Which protocols are spoken, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolOptions {
     /// Which dialect connections speak; logins over one of them decide by themselves.
-    pub protocol: Choice,
+    pub protocol: DialectChoice,
     /// A negative time to live in the text commands is a sliding one: so many seconds after the last access
     /// (`-o negative_exptime=sliding`).
     pub negative_is_sliding: bool,
@@ -28,7 +28,7 @@ pub struct ProtocolOptions {
 impl Default for ProtocolOptions {
     fn default() -> Self {
         ProtocolOptions {
-            protocol: Choice::Auto,
+            protocol: DialectChoice::Auto,
             negative_is_sliding: false,
             debug_commands: false,
             cas_enabled: true,

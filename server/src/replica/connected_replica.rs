@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use todana_protocol::kyoto::binary::Hello;
+use todana_protocol::kyoto::binary::ReplicaRequest;
 
 /// A replica that follows, or wants to.
 pub(crate) struct ConnectedReplica {
@@ -22,7 +22,7 @@ pub(crate) struct ConnectedReplica {
 
 impl ConnectedReplica {
     /// One that connects now; `now_s` is the time, Unix seconds.
-    pub(super) fn new(hello: Hello, address: String, now_s: u64) -> ConnectedReplica {
+    pub(super) fn new(hello: ReplicaRequest, address: String, now_s: u64) -> ConnectedReplica {
         let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::NANOS);
         let behind = if hello.timestamp == 0 { 0 } else { now_s.saturating_sub(position_s) };
         ConnectedReplica {
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn delay_begins_with_the_position_and_ends_with_a_round() {
         let new = |timestamp| {
-            let hello = Hello { timestamp, server_id: 2, wants_only: false };
+            let hello = ReplicaRequest { timestamp, server_id: 2, wants_only: false };
             ConnectedReplica::new(hello, "127.0.0.1:9".into(), 1_000)
         };
         assert!(new(0).delay() < Duration::from_secs(1_000), "it begins with nothing");

@@ -18,9 +18,9 @@ use todana::kyoto::UnreadBytes;
 use todana::replication::NANOS;
 use todana::{Action, Overwrite, Record, WorkerCounters, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
-use todana_protocol::kyoto::binary::Hello;
-use todana_protocol::kyoto::message::{Change, Message};
-use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep, put_acknowledgement};
+use todana_protocol::kyoto::binary::ReplicaRequest;
+use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
+use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep, put_acknowledgement};
 
 /// A master that cannot be had is tried again after so long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -223,9 +223,9 @@ impl MasterFollower {
         stream.set_read_timeout(Some(ASK_EVERY))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut out = Vec::new();
-        Hello { timestamp: state.timestamp, server_id, wants_only: false }.put(&mut out);
+        ReplicaRequest { timestamp: state.timestamp, server_id, wants_only: false }.put(&mut out);
         (&stream).write_all(&out)?;
-        let (mut replica, mut heard) = (Replica::default(), Instant::now());
+        let (mut replica, mut heard) = (ReplicaDecoder::default(), Instant::now());
         let (mut input, mut wanted) = (UnreadBytes::new(&stream), 0);
         loop {
             if !self.goes_on() || self.shared.master_link.lock().version != state.version {
@@ -251,11 +251,14 @@ impl MasterFollower {
                             Err(left) => break Err(left),
                         }
                         match news {
-                            News::CaughtUp { .. } => has_caught_up = true,
-                            News::Update { message: Message { change: Change::Clear, .. }, .. } => {
+                            MasterMessage::CaughtUp { .. } => has_caught_up = true,
+                            MasterMessage::Update {
+                                message: UpdateMessage { change: UpdateChange::Clear, .. },
+                                ..
+                            } => {
                                 has_cleared = true;
                             }
-                            News::Accepted => {
+                            MasterMessage::Accepted => {
                                 self.shared.master_link.is_connected.store(true, Ordering::Relaxed);
                                 tracing::info!(
                                     from = state.timestamp,
@@ -303,14 +306,20 @@ impl MasterFollower {
     }
 
     /// Takes what the master says; returns its time stamp.
-    fn apply_news(&self, news: &News<'_>, server_id: u16) -> std::result::Result<Option<u64>, FollowError> {
+    fn apply_news(
+        &self,
+        news: &MasterMessage<'_>,
+        server_id: u16,
+    ) -> std::result::Result<Option<u64>, FollowError> {
         match *news {
-            News::Accepted => Ok(None),
-            News::Refused => {
+            MasterMessage::Accepted => Ok(None),
+            MasterMessage::Refused => {
                 Err(FollowError::Lost("it has no update log to follow, or cannot read it".into()))
             }
-            News::Progress { timestamp } | News::CaughtUp { timestamp } => Ok(Some(timestamp)),
-            News::Update { timestamp, message } => {
+            MasterMessage::Progress { timestamp } | MasterMessage::CaughtUp { timestamp } => {
+                Ok(Some(timestamp))
+            }
+            MasterMessage::Update { timestamp, message } => {
                 if message.server_id != server_id {
                     self.apply(&message)?;
                 }
@@ -319,14 +328,14 @@ impl MasterFollower {
         }
     }
 
-    fn apply(&self, message: &Message<'_>) -> Result<()> {
+    fn apply(&self, message: &UpdateMessage<'_>) -> Result<()> {
         let number = usize::from(message.database);
         // Databases that are not here are the master's alone.
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
         match message.change {
-            Change::Set { key, stored } => {
+            UpdateChange::Set { key, stored } => {
                 let (expiry, value) = if served.name.tuning.persistent {
                     (Expiry::Never, stored.as_raw().unwrap_or_default())
                 } else {
@@ -344,13 +353,13 @@ impl MasterFollower {
                     &mut Overwrite(Action::Put(record)),
                 )?;
             }
-            Change::Remove { key } => {
+            UpdateChange::Remove { key } => {
                 database.visit_record_from(origin, worker_counters, key, &mut Overwrite(Action::Remove))?;
             }
-            Change::Clear => {
+            UpdateChange::Clear => {
                 database.clear_from(origin, worker_counters)?;
             }
-            Change::Other { .. } => {}
+            UpdateChange::Other { .. } => {}
         }
         Ok(())
     }

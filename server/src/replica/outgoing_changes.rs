@@ -12,8 +12,8 @@ use todana::replication::{FeedStart, NANOS, ReplicationFeed, first_of_second};
 use todana::update_log::{LogChange, LogPosition};
 use todana::{Clock, Expiry, Record, kyoto};
 use todana_core::{Attributes, Error, ErrorKind, Result, ScanPosition};
-use todana_protocol::kyoto::binary::Hello;
-use todana_protocol::kyoto::message::{Change as Sent, Message, Stored};
+use todana_protocol::kyoto::binary::ReplicaRequest;
+use todana_protocol::kyoto::message::{StoredValue, UpdateChange as Sent, UpdateMessage};
 use todana_protocol::kyoto::replication::{put_progress, put_update};
 
 /// Of a log read at once.
@@ -33,7 +33,7 @@ const HELD_MAX: u64 = 4 << 30;
 /// Where all that is sent comes from.
 pub(super) struct OutgoingChanges {
     shared: Arc<Shared>,
-    hello: Hello,
+    hello: ReplicaRequest,
     lines: Vec<DatabaseChanges>,
     /// Where the scan of a database stands; `None` behind the last one.
     scan: Option<(usize, Option<ScanPosition>)>,
@@ -74,7 +74,7 @@ struct QueuedChange {
 #[derive(Clone, Copy)]
 enum QueuedKind {
     NotWanted,
-    Message,
+    UpdateMessage,
     /// The bytes are a key. The record is looked for only when it is its turn: many in a row may be large.
     Retag {
         server_id: u16,
@@ -84,7 +84,7 @@ enum QueuedKind {
 
 impl OutgoingChanges {
     /// All that this replica has not had. Fails with `Unavailable` if no database has a log, or one cannot be read.
-    pub(super) fn new(shared: &Arc<Shared>, hello: Hello) -> Result<OutgoingChanges> {
+    pub(super) fn new(shared: &Arc<Shared>, hello: ReplicaRequest) -> Result<OutgoingChanges> {
         let databases = shared.databases.len();
         let logged: Vec<_> = (0..databases)
             .filter(|&number| shared.databases[number].database.log().is_some())
@@ -244,14 +244,14 @@ impl OutgoingChanges {
         let wanted = self.hello.wants(own);
         if self.clears && wanted && place.is_none() {
             *last += 1;
-            put_update(*last, &Message { server_id: own, database: number, change: Sent::Clear }, out);
+            put_update(*last, &UpdateMessage { server_id: own, database: number, change: Sent::Clear }, out);
         }
         let next = served.database.scan(place, &mut |key, record| {
             if wanted {
                 *last += 1;
                 *flags_lost += u64::from(record.attributes.flags != 0);
                 let change = Sent::Set { key, stored: stored(&record, persistent) };
-                put_update(*last, &Message { server_id: own, database: number, change }, out);
+                put_update(*last, &UpdateMessage { server_id: own, database: number, change }, out);
             }
             if out.len() >= SCAN_PORTION {
                 std::ops::ControlFlow::Break(())
@@ -269,11 +269,11 @@ impl OutgoingChanges {
 }
 
 /// A record's value as it is stored at the other end.
-fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> Stored<'r> {
+fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> StoredValue<'r> {
     if is_persistent {
-        return Stored::raw(record.value);
+        return StoredValue::raw(record.value);
     }
-    Stored::mortal(time(record.attributes.expiry), record.value)
+    StoredValue::mortal(time(record.attributes.expiry), record.value)
 }
 
 fn time(expiry: Expiry) -> u64 {
@@ -304,7 +304,7 @@ impl DatabaseChanges {
     }
 
     /// Reads until there is a message, or nothing is left before the end of the round.
-    fn fill(&mut self, shared: &Shared, hello: &Hello) -> Result<()> {
+    fn fill(&mut self, shared: &Shared, hello: &ReplicaRequest) -> Result<()> {
         while self.queue.is_empty() && self.feed.position() < self.until {
             self.bytes.clear();
             self.at = 0;
@@ -318,8 +318,8 @@ impl DatabaseChanges {
                 let server_id = origin.map_or(own, |origin| origin as u16);
                 let before = bytes.len();
                 let mut put = |change: Sent<'_>| {
-                    Message { server_id, database: number, change }.put(bytes);
-                    QueuedKind::Message
+                    UpdateMessage { server_id, database: number, change }.put(bytes);
+                    QueuedKind::UpdateMessage
                 };
                 let what = match change {
                     _ if !hello.wants(server_id) => QueuedKind::NotWanted,
@@ -357,7 +357,7 @@ impl DatabaseChanges {
         self.at += queued.len;
         match queued.what {
             QueuedKind::NotWanted => Ok(false),
-            QueuedKind::Message => {
+            QueuedKind::UpdateMessage => {
                 put_raw_update(stamp, bytes, out);
                 Ok(true)
             }
@@ -372,7 +372,7 @@ impl DatabaseChanges {
                     *flags_lost += u64::from(now.attributes.flags != 0);
                     let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
                     let change = Sent::Set { key: bytes, stored: stored(&record, is_persistent) };
-                    put_update(stamp, &Message { server_id, database, change }, out);
+                    put_update(stamp, &UpdateMessage { server_id, database, change }, out);
                 })?;
                 Ok(out.len() > before)
             }

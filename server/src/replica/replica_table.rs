@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana_protocol::kyoto::binary::Hello;
+use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::replication::{put_accepted, put_caught_up, put_refused};
 
 /// ReplicaTable at once.
@@ -37,7 +37,7 @@ impl ReplicaTable {
     }
 
     /// Serves a replica from now on. One too many is refused.
-    pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, address: String, hello: Hello) {
+    pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, address: String, hello: ReplicaRequest) {
         let mut served = self.served();
         served.retain(|(thread, _)| !thread.is_finished());
         let has_room = served.len() < REPLICAS_MAX;
@@ -89,7 +89,7 @@ impl ReplicaTable {
 fn run(
     shared: Arc<Shared>,
     stream: Stream,
-    hello: Hello,
+    hello: ReplicaRequest,
     has_room: bool,
     replica: &ConnectedReplica,
 ) -> io::Result<()> {

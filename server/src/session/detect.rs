@@ -1,6 +1,6 @@
 //! Which dialect a connection speaks, by its first bytes.
 
-use todana_protocol::kyoto::{self, Beginning};
+use todana_protocol::kyoto::{self, ProtocolGuess};
 
 /// A dialect that is known by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub(super) fn detect(input: &[u8]) -> Detected {
         return Detected::Echo;
     }
     match kyoto::begins(input) {
-        Beginning::Kyoto => Detected::Kyoto,
-        Beginning::Unsure => Detected::Unsure,
-        Beginning::Other => Detected::Memcached,
+        ProtocolGuess::Kyoto => Detected::Kyoto,
+        ProtocolGuess::Unsure => Detected::Unsure,
+        ProtocolGuess::Other => Detected::Memcached,
     }
 }

@@ -13,8 +13,8 @@ use crate::options::KyotoMode;
 use crate::shared::Shared;
 use crate::transport::output::Output;
 use todana_core::RefusalReason;
-use todana_protocol::kyoto::binary::Hello;
-use todana_protocol::memcached::Choice;
+use todana_protocol::kyoto::binary::ReplicaRequest;
+use todana_protocol::memcached::DialectChoice;
 
 /// What a worker keeps for the sessions of each dialect.
 pub(crate) struct DialectWorkers {
@@ -80,7 +80,7 @@ macro_rules! dispatch {
 
 impl AnySession {
     /// Creates the session of a connection that has come where this dialect is spoken; `None`: any.
-    pub(crate) fn new(shared: &Shared, of_listener: Option<Choice>) -> AnySession {
+    pub(crate) fn new(shared: &Shared, of_listener: Option<DialectChoice>) -> AnySession {
         let memcached = || MemcachedSession::new(shared.choice(of_listener));
         match shared.options.protocols.kyoto.spoken {
             KyotoMode::Only if of_listener.is_some() => AnySession::Plugin(PluginSession::default()),
@@ -184,7 +184,7 @@ impl AnySession {
     }
 
     /// Gives back what others can have again; returns the greeting of a replica, whose connection lives on elsewhere.
-    pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<Hello> {
+    pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<ReplicaRequest> {
         dispatch!(&mut self, session => session.leave(context));
         match &self {
             AnySession::Kyoto(session) => session.replica(),

@@ -5,7 +5,7 @@
 
 use super::{Next, Session, Step, Turn};
 use crate::transport::output::OUTPUT_MAX;
-use todana_protocol::Sink;
+use todana_protocol::ReplySink;
 
 /// What the first line of a connection begins with.
 pub(super) const FIRST_BYTES: &[u8] = b"echo ";

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::DialectChoice;
 
 /// What one name of `-l` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct Place {
 pub(crate) struct Speech {
     pub(crate) tls: PlaceTls,
     /// The dialect (`proto[ascii]:`, `proto[binary]:`, `proto[auto]:`); `None`: as everywhere.
-    pub(crate) choice: Option<Choice>,
+    pub(crate) choice: Option<DialectChoice>,
 }
 
 /// Whether TLS is spoken at a place.
@@ -35,8 +35,11 @@ pub(crate) enum PlaceTls {
 
 const TLS_PREFIXES: [(&str, PlaceTls); 3] =
     [("notls:", PlaceTls::Off), ("btls:", PlaceTls::Basic), ("mtls:", PlaceTls::Mutual)];
-const CHOICE_PREFIXES: [(&str, Choice); 3] =
-    [("proto[ascii]:", Choice::Text), ("proto[binary]:", Choice::Binary), ("proto[auto]:", Choice::Auto)];
+const CHOICE_PREFIXES: [(&str, DialectChoice); 3] = [
+    ("proto[ascii]:", DialectChoice::Text),
+    ("proto[binary]:", DialectChoice::Binary),
+    ("proto[auto]:", DialectChoice::Auto),
+];
 
 impl Speech {
     /// What the prefixes of a name say, in any order, and the name without them.
@@ -119,10 +122,10 @@ mod tests {
             ("notls:127.0.0.1:5", PlaceTls::Off, None, "127.0.0.1:5"),
             ("btls:::1", PlaceTls::Basic, None, "[::1]:7"),
             ("mtls:[::1]:5", PlaceTls::Mutual, None, "[::1]:5"),
-            ("proto[binary]:127.0.0.1", PlaceTls::Default, Some(Choice::Binary), "127.0.0.1:7"),
-            ("proto[auto]:[::1]:5", PlaceTls::Default, Some(Choice::Auto), "[::1]:5"),
-            ("notls:proto[ascii]:::1", PlaceTls::Off, Some(Choice::Text), "[::1]:7"),
-            ("proto[ascii]:notls:::1", PlaceTls::Off, Some(Choice::Text), "[::1]:7"),
+            ("proto[binary]:127.0.0.1", PlaceTls::Default, Some(DialectChoice::Binary), "127.0.0.1:7"),
+            ("proto[auto]:[::1]:5", PlaceTls::Default, Some(DialectChoice::Auto), "[::1]:5"),
+            ("notls:proto[ascii]:::1", PlaceTls::Off, Some(DialectChoice::Text), "[::1]:7"),
+            ("proto[ascii]:notls:::1", PlaceTls::Off, Some(DialectChoice::Text), "[::1]:7"),
         ] {
             let speech = Speech { tls, choice };
             let place = Place { addresses: vec![address.parse().unwrap()], speech };

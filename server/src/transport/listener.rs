@@ -14,11 +14,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::DialectChoice;
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
-    Tcp(TcpListener, Option<Secure>, Option<Choice>),
+    Tcp(TcpListener, Option<Secure>, Option<DialectChoice>),
     /// The file goes first: as long as the socket is open, no other file can have the same inode.
     Unix(SocketFile, UnixListener),
 }
@@ -70,7 +70,7 @@ pub(crate) enum Stream {
 pub(crate) struct Arrival {
     pub(crate) stream: Stream,
     /// What is spoken at the listener that it has come by; `None`: as everywhere.
-    pub(crate) choice: Option<Choice>,
+    pub(crate) choice: Option<DialectChoice>,
 }
 
 /// An address that cannot be had; the system's own error is its source.
@@ -282,7 +282,7 @@ impl Listener {
     }
 
     /// Its descriptor, and what is spoken there if that is not what is spoken everywhere.
-    pub(crate) fn speaks(&self) -> (i32, Option<Choice>) {
+    pub(crate) fn speaks(&self) -> (i32, Option<DialectChoice>) {
         match self {
             Listener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
             Listener::Unix(_, listener) => (listener.as_raw_fd(), None),
@@ -467,7 +467,7 @@ mod tests {
         let place = |speech| at("127.0.0.1:1", speech);
         for one in [
             Speech { tls: PlaceTls::Mutual, ..Speech::default() },
-            Speech { choice: Some(Choice::Text), ..Speech::default() },
+            Speech { choice: Some(DialectChoice::Text), ..Speech::default() },
         ] {
             let places = vec![place(one), place(Speech::default())];
             let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::time::{Duration, Instant};
 use todana_core::SharedBytes;
-use todana_protocol::memcached::Sink;
+use todana_protocol::memcached::ReplySink;
 
 /// Output beyond which no further request of a connection is executed until its peer has read.
 pub(crate) const OUTPUT_MAX: usize = 64 << 10;
@@ -42,7 +42,7 @@ struct Share {
     sent: usize,
 }
 
-impl Sink for Output {
+impl ReplySink for Output {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);

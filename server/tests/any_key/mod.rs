@@ -5,10 +5,10 @@
 
 use crate::running::Client;
 use todana_protocol::kyoto::client::{
-    AnswerStep, Answers, BinaryAnswer, BinaryAnswers, BinaryStep, put_bulk, put_key, put_record,
+    AnswerDecoder, AnswerStep, BinaryAnswer, BinaryAnswerDecoder, BinaryStep, put_bulk, put_key, put_record,
 };
-use todana_protocol::kyoto::{BulkOperation, BulkRecord, Limits, Output, Scratch, put_path};
-use todana_protocol::memcached::client::{Meta, Want};
+use todana_protocol::kyoto::{AnswerPairs, BulkOperation, BulkRecord, KyotoLimits, MapScratch, put_path};
+use todana_protocol::memcached::client::{MetaField, MetaRequest};
 
 #[path = "../../../tests/any_key/mod.rs"]
 mod keys;
@@ -31,7 +31,7 @@ pub(crate) fn is_meta(key: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Text,
-    Meta,
+    MetaRequest,
     Binary,
     KyotoCall,
     KyotoRest,
@@ -43,7 +43,7 @@ impl Dialect {
     /// Those that one port speaks.
     pub(crate) const OF_ONE_PORT: [Dialect; 6] = [
         Dialect::Text,
-        Dialect::Meta,
+        Dialect::MetaRequest,
         Dialect::Binary,
         Dialect::KyotoCall,
         Dialect::KyotoRest,
@@ -54,7 +54,7 @@ impl Dialect {
     pub(crate) fn carries(self, key: &[u8]) -> bool {
         match self {
             Dialect::Text => is_text(key),
-            Dialect::Meta => Meta::get(&mut Vec::new(), key).is_ok(),
+            Dialect::MetaRequest => MetaRequest::get(&mut Vec::new(), key).is_ok(),
             Dialect::Binary => (1..=250).contains(&key.len()),
             Dialect::KyotoCall | Dialect::KyotoBinary => true,
             // A line of HTTP has 8 KiB.
@@ -69,9 +69,9 @@ impl Dialect {
     pub(crate) fn store(self, client: &mut Client, key: &[u8], value: &[u8]) {
         match self {
             Dialect::Text | Dialect::Plugin => client.set(key, value),
-            Dialect::Meta => {
+            Dialect::MetaRequest => {
                 let mut request = Vec::new();
-                Meta::set(&mut request, key, value).unwrap().end().unwrap();
+                MetaRequest::set(&mut request, key, value).unwrap().end().unwrap();
                 client.send(&request);
                 client.expect(b"HD\r\n");
             }
@@ -114,9 +114,9 @@ impl Dialect {
                 client.expect(b"\r\nEND\r\n");
                 Some(value)
             }
-            Dialect::Meta => {
+            Dialect::MetaRequest => {
                 let mut request = Vec::new();
-                Meta::get(&mut request, key).unwrap().want(Want::Value).end().unwrap();
+                MetaRequest::get(&mut request, key).unwrap().want(MetaField::Value).end().unwrap();
                 meta_get(client, &request)
             }
             Dialect::Binary => {
@@ -189,7 +189,7 @@ fn response(client: &mut Client) -> (u16, usize, usize, Vec<u8>) {
 
 /// Calls a procedure; returns the status, and the pairs of the answer.
 pub(crate) fn kyoto_call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8])]) -> (u16, Records) {
-    let (mut request, mut output) = (Vec::new(), Output::default());
+    let (mut request, mut output) = (Vec::new(), AnswerPairs::default());
     pairs.iter().for_each(|(name, value)| output.push(name, value));
     output.write_call(name, "localhost", &mut request);
     client.send(&request);
@@ -199,9 +199,9 @@ pub(crate) fn kyoto_call(client: &mut Client, name: &str, pairs: &[(&[u8], &[u8]
 
 /// The next answer of HTTP: its status, its pairs, and its body.
 fn kyoto_answer(client: &mut Client) -> (u16, Records, Vec<u8>) {
-    let (mut answers, mut scratch, mut input) = (Answers::default(), Scratch::default(), Vec::new());
+    let (mut answers, mut scratch, mut input) = (AnswerDecoder::default(), MapScratch::default(), Vec::new());
     loop {
-        match answers.decode(&Limits::default(), &input, &mut scratch, true) {
+        match answers.decode(&KyotoLimits::default(), &input, &mut scratch, true) {
             AnswerStep::Answer { consumed, answer } => {
                 assert_eq!(consumed, input.len(), "an answer and no more");
                 let pairs = answer.map.iter().map(|(name, value)| (name.to_vec(), value.to_vec()));
@@ -218,7 +218,7 @@ fn kyoto_answer(client: &mut Client) -> (u16, Records, Vec<u8>) {
 
 /// The records that a bulk request of the binary protocol has found.
 pub(crate) fn bulk_records(client: &mut Client) -> Records {
-    let (mut answers, mut input, mut found) = (BinaryAnswers::default(), Vec::new(), Records::new());
+    let (mut answers, mut input, mut found) = (BinaryAnswerDecoder::default(), Vec::new(), Records::new());
     loop {
         match answers.decode(&input) {
             BinaryStep::Answer { consumed, answer } => {

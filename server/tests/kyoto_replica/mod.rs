@@ -14,9 +14,9 @@ use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
-use todana_protocol::kyoto::Hello;
-use todana_protocol::kyoto::message::{Change, Message};
-use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
+use todana_protocol::kyoto::ReplicaRequest;
+use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
+use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep};
 use todana_server::{
     DataDirectoryOptions, DatabaseOptions, KyotoMode, KyotoOptions, LimitOptions, MasterAddress,
     ProtocolOptions, ReplicationOptions, ServerOptions,
@@ -71,7 +71,7 @@ pub(crate) fn forget_log(path: &Path) {
 /// A replica that takes what it is sent apart.
 pub(crate) struct Follower {
     pub(crate) stream: TcpStream,
-    decoder: Replica,
+    decoder: ReplicaDecoder,
     bytes: Vec<u8>,
 }
 
@@ -80,17 +80,17 @@ pub(crate) struct Follower {
 pub(crate) struct Update(pub(crate) u64, pub(crate) u16, pub(crate) u16, pub(crate) String);
 
 impl Follower {
-    pub(crate) fn connect(address: SocketAddr, hello: Hello) -> Follower {
+    pub(crate) fn connect(address: SocketAddr, hello: ReplicaRequest) -> Follower {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
         let mut out = Vec::new();
         hello.put(&mut out);
         stream.write_all(&out).unwrap();
-        Follower { stream, decoder: Replica::default(), bytes: Vec::new() }
+        Follower { stream, decoder: ReplicaDecoder::default(), bytes: Vec::new() }
     }
 
     pub(crate) fn from(address: SocketAddr, timestamp: u64, server_id: u16) -> Follower {
-        Follower::connect(address, Hello { timestamp, server_id, wants_only: false })
+        Follower::connect(address, ReplicaRequest { timestamp, server_id, wants_only: false })
     }
 
     /// What comes until it has caught up, and where that is.
@@ -100,13 +100,13 @@ impl Follower {
             match self.decoder.decode(&self.bytes) {
                 ReplicaStep::News { consumed, news } => {
                     let caught_up = match news {
-                        News::Update { timestamp, message } => {
+                        MasterMessage::Update { timestamp, message } => {
                             updates.push(update(timestamp, &message));
                             None
                         }
-                        News::CaughtUp { timestamp } => Some(timestamp),
-                        News::Accepted | News::Progress { .. } => None,
-                        News::Refused => panic!("refused"),
+                        MasterMessage::CaughtUp { timestamp } => Some(timestamp),
+                        MasterMessage::Accepted | MasterMessage::Progress { .. } => None,
+                        MasterMessage::Refused => panic!("refused"),
                     };
                     self.bytes.drain(..consumed);
                     if let Some(timestamp) = caught_up {
@@ -129,12 +129,13 @@ impl Follower {
     pub(crate) fn next_update(&mut self) -> Update {
         loop {
             let (consumed, found) = match self.decoder.decode(&self.bytes) {
-                ReplicaStep::News { consumed, news: News::Update { timestamp, message } } => {
+                ReplicaStep::News { consumed, news: MasterMessage::Update { timestamp, message } } => {
                     (consumed, Some(update(timestamp, &message)))
                 }
-                ReplicaStep::News { consumed, news: News::Accepted | News::Progress { .. } } => {
-                    (consumed, None)
-                }
+                ReplicaStep::News {
+                    consumed,
+                    news: MasterMessage::Accepted | MasterMessage::Progress { .. },
+                } => (consumed, None),
                 ReplicaStep::NeedMore { .. } => {
                     let mut piece = [0; 4096];
                     let len = self.stream.read(&mut piece).unwrap();
@@ -161,16 +162,16 @@ impl Follower {
     }
 }
 
-pub(crate) fn update(timestamp: u64, message: &Message<'_>) -> Update {
+pub(crate) fn update(timestamp: u64, message: &UpdateMessage<'_>) -> Update {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let what = match message.change {
-        Change::Set { key, stored } => {
+        UpdateChange::Set { key, stored } => {
             let (time, value) = stored.split().unwrap();
             format!("{}={} {time:x}", text(key), text(value))
         }
-        Change::Remove { key } => format!("-{}", text(key)),
-        Change::Clear => "clear".into(),
-        Change::Other { operation, .. } => format!("{operation:x}?"),
+        UpdateChange::Remove { key } => format!("-{}", text(key)),
+        UpdateChange::Clear => "clear".into(),
+        UpdateChange::Other { operation, .. } => format!("{operation:x}?"),
     };
     Update(timestamp, message.server_id, message.database, what)
 }

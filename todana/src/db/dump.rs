@@ -10,7 +10,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use todana_core::{Error, Expiry, Result};
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 
 /// Length of the longest key and value with the lengths before them.
 const RECORD_LEN_MAX: usize = 2 * ((1 << 30) + 16);
@@ -26,14 +26,16 @@ pub enum DumpedValues {
 }
 
 impl DumpedValues {
-    fn stored(self, record: &OwnedRecord) -> Stored<'_> {
+    fn stored(self, record: &OwnedRecord) -> StoredValue<'_> {
         match self {
-            DumpedValues::Bare => Stored::raw(&record.value),
-            DumpedValues::Timed => Stored::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value),
+            DumpedValues::Bare => StoredValue::raw(&record.value),
+            DumpedValues::Timed => {
+                StoredValue::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
+            }
         }
     }
 
-    fn record(self, stored: &Stored<'_>) -> Option<OwnedRecord> {
+    fn record(self, stored: &StoredValue<'_>) -> Option<OwnedRecord> {
         let (expiry, value) = match self {
             DumpedValues::Bare => (Expiry::Never, stored.as_raw()?),
             DumpedValues::Timed => stored.split().map(|(time, value)| (expiry_of(time), value))?,

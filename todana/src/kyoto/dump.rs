@@ -6,7 +6,7 @@ use super::UnreadBytes;
 use std::fmt;
 use std::io::{self, Read, Write};
 use todana_core::{Error, ErrorKind};
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 
 /// The bytes that are collected before they are written.
@@ -27,7 +27,7 @@ impl<W: Write> DumpWriter<W> {
     }
 
     /// Writes a record.
-    pub fn put(&mut self, key: &[u8], stored: &Stored<'_>) -> io::Result<()> {
+    pub fn put(&mut self, key: &[u8], stored: &StoredValue<'_>) -> io::Result<()> {
         dump::put_record(key, stored, &mut self.pending);
         if self.pending.len() < PENDING {
             return Ok(());
@@ -101,7 +101,7 @@ impl From<DumpFailure<Error>> for Error {
 }
 
 /// A function that is shown the records of a dump: the byte at which each begins, its key, and its value as it was stored.
-pub type SeeDumped<'s, E> = dyn FnMut(u64, &[u8], &Stored<'_>) -> Result<(), E> + 's;
+pub type SeeDumped<'s, E> = dyn FnMut(u64, &[u8], &StoredValue<'_>) -> Result<(), E> + 's;
 
 /// Shows each record of a dump: the byte at which it begins, its key, and its value as it was stored. Returns how many bytes have
 /// been read beyond the end of the dump. Fails without memory for it where a record claims more than `record_len_max` bytes.

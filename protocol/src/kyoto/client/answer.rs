@@ -1,14 +1,16 @@
 //! Answers of HTTP as a client reads them.
 
-use crate::Sink;
-use crate::kyoto::http::{Body, Chunks, Content, Head, Progress, Walk, join_chunks};
+use crate::ReplySink;
+use crate::kyoto::http::{
+    BodyContent, BodyFraming, ChunkProgress, ChunkWalker, HeadProgress, HttpHead, join_chunks,
+};
 use crate::kyoto::rest::put_path;
-use crate::kyoto::{Encoding, Limits, Map, Scratch, format_date};
+use crate::kyoto::{ColumnEncoding, KyotoLimits, MapScratch, ParameterMap, format_date};
 use memchr::memchr;
 
 /// How a call ended, as the original's clients tell it by the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It is done.
     Success,
     /// Parameters are missing or wrong.
@@ -25,13 +27,13 @@ pub enum Outcome {
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer<'a> {
+pub struct HttpAnswer<'a> {
     /// The number of its status.
     pub status: u16,
     /// False if the server closes the connection behind it.
     pub keeps_alive: bool,
     /// The pairs, if they are what it holds.
-    pub map: Map<'a>,
+    pub map: ParameterMap<'a>,
     /// What it holds, as it came.
     pub body: &'a [u8],
     /// `X-Kt-Xt`: the absolute time, if there is one.
@@ -39,16 +41,16 @@ pub struct Answer<'a> {
     head: &'a [u8],
 }
 
-impl<'a> Answer<'a> {
+impl<'a> HttpAnswer<'a> {
     /// How the call ended.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> CallOutcome {
         match self.status {
-            200..=299 => Outcome::Success,
-            400..=449 => Outcome::Invalid,
-            450..=499 => Outcome::Logic,
-            501 => Outcome::NotImplemented,
-            503 => Outcome::TimedOut,
-            _ => Outcome::Internal,
+            200..=299 => CallOutcome::Success,
+            400..=449 => CallOutcome::Invalid,
+            450..=499 => CallOutcome::Logic,
+            501 => CallOutcome::NotImplemented,
+            503 => CallOutcome::TimedOut,
+            _ => CallOutcome::Internal,
         }
     }
 
@@ -76,7 +78,7 @@ pub enum AnswerStep<'a> {
         /// Bytes done with, at least 1.
         consumed: usize,
         /// The answer, borrowing from the input and the scratch.
-        answer: Answer<'a>,
+        answer: HttpAnswer<'a>,
     },
     /// At least so many more bytes are needed.
     NeedMore {
@@ -89,63 +91,71 @@ pub enum AnswerStep<'a> {
 
 /// The decoder of a connection's answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Answers {
-    mode: Mode,
+pub struct AnswerDecoder {
+    mode: AnswerState,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Mode {
+enum AnswerState {
     #[default]
     Start,
-    Head(Head),
+    Head(HttpHead),
     Body {
-        head: Head,
+        head: HttpHead,
         head_len: usize,
         total: usize,
     },
     Chunks {
-        head: Head,
+        head: HttpHead,
         head_len: usize,
-        chunks: Chunks,
+        chunks: ChunkWalker,
     },
 }
 
-impl Answers {
+impl AnswerDecoder {
     /// The next step from `input`, the unread bytes. `has_body` is false for the answer to HEAD.
     pub fn decode<'a>(
         &mut self,
-        limits: &Limits<'_>,
+        limits: &KyotoLimits<'_>,
         input: &'a [u8],
-        scratch: &'a mut Scratch,
+        scratch: &'a mut MapScratch,
         has_body: bool,
     ) -> AnswerStep<'a> {
         let limits = limits.bounded();
         loop {
             match self.mode {
-                Mode::Start => self.mode = Mode::Head(Head::of_answer()),
-                Mode::Head(mut head) => match head.read(&limits, input) {
-                    Progress::Whole(head_len) => {
+                AnswerState::Start => self.mode = AnswerState::Head(HttpHead::of_answer()),
+                AnswerState::Head(mut head) => match head.read(&limits, input) {
+                    HeadProgress::Whole(head_len) => {
                         self.mode = match head.body() {
-                            _ if !has_body => Mode::Body { head, head_len, total: head_len },
-                            Body::Chunked => Mode::Chunks { head, head_len, chunks: Chunks::new(head_len) },
-                            Body::Sized(len) if len > limits.body_len_max => return AnswerStep::Malformed,
-                            Body::Sized(len) => Mode::Body { head, head_len, total: head_len + len as usize },
-                            Body::Ignored(_) | Body::IgnoredChunks => return AnswerStep::Malformed,
+                            _ if !has_body => AnswerState::Body { head, head_len, total: head_len },
+                            BodyFraming::Chunked => {
+                                AnswerState::Chunks { head, head_len, chunks: ChunkWalker::new(head_len) }
+                            }
+                            BodyFraming::Sized(len) if len > limits.body_len_max => {
+                                return AnswerStep::Malformed;
+                            }
+                            BodyFraming::Sized(len) => {
+                                AnswerState::Body { head, head_len, total: head_len + len as usize }
+                            }
+                            BodyFraming::Ignored(_) | BodyFraming::IgnoredChunks => {
+                                return AnswerStep::Malformed;
+                            }
                         };
                     }
-                    Progress::Partial => {
-                        self.mode = Mode::Head(head);
+                    HeadProgress::Partial => {
+                        self.mode = AnswerState::Head(head);
                         return AnswerStep::NeedMore { at_least: 1 };
                     }
-                    Progress::Garbage | Progress::TooLarge => return AnswerStep::Malformed,
+                    HeadProgress::Garbage | HeadProgress::TooLarge => return AnswerStep::Malformed,
                 },
-                Mode::Body { total, .. } if input.len() < total => {
+                AnswerState::Body { total, .. } if input.len() < total => {
                     return AnswerStep::NeedMore { at_least: total - input.len() };
                 }
-                Mode::Body { head, head_len, total } => {
-                    self.mode = Mode::Start;
+                AnswerState::Body { head, head_len, total } => {
+                    self.mode = AnswerState::Start;
                     scratch.clear();
-                    if let Content::Tsv(encoding) = head.content {
+                    if let BodyContent::Tsv(encoding) = head.content {
                         scratch.add_tsv(input, true, head_len, total);
                         decode_map(scratch, input, encoding);
                     }
@@ -153,13 +163,13 @@ impl Answers {
                     let answer = answer(&head, &input[..head_len], map, &input[head_len..total]);
                     return AnswerStep::Answer { consumed: total, answer };
                 }
-                Mode::Chunks { head, head_len, mut chunks } => match chunks.walk(&limits, input) {
-                    Walk::Whole(total) => {
-                        self.mode = Mode::Start;
+                AnswerState::Chunks { head, head_len, mut chunks } => match chunks.walk(&limits, input) {
+                    ChunkProgress::Whole(total) => {
+                        self.mode = AnswerState::Start;
                         scratch.clear();
                         join_chunks(&input[head_len..total], scratch.text_mut());
                         let len = scratch.text_mut().len();
-                        if let Content::Tsv(encoding) = head.content {
+                        if let BodyContent::Tsv(encoding) = head.content {
                             scratch.add_tsv(input, false, 0, len);
                             decode_map(scratch, input, encoding);
                         }
@@ -167,27 +177,27 @@ impl Answers {
                         let answer = answer(&head, &input[..head_len], map, &text[..len]);
                         return AnswerStep::Answer { consumed: total, answer };
                     }
-                    Walk::Partial(at_least) => {
-                        self.mode = Mode::Chunks { head, head_len, chunks };
+                    ChunkProgress::Partial(at_least) => {
+                        self.mode = AnswerState::Chunks { head, head_len, chunks };
                         return AnswerStep::NeedMore { at_least };
                     }
-                    Walk::TooLarge | Walk::Invalid => return AnswerStep::Malformed,
+                    ChunkProgress::TooLarge | ChunkProgress::Invalid => return AnswerStep::Malformed,
                 },
             }
         }
     }
 }
 
-fn decode_map(scratch: &mut Scratch, input: &[u8], encoding: Encoding) {
-    if encoding != Encoding::Raw {
+fn decode_map(scratch: &mut MapScratch, input: &[u8], encoding: ColumnEncoding) {
+    if encoding != ColumnEncoding::Raw {
         scratch.decode_columns(input, encoding);
     }
     scratch.settle(input);
 }
 
-fn answer<'a>(head: &Head, bytes: &'a [u8], map: Map<'a>, body: &'a [u8]) -> Answer<'a> {
+fn answer<'a>(head: &HttpHead, bytes: &'a [u8], map: ParameterMap<'a>, body: &'a [u8]) -> HttpAnswer<'a> {
     let keeps_alive = head.form().keeps_alive;
-    Answer { status: head.status, keeps_alive, map, body, xt: head.xt, head: bytes }
+    HttpAnswer { status: head.status, keeps_alive, map, body, xt: head.xt, head: bytes }
 }
 
 /// Writes a request for a resource: its head, and its value if it is to be stored.
@@ -198,7 +208,7 @@ pub fn put_resource(
     key: &[u8],
     headers: &[(&str, &str)],
     stored: Option<(&[u8], Option<u64>)>,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     out.put(method.as_bytes());
     out.put(b" ");

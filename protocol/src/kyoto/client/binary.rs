@@ -1,6 +1,6 @@
 //! The binary protocol as a client speaks it.
 
-use crate::Sink;
+use crate::ReplySink;
 use crate::kyoto::binary::{ERROR, SCRIPT};
 use crate::kyoto::{BulkOperation, BulkRecord};
 
@@ -11,14 +11,14 @@ const LEN_MAX: u32 = 1 << 28;
 
 /// Writes what a bulk request begins with; so many records follow, by [`put_record`] to store and by [`put_key`] else.
 /// A silent request is not answered; reading always is.
-pub fn put_bulk(operation: BulkOperation, count: u32, is_silent: bool, out: &mut impl Sink) {
+pub fn put_bulk(operation: BulkOperation, count: u32, is_silent: bool, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&u32::from(is_silent).to_be_bytes());
     out.put(&count.to_be_bytes());
 }
 
 /// Writes a record of a request to read or to remove.
-pub fn put_key(database: u16, key: &[u8], out: &mut impl Sink) {
+pub fn put_key(database: u16, key: &[u8], out: &mut impl ReplySink) {
     out.put(&database.to_be_bytes());
     out.put(&(key.len() as u32).to_be_bytes());
     out.put(key);
@@ -29,7 +29,7 @@ pub fn put_script<'a>(
     name: &[u8],
     pairs: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
     is_silent: bool,
-    out: &mut impl Sink,
+    out: &mut impl ReplySink,
 ) {
     out.put(&[SCRIPT]);
     for number in [u32::from(is_silent), name.len() as u32, pairs.len() as u32] {
@@ -102,12 +102,12 @@ pub enum BinaryStep<'a> {
 
 /// The decoder of a connection's answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct BinaryAnswers {
-    place: Place,
+pub struct BinaryAnswerDecoder {
+    place: BinaryAnswerPosition,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Place {
+enum BinaryAnswerPosition {
     /// At the first byte of an answer.
     #[default]
     Start,
@@ -117,12 +117,12 @@ enum Place {
     Pairs(u32),
 }
 
-impl BinaryAnswers {
+impl BinaryAnswerDecoder {
     /// The next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> BinaryStep<'a> {
         match self.place {
-            Place::Start => self.begin(input),
-            Place::Records(left) => {
+            BinaryAnswerPosition::Start => self.begin(input),
+            BinaryAnswerPosition::Records(left) => {
                 let remaining = left - 1;
                 let (head, consumed, key, value) = match framed::<18>(input, 2) {
                     Ok(found) => found,
@@ -131,16 +131,24 @@ impl BinaryAnswers {
                 let xt = i64::from_be_bytes(head[10..].try_into().expect("eight bytes"));
                 let database = u16::from_be_bytes([head[0], head[1]]);
                 let record = BulkRecord { database, key, value, xt };
-                self.place = if remaining == 0 { Place::Start } else { Place::Records(remaining) };
+                self.place = if remaining == 0 {
+                    BinaryAnswerPosition::Start
+                } else {
+                    BinaryAnswerPosition::Records(remaining)
+                };
                 BinaryStep::Answer { consumed, answer: BinaryAnswer::Record { record, remaining } }
             }
-            Place::Pairs(left) => {
+            BinaryAnswerPosition::Pairs(left) => {
                 let remaining = left - 1;
                 let (_, consumed, key, value) = match framed::<8>(input, 0) {
                     Ok(found) => found,
                     Err(step) => return step,
                 };
-                self.place = if remaining == 0 { Place::Start } else { Place::Pairs(remaining) };
+                self.place = if remaining == 0 {
+                    BinaryAnswerPosition::Start
+                } else {
+                    BinaryAnswerPosition::Pairs(remaining)
+                };
                 BinaryStep::Answer { consumed, answer: BinaryAnswer::Pair { key, value, remaining } }
             }
         }
@@ -160,21 +168,24 @@ impl BinaryAnswers {
         };
         let count = u32::from_be_bytes(*count);
         let (answer, place) = match operation {
-            Some(operation @ BulkOperation::Get) => {
-                (BinaryAnswer::Hits { operation, hits: count, remaining: count }, Place::Records(count))
+            Some(operation @ BulkOperation::Get) => (
+                BinaryAnswer::Hits { operation, hits: count, remaining: count },
+                BinaryAnswerPosition::Records(count),
+            ),
+            Some(operation) => {
+                (BinaryAnswer::Hits { operation, hits: count, remaining: 0 }, BinaryAnswerPosition::Start)
             }
-            Some(operation) => (BinaryAnswer::Hits { operation, hits: count, remaining: 0 }, Place::Start),
-            None => (BinaryAnswer::Pairs { remaining: count }, Place::Pairs(count)),
+            None => (BinaryAnswer::Pairs { remaining: count }, BinaryAnswerPosition::Pairs(count)),
         };
-        self.place = if count == 0 { Place::Start } else { place };
+        self.place = if count == 0 { BinaryAnswerPosition::Start } else { place };
         BinaryStep::Answer { consumed: 5, answer }
     }
 }
 
-type Found<'a, const HEAD: usize> = (&'a [u8; HEAD], usize, &'a [u8], &'a [u8]);
+type FramedEntry<'a, const HEAD: usize> = (&'a [u8; HEAD], usize, &'a [u8], &'a [u8]);
 
 /// A key and a value behind a head that has their lengths at this place; and how long all is.
-fn framed<const HEAD: usize>(input: &[u8], lens_at: usize) -> Result<Found<'_, HEAD>, BinaryStep<'_>> {
+fn framed<const HEAD: usize>(input: &[u8], lens_at: usize) -> Result<FramedEntry<'_, HEAD>, BinaryStep<'_>> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else {
         return Err(BinaryStep::NeedMore { at_least: HEAD - input.len() });
     };

@@ -10,5 +10,5 @@
 mod answer;
 mod binary;
 
-pub use answer::{Answer, AnswerStep, Answers, Outcome, put_resource};
-pub use binary::{BinaryAnswer, BinaryAnswers, BinaryStep, put_bulk, put_key, put_record, put_script};
+pub use answer::{AnswerDecoder, AnswerStep, CallOutcome, HttpAnswer, put_resource};
+pub use binary::{BinaryAnswer, BinaryAnswerDecoder, BinaryStep, put_bulk, put_key, put_record, put_script};

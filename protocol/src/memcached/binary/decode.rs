@@ -1,149 +1,164 @@
-//! Packets as commands.
+//! Decodes packets into commands.
 
-use super::form::{Answer, BinaryForm};
-use super::header::{HEADER_LEN, Header, REQUEST_MAGIC};
-use super::opcode::{Opcode, Read, Verb, name_of};
-use super::status::Status;
+use super::form::{BinaryForm, ResponseKind};
+use super::header::{HEADER_LEN, PacketHeader, REQUEST_MAGIC};
+use super::opcode::{OpcodeMeaning, PacketVerb, ReadOptions, name_of};
+use super::status::PacketStatus;
 use crate::memcached::item_size;
-use crate::memcached::server::{Form, Head, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
-use crate::memcached::{Authenticate, Command};
+use crate::memcached::server::{
+    KEY_LEN_MAX, LongBlock, MemcachedLimits, MemcachedRequest, MemcachedStep, ReplyForm, RequestHead,
+};
+use crate::memcached::{Authenticate, MemcachedCommand};
 use todana_core::{
     Arithmetic, ArithmeticDirection, Delete, Get, Operation, RefusalReason, RefusedStore, ReplyNeeds,
     SharedValue, Store, StoreMode, Ttl,
 };
 
-/// The longest body that is even dropped; a longer one closes the connection.
+/// The longest body that is discarded; a longer one closes the connection.
 const BODY_LEN_MAX: usize = 1 << 30;
 
 /// The longest name of a SASL mechanism.
 const MECHANISM_LEN_MAX: usize = 32;
 
-/// The longest SASL response: memcached's own bound for what its text dialect takes as user and password.
+/// The longest SASL response, which is memcached's own limit for the user and password of its text
+/// dialect.
 const SASL_RESPONSE_LEN_MAX: usize = 16 << 10;
 
-/// An expiry of `incr` and `decr` that asks not to create the record.
+/// The expiry with which `incr` and `decr` ask not to create the record.
 const DO_NOT_CREATE: u32 = u32::MAX;
 
-/// Where in the stream a decoder stands.
+/// The decoder's position in the stream.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::memcached) enum Place {
+pub(in crate::memcached) enum PacketPosition {
     /// At the start of a packet.
     #[default]
     Packet,
-    /// In a body that nobody wants; so many bytes of it are left.
+    /// In a body that is being discarded; `left` bytes of it remain.
     Swallow { left: usize },
-    /// Behind the last packet that is served.
+    /// After the last packet that is served.
     End,
 }
 
-/// The next step from the unread bytes.
+/// Decodes the next step from the unread bytes.
 #[inline]
 pub(in crate::memcached) fn decode<'a>(
-    place: &mut Place,
-    limits: &Limits,
+    place: &mut PacketPosition,
+    limits: &MemcachedLimits,
     is_admitted: bool,
     input: &'a [u8],
-) -> Step<'a> {
+) -> MemcachedStep<'a> {
     let skipped = match *place {
-        Place::Packet => 0,
-        Place::Swallow { left } if input.len() < left => {
-            *place = Place::Swallow { left: left - input.len() };
-            return Step::NeedMore { consumed: input.len(), at_least: 1 };
+        PacketPosition::Packet => 0,
+        PacketPosition::Swallow { left } if input.len() < left => {
+            *place = PacketPosition::Swallow { left: left - input.len() };
+            return MemcachedStep::NeedMore { consumed: input.len(), at_least: 1 };
         }
-        Place::Swallow { left } => left,
-        Place::End => return Step::Close,
+        PacketPosition::Swallow { left } => left,
+        PacketPosition::End => return MemcachedStep::Close,
     };
-    *place = Place::Packet;
+    *place = PacketPosition::Packet;
     let unread = &input[skipped..];
     match unread.first() {
-        None => return Step::NeedMore { consumed: skipped, at_least: 1 },
+        None => return MemcachedStep::NeedMore { consumed: skipped, at_least: 1 },
         Some(&REQUEST_MAGIC) => {}
         Some(_) => {
-            *place = Place::End;
-            return Step::Close;
+            *place = PacketPosition::End;
+            return MemcachedStep::Close;
         }
     }
     let Some(header) = unread.first_chunk() else {
-        return Step::NeedMore { consumed: skipped, at_least: HEADER_LEN - unread.len() };
+        return MemcachedStep::NeedMore { consumed: skipped, at_least: HEADER_LEN - unread.len() };
     };
-    packet(place, limits, is_admitted, Packet { skipped, unread, header: Header::parse(header), block: None })
+    packet(
+        place,
+        limits,
+        is_admitted,
+        RequestPacket { skipped, unread, header: PacketHeader::parse(header), block: None },
+    )
 }
 
-/// What the packet begins with that the next step is about, for those who look on.
-pub(in crate::memcached) fn head(place: Place, input: &[u8]) -> Head<'_> {
+/// Returns the head of the packet that the next step will decode, for observers.
+pub(in crate::memcached) fn head(place: PacketPosition, input: &[u8]) -> RequestHead<'_> {
     let unread = match place {
-        Place::Swallow { left } => input.get(left..).unwrap_or_default(),
-        Place::Packet | Place::End => input,
+        PacketPosition::Swallow { left } => input.get(left..).unwrap_or_default(),
+        PacketPosition::Packet | PacketPosition::End => input,
     };
-    let Some(bytes) = unread.first_chunk::<HEADER_LEN>() else { return Head::Continued };
-    let header = Header::parse(bytes);
+    let Some(bytes) = unread.first_chunk::<HEADER_LEN>() else { return RequestHead::Continued };
+    let header = PacketHeader::parse(bytes);
     let key_at = HEADER_LEN + header.extras_len;
     let key_end = key_at + header.key_len.min(KEY_LEN_MAX);
-    let stores = matches!(Opcode::of(header.opcode), Some(Opcode { verb: Verb::Store(_), .. }));
+    let stores =
+        matches!(OpcodeMeaning::of(header.opcode), Some(OpcodeMeaning { verb: PacketVerb::Store(_), .. }));
     let value_len = header.body_len.checked_sub(header.extras_len + header.key_len);
-    Head::Packet {
+    RequestHead::Packet {
         header: bytes,
         name: name_of(header.opcode),
-        // A header that lies about its lengths is all there is of its packet.
+        // If the header's lengths contradict each other, only the header can be shown.
         key: unread.get(key_at..key_end).unwrap_or_default(),
         value_len: value_len.filter(|_| stores),
     }
 }
 
-/// The packet whose value was received apart; `head` is what stands before it.
+/// Decodes a packet whose value was received separately; `head` is the part of the packet before
+/// the value.
 pub(in crate::memcached) fn decode_block<'a>(
-    place: &mut Place,
-    limits: &Limits,
+    place: &mut PacketPosition,
+    limits: &MemcachedLimits,
     head: &'a [u8],
     block: LongBlock<'a>,
-) -> Step<'a> {
-    *place = Place::Packet;
+) -> MemcachedStep<'a> {
+    *place = PacketPosition::Packet;
     let Some(header) = head.first_chunk() else {
-        *place = Place::End;
-        return Step::Close;
+        *place = PacketPosition::End;
+        return MemcachedStep::Close;
     };
-    let header = Header::parse(header);
-    // Strangers are told off before a block is announced.
-    packet(place, limits, true, Packet { skipped: 0, unread: head, header, block: Some(block) })
+    let header = PacketHeader::parse(header);
+    // Unauthenticated clients are refused before a block is announced.
+    packet(place, limits, true, RequestPacket { skipped: 0, unread: head, header, block: Some(block) })
 }
 
-/// A packet of which at least the header has arrived.
+/// A packet whose header, at least, has arrived.
 #[derive(Clone, Copy)]
-struct Packet<'a> {
-    /// Bytes of the input before it that are done with.
+struct RequestPacket<'a> {
+    /// Consumed bytes of the input before the packet.
     skipped: usize,
-    /// The input from it on.
+    /// The input from the start of the packet.
     unread: &'a [u8],
-    header: Header,
-    /// Its value, if that was received apart.
+    header: PacketHeader,
+    /// The value, if it was received separately.
     block: Option<LongBlock<'a>>,
 }
 
 #[inline]
-fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Packet<'a>) -> Step<'a> {
+fn packet<'a>(
+    place: &mut PacketPosition,
+    limits: &MemcachedLimits,
+    is_admitted: bool,
+    packet: RequestPacket<'a>,
+) -> MemcachedStep<'a> {
     let header = &packet.header;
     if header.key_len + header.extras_len > header.body_len {
-        return packet.fatal(place, Status::UnknownCommand);
+        return packet.fatal(place, PacketStatus::UnknownCommand);
     }
-    // Said before the body is there: nothing of a stranger's is kept.
-    if limits.sasl && !is_admitted && !Opcode::is_for_strangers(header.opcode) {
-        return packet.fatal(place, Status::NotAuthenticated);
+    // Refused before the body arrives: nothing from an unauthenticated client is kept.
+    if limits.sasl && !is_admitted && !OpcodeMeaning::is_allowed_before_login(header.opcode) {
+        return packet.fatal(place, PacketStatus::NotAuthenticated);
     }
     if header.key_len > KEY_LEN_MAX || header.body_len > BODY_LEN_MAX {
-        return packet.fatal(place, Status::Invalid);
+        return packet.fatal(place, PacketStatus::Invalid);
     }
-    let Some(operation) = Opcode::of(header.opcode) else {
-        return packet.fault(place, 0, Status::UnknownCommand);
+    let Some(operation) = OpcodeMeaning::of(header.opcode) else {
+        return packet.fault(place, 0, PacketStatus::UnknownCommand);
     };
     if !operation.verb.fits(header) {
-        return packet.fatal(place, Status::Invalid);
+        return packet.fatal(place, PacketStatus::Invalid);
     }
     match operation.verb {
-        Verb::Mechanisms | Verb::Authenticate { .. } if !limits.sasl => {
-            return packet.fault(place, 0, Status::UnknownCommand);
+        PacketVerb::Mechanisms | PacketVerb::Authenticate { .. } if !limits.sasl => {
+            return packet.fault(place, 0, PacketStatus::UnknownCommand);
         }
-        Verb::Store(mode) | Verb::Append(mode) => {
-            // Whether a value is wanted at all shows in what stands before it.
+        PacketVerb::Store(mode) | PacketVerb::Append(mode) => {
+            // The part before the value shows whether the value is wanted at all.
             if packet.unread.len() < packet.value_at() {
                 return packet.need(packet.value_at());
             }
@@ -153,7 +168,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
             }
             match packet.block {
                 None if value_len >= limits.long_block_len => {
-                    return Step::Block {
+                    return MemcachedStep::Block {
                         consumed: packet.skipped,
                         head_len: packet.value_at(),
                         value_len,
@@ -165,7 +180,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                 }
                 _ => {}
             }
-            // Of a block that has been received, only the head is to be seen here.
+            // For a block received separately, only the head is in the input.
             if packet.block.is_none()
                 && packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
@@ -173,76 +188,79 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                 return refused(place, packet, mode, RefusalReason::OutOfMemory);
             }
         }
-        Verb::Authenticate { .. }
+        PacketVerb::Authenticate { .. }
             if header.key_len > MECHANISM_LEN_MAX || packet.value_len() > SASL_RESPONSE_LEN_MAX =>
         {
-            return packet.fault(place, 0, Status::Invalid);
+            return packet.fault(place, 0, PacketStatus::Invalid);
         }
         _ => {}
     }
-    // What is left is short, or a value within the limit.
+    // The remaining commands have a short body, or a value within the limit.
     let total = HEADER_LEN + header.body_len;
     if packet.unread.len() < total && packet.block.is_none() {
         return packet.need(total);
     }
     let (command, answer) = match operation.verb {
-        Verb::Get(read) => get(&packet, read),
-        Verb::Store(mode) => store(&packet, limits, mode, operation.is_quiet),
-        Verb::Append(mode) => append(&packet, limits, mode, operation.is_quiet),
-        Verb::Delete => {
+        PacketVerb::Get(read) => get(&packet, read),
+        PacketVerb::Store(mode) => store(&packet, limits, mode, operation.is_quiet),
+        PacketVerb::Append(mode) => append(&packet, limits, mode, operation.is_quiet),
+        PacketVerb::Delete => {
             let compare = packet.compare();
             (
-                Command::Operation(Operation::Delete(Delete {
+                MemcachedCommand::Operation(Operation::Delete(Delete {
                     key: packet.key(),
                     compare,
                     ..Delete::default()
                 })),
-                Answer::Plain,
+                ResponseKind::Plain,
             )
         }
-        Verb::Arithmetic(direction) => arithmetic(&packet, direction, operation.is_quiet),
-        Verb::Flush if !limits.flush_allowed => {
-            return packet.fault(place, header.body_len, Status::NotAuthenticated);
+        PacketVerb::Arithmetic(direction) => arithmetic(&packet, direction, operation.is_quiet),
+        PacketVerb::Flush if !limits.flush_allowed => {
+            return packet.fault(place, header.body_len, PacketStatus::NotAuthenticated);
         }
-        Verb::Flush => {
+        PacketVerb::Flush => {
             let at = if header.extras_len == 0 { Ttl::Never } else { ttl(packet.number_at(0)) };
-            (Command::Operation(Operation::Flush { at }), Answer::Plain)
+            (MemcachedCommand::Operation(Operation::Flush { at }), ResponseKind::Plain)
         }
-        Verb::Quit if operation.is_quiet => {
-            *place = Place::End;
-            (Command::Quit, Answer::Plain)
+        PacketVerb::Quit if operation.is_quiet => {
+            *place = PacketPosition::End;
+            (MemcachedCommand::Quit, ResponseKind::Plain)
         }
-        Verb::Quit => {
-            *place = Place::End;
-            let form = BinaryForm { closes: true, ..packet.form(Answer::Plain) };
-            return packet.request(total, Command::Operation(Operation::Noop), form);
+        PacketVerb::Quit => {
+            *place = PacketPosition::End;
+            let form = BinaryForm { closes: true, ..packet.form(ResponseKind::Plain) };
+            return packet.request(total, MemcachedCommand::Operation(Operation::Noop), form);
         }
-        Verb::Noop => (Command::Operation(Operation::Noop), Answer::Plain),
-        Verb::Version => (Command::Version, Answer::Plain),
-        Verb::Stat => match packet.key() {
+        PacketVerb::Noop => (MemcachedCommand::Operation(Operation::Noop), ResponseKind::Plain),
+        PacketVerb::Version => (MemcachedCommand::Version, ResponseKind::Plain),
+        PacketVerb::Stat => match packet.key() {
             b"" | b"reset" | b"settings" | b"items" | b"slabs" | b"sizes" | b"detail on" | b"detail off"
-            | b"detail dump" => (Command::Stats { group: packet.key() }, Answer::Statistics),
-            // The text dialect knows more groups, and takes beginnings of their names.
-            _ => return packet.fault(place, header.body_len, Status::NotFound),
+            | b"detail dump" => (MemcachedCommand::Stats { group: packet.key() }, ResponseKind::Statistics),
+            // The text dialect has more groups and accepts prefixes of their names.
+            _ => return packet.fault(place, header.body_len, PacketStatus::NotFound),
         },
-        Verb::Mechanisms => (Command::Mechanisms, Answer::Plain),
-        Verb::Authenticate { continues } => {
+        PacketVerb::Mechanisms => (MemcachedCommand::Mechanisms, ResponseKind::Plain),
+        PacketVerb::Authenticate { continues } => {
             let (mechanism, response) = (packet.key(), packet.value());
-            (Command::Authenticate(Authenticate { mechanism, response, continues }), Answer::Plain)
+            (
+                MemcachedCommand::Authenticate(Authenticate { mechanism, response, continues }),
+                ResponseKind::Plain,
+            )
         }
     };
     let form = BinaryForm { is_quiet: operation.is_quiet, ..packet.form(answer) };
     packet.request(total, command, form)
 }
 
-/// An unsigned time, by the rule of 30 days.
+/// Converts an unsigned time by the 30-day rule.
 #[inline]
 fn ttl(expiry: u32) -> Ttl {
     Ttl::from_memcached(expiry.into())
 }
 
 #[inline]
-fn get<'a>(packet: &Packet<'a>, read: Read) -> (Command<'a>, Answer<'a>) {
+fn get<'a>(packet: &RequestPacket<'a>, read: ReadOptions) -> (MemcachedCommand<'a>, ResponseKind<'a>) {
     let key = packet.key();
     let get = Get {
         key,
@@ -252,18 +270,18 @@ fn get<'a>(packet: &Packet<'a>, read: Read) -> (Command<'a>, Answer<'a>) {
         ..Get::default()
     };
     (
-        Command::Operation(Operation::Get(get)),
-        Answer::Record { key: read.with_key.then_some(key), with_value: read.with_value },
+        MemcachedCommand::Operation(Operation::Get(get)),
+        ResponseKind::Record { key: read.with_key.then_some(key), with_value: read.with_value },
     )
 }
 
 #[inline]
 fn store<'a>(
-    packet: &Packet<'a>,
-    limits: &Limits,
+    packet: &RequestPacket<'a>,
+    limits: &MemcachedLimits,
     mode: StoreMode,
     is_quiet: bool,
-) -> (Command<'a>, Answer<'a>) {
+) -> (MemcachedCommand<'a>, ResponseKind<'a>) {
     let compare = packet.compare();
     let store = Store {
         key: packet.key(),
@@ -271,25 +289,25 @@ fn store<'a>(
         shared: packet.shared(),
         flags: packet.flags(),
         ttl: ttl(packet.number_at(4)),
-        // With a version any of them is a compare-and-set.
+        // With a version, each of these commands is a compare-and-set.
         mode: if compare.is_some() { StoreMode::Set } else { mode },
         compare,
-        // A version that nobody will be told is none.
+        // A version that no reply shows need not be created.
         needs: ReplyNeeds { version: !is_quiet, access: false },
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
     };
-    let not_stored = if mode == StoreMode::Add { Status::Exists } else { Status::NotFound };
-    (Command::Operation(Operation::Store(store)), Answer::Store { not_stored })
+    let not_stored = if mode == StoreMode::Add { PacketStatus::Exists } else { PacketStatus::NotFound };
+    (MemcachedCommand::Operation(Operation::Store(store)), ResponseKind::Store { not_stored })
 }
 
 #[inline]
 fn append<'a>(
-    packet: &Packet<'a>,
-    limits: &Limits,
+    packet: &RequestPacket<'a>,
+    limits: &MemcachedLimits,
     mode: StoreMode,
     is_quiet: bool,
-) -> (Command<'a>, Answer<'a>) {
+) -> (MemcachedCommand<'a>, ResponseKind<'a>) {
     let store = Store {
         key: packet.key(),
         value: packet.value(),
@@ -300,15 +318,18 @@ fn append<'a>(
         item_size_max: Some(limits.item_size_max),
         ..Store::default()
     };
-    (Command::Operation(Operation::Store(store)), Answer::Store { not_stored: Status::NotStored })
+    (
+        MemcachedCommand::Operation(Operation::Store(store)),
+        ResponseKind::Store { not_stored: PacketStatus::NotStored },
+    )
 }
 
 #[inline]
 fn arithmetic<'a>(
-    packet: &Packet<'a>,
+    packet: &RequestPacket<'a>,
     direction: ArithmeticDirection,
     is_quiet: bool,
-) -> (Command<'a>, Answer<'a>) {
+) -> (MemcachedCommand<'a>, ResponseKind<'a>) {
     let expiry = packet.number_at(16);
     let arithmetic = Arithmetic {
         key: packet.key(),
@@ -320,12 +341,18 @@ fn arithmetic<'a>(
         needs: ReplyNeeds { version: !is_quiet, access: false },
         ..Arithmetic::default()
     };
-    (Command::Operation(Operation::Arithmetic(arithmetic)), Answer::Plain)
+    (MemcachedCommand::Operation(Operation::Arithmetic(arithmetic)), ResponseKind::Plain)
 }
 
-/// A value that is not taken. The client of a set believes its old value gone; the others have promised nothing.
+/// Refuses a value. The client of a set assumes that the old value is gone, so the old record is
+/// removed; the other commands make no such promise.
 #[cold]
-fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: RefusalReason) -> Step<'a> {
+fn refused<'a>(
+    place: &mut PacketPosition,
+    packet: RequestPacket<'a>,
+    mode: StoreMode,
+    refusal: RefusalReason,
+) -> MemcachedStep<'a> {
     let seen = packet.value_at() - HEADER_LEN;
     let received = match packet.block {
         Some(LongBlock::Refused { received }) => received.min(packet.header.body_len - seen),
@@ -333,7 +360,7 @@ fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: 
         None => 0,
     };
     let left = packet.header.body_len - seen - received;
-    *place = Place::Swallow { left };
+    *place = PacketPosition::Swallow { left };
     let refused = RefusedStore {
         key: packet.key(),
         value_len: packet.value_len(),
@@ -345,44 +372,50 @@ fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: 
     };
     packet.request(
         packet.value_at(),
-        Command::Operation(Operation::RefusedStore(refused)),
-        packet.form(Answer::Plain),
+        MemcachedCommand::Operation(Operation::RefusedStore(refused)),
+        packet.form(ResponseKind::Plain),
     )
 }
 
-impl<'a> Packet<'a> {
+impl<'a> RequestPacket<'a> {
     #[inline]
-    fn form(&self, answer: Answer<'a>) -> BinaryForm<'a> {
-        let Header { opcode, opaque, .. } = self.header;
+    fn form(&self, answer: ResponseKind<'a>) -> BinaryForm<'a> {
+        let PacketHeader { opcode, opaque, .. } = self.header;
         BinaryForm { opcode, opaque, is_quiet: false, closes: false, answer }
     }
 
-    /// A request of the packet's first `len` bytes.
+    /// Returns a request of the packet's first `len` bytes.
     #[inline]
-    fn request(&self, len: usize, command: Command<'a>, form: BinaryForm<'a>) -> Step<'a> {
-        let request = Request { command, form: Form::binary(form) };
-        Step::Request { consumed: self.skipped + len, request }
+    fn request(&self, len: usize, command: MemcachedCommand<'a>, form: BinaryForm<'a>) -> MemcachedStep<'a> {
+        let request = MemcachedRequest { command, form: ReplyForm::binary(form) };
+        MemcachedStep::Request { consumed: self.skipped + len, request }
     }
 
-    /// So many bytes of the packet have to be there.
-    fn need(&self, len: usize) -> Step<'a> {
-        Step::NeedMore { consumed: self.skipped, at_least: len - self.unread.len() }
+    /// Asks for more input until `len` bytes of the packet are there.
+    fn need(&self, len: usize) -> MemcachedStep<'a> {
+        MemcachedStep::NeedMore { consumed: self.skipped, at_least: len - self.unread.len() }
     }
 
-    /// The packet is answered by a status. Of its body `seen` bytes have arrived; the rest is dropped as it comes.
+    /// Answers the packet with a status. `seen` bytes of the body have arrived; the rest is
+    /// discarded as it arrives.
     #[cold]
-    fn fault(&self, place: &mut Place, seen: usize, status: Status) -> Step<'a> {
-        *place = Place::Swallow { left: self.header.body_len - seen };
+    fn fault(&self, place: &mut PacketPosition, seen: usize, status: PacketStatus) -> MemcachedStep<'a> {
+        *place = PacketPosition::Swallow { left: self.header.body_len - seen };
         let message = status.text();
-        self.request(HEADER_LEN + seen, Command::Faulty { message }, self.form(Answer::Fault(status)))
+        self.request(
+            HEADER_LEN + seen,
+            MemcachedCommand::Faulty { message },
+            self.form(ResponseKind::Fault(status)),
+        )
     }
 
-    /// A packet so wrong that nothing behind it can be trusted.
+    /// Answers a packet that is so malformed that the rest of the stream cannot be trusted, and
+    /// closes the connection.
     #[cold]
-    fn fatal(&self, place: &mut Place, status: Status) -> Step<'a> {
-        *place = Place::End;
-        let form = BinaryForm { closes: true, ..self.form(Answer::Fault(status)) };
-        self.request(HEADER_LEN, Command::Faulty { message: status.text() }, form)
+    fn fatal(&self, place: &mut PacketPosition, status: PacketStatus) -> MemcachedStep<'a> {
+        *place = PacketPosition::End;
+        let form = BinaryForm { closes: true, ..self.form(ResponseKind::Fault(status)) };
+        self.request(HEADER_LEN, MemcachedCommand::Faulty { message: status.text() }, form)
     }
 
     #[inline]
@@ -395,7 +428,7 @@ impl<'a> Packet<'a> {
         &self.unread[HEADER_LEN + self.header.extras_len..][..self.header.key_len]
     }
 
-    /// Where the value starts in the packet.
+    /// Returns the offset of the value in the packet.
     #[inline]
     fn value_at(&self) -> usize {
         HEADER_LEN + self.header.extras_len + self.header.key_len
@@ -422,25 +455,25 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The 32-bit number at this offset of the extras, whose length has been checked.
+    /// Returns the 32-bit number at this offset of the extras, whose length has been checked.
     #[inline]
     fn number_at(&self, at: usize) -> u32 {
         self.extras()[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
-    /// The 64-bit number at this offset.
+    /// Returns the 64-bit number at this offset.
     #[inline]
     fn long_number_at(&self, at: usize) -> u64 {
         self.extras()[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// The client's flags; what has no extras has none.
+    /// Returns the client's flags; 0 for packets without extras.
     #[inline]
     fn flags(&self) -> u32 {
         if self.header.extras_len == 0 { 0 } else { self.number_at(0) }
     }
 
-    /// The version that the record shall have.
+    /// Returns the version that the record must have, if the packet names one.
     #[inline]
     fn compare(&self) -> Option<u64> {
         Some(self.header.version).filter(|&version| version != 0)

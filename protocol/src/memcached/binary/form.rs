@@ -1,43 +1,43 @@
-//! What a response must know of its request.
+//! The properties of a request that its response depends on.
 
-use super::status::Status;
+use super::status::PacketStatus;
 
-/// How a packet wants its response written.
+/// The form in which a packet wants its response.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::memcached) struct BinaryForm<'a> {
     pub(super) opcode: u8,
     pub(super) opaque: [u8; 4],
-    /// What goes as expected is not answered.
+    /// A result as expected is not answered.
     pub(super) is_quiet: bool,
-    /// The connection is closed behind the response.
+    /// The connection is closed after the response.
     pub(in crate::memcached) closes: bool,
-    pub(super) answer: Answer<'a>,
+    pub(super) answer: ResponseKind<'a>,
 }
 
 /// The kinds of response.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer<'a> {
-    /// A record: flags, perhaps its key, perhaps its value.
+pub(super) enum ResponseKind<'a> {
+    /// A record: flags, optionally its key, optionally its value.
     Record { key: Option<&'a [u8]>, with_value: bool },
-    /// A store, and what it means that its condition does not hold.
-    Store { not_stored: Status },
-    /// Statistics: many packets.
+    /// A store, with the status to report if its condition does not hold.
+    Store { not_stored: PacketStatus },
+    /// Statistics in several packets.
     Statistics,
-    /// Whatever the reply says.
+    /// The content of the reply.
     Plain,
-    /// The packet is at fault, and how.
-    Fault(Status),
+    /// The packet is malformed; the status reports how.
+    Fault(PacketStatus),
 }
 
 impl BinaryForm<'_> {
-    /// The same for replies that show no record.
+    /// Returns the form for replies that show no record, without borrows from the input.
     pub(in crate::memcached) fn detached(self) -> BinaryForm<'static> {
         let answer = match self.answer {
-            Answer::Record { with_value, .. } => Answer::Record { key: None, with_value },
-            Answer::Store { not_stored } => Answer::Store { not_stored },
-            Answer::Statistics => Answer::Statistics,
-            Answer::Plain => Answer::Plain,
-            Answer::Fault(status) => Answer::Fault(status),
+            ResponseKind::Record { with_value, .. } => ResponseKind::Record { key: None, with_value },
+            ResponseKind::Store { not_stored } => ResponseKind::Store { not_stored },
+            ResponseKind::Statistics => ResponseKind::Statistics,
+            ResponseKind::Plain => ResponseKind::Plain,
+            ResponseKind::Fault(status) => ResponseKind::Fault(status),
         };
         BinaryForm {
             opcode: self.opcode,

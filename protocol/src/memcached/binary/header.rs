@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! offset  0      1       2           4              5          6        8         12      16
-//!         magic  opcode  key length  extras length  data type  bucket   body len  opaque  version
+//!       magic  opcode  key length  extras length  data type  bucket   body len  opaque  version
 //! bytes   1      1       2           1              1          2        4         4       8
 //! ```
 //!
-//! All numbers have their highest byte first. The body is extras, key and value, in this order. In a response the
-//! status stands in the place of the bucket. Data type and bucket of a request mean nothing to anybody.
+//! All numbers are big-endian. The body consists of extras, key and value, in this order. A
+//! response has its status in the place of the bucket. The data type and bucket of a request are
+//! ignored.
 
-use super::status::Status;
+use super::status::PacketStatus;
 
 /// The first byte of a request; no text command begins with it.
 pub(in crate::memcached) const REQUEST_MAGIC: u8 = 0x80;
@@ -20,28 +21,28 @@ pub(super) const HEADER_LEN: usize = 24;
 
 /// The header of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Header {
+pub(super) struct PacketHeader {
     pub(super) opcode: u8,
     pub(super) key_len: usize,
     pub(super) extras_len: usize,
-    /// Extras, key and value.
+    /// The length of extras, key and value together.
     pub(super) body_len: usize,
-    /// Goes back as it came.
+    /// Returned unchanged in the response.
     pub(super) opaque: [u8; 4],
-    /// The version that the record shall have (its CAS id); 0 for any.
+    /// The version (CAS ID) that the record must have; 0 for any.
     pub(super) version: u64,
 }
 
-impl Header {
-    /// The header in these bytes, whose first has been looked at.
+impl PacketHeader {
+    /// Parses a header whose first byte has been checked.
     #[inline]
-    pub(super) fn parse(bytes: &[u8; HEADER_LEN]) -> Header {
+    pub(super) fn parse(bytes: &[u8; HEADER_LEN]) -> PacketHeader {
         let [_, opcode, k0, k1, extras_len, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, version @ ..] = *bytes;
-        Header {
+        PacketHeader {
             opcode,
             key_len: usize::from(u16::from_be_bytes([k0, k1])),
             extras_len: usize::from(extras_len),
-            // A usize has at least 32 bits wherever this runs.
+            // A usize has at least 32 bits on all supported platforms.
             body_len: u32::from_be_bytes([b0, b1, b2, b3]) as usize,
             opaque: [o0, o1, o2, o3],
             version: u64::from_be_bytes(version),
@@ -53,7 +54,7 @@ impl Header {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseHeader {
     pub(super) opcode: u8,
-    pub(super) status: Status,
+    pub(super) status: PacketStatus,
     pub(super) key_len: usize,
     pub(super) extras_len: usize,
     pub(super) body_len: usize,
@@ -67,7 +68,7 @@ impl ResponseHeader {
         let mut bytes = [0; HEADER_LEN];
         bytes[0] = RESPONSE_MAGIC;
         bytes[1] = self.opcode;
-        // Keys and extras are at most as long as those of a request; values stop at 1 GiB.
+        // Keys and extras are at most as long as those of a request; values are limited to 1 GiB.
         bytes[2..4].copy_from_slice(&(self.key_len as u16).to_be_bytes());
         bytes[4] = self.extras_len as u8;
         bytes[6..8].copy_from_slice(&self.status.code().to_be_bytes());

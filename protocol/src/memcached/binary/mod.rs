@@ -1,19 +1,21 @@
-//! The server's side of memcached's binary protocol: packets in, commands out; replies in, packets out.
+//! The server side of memcached's binary protocol: packets in, commands out; replies in, packets
+//! out.
 //!
 //! ```text
 //! header   the 24 bytes before every packet
-//! opcode   what a packet asks for, and the shape that it must have
+//! opcode   the meaning of each opcode, and the shape of its packets
 //! decode   packet -> command
-//! form     what a reply must know of its packet
-//! status   how a packet went, and the text that says so
+//! form     properties of a packet that its reply depends on
+//! status   the status of a response, and its text
 //! reply    replies -> packets
 //! ```
 //!
-//! Always true, as of the text dialect: commands and forms borrow from the input and nothing is copied; the decoder keeps
-//! a few words and no buffer; however the input is cut into pieces, the same requests come out; a body that is not
-//! wanted is dropped as it arrives.
+//! Invariants, as for the text dialect: commands and forms borrow from the input and nothing is
+//! copied; the decoder keeps a few words and no buffer; the requests do not depend on how the input
+//! is split; an unwanted body is discarded as it arrives.
 //!
-//! Not here: which dialect a connection speaks (see [`Choice`](super::Choice)), what commands mean, who may say what.
+//! Not here: the choice of dialect for a connection (see [`DialectChoice`](super::DialectChoice)),
+//! the meaning of commands, and permissions.
 
 mod decode;
 mod form;
@@ -22,7 +24,7 @@ mod opcode;
 mod reply;
 mod status;
 
-pub(in crate::memcached) use decode::{Place, decode, decode_block, head};
+pub(in crate::memcached) use decode::{PacketPosition, decode, decode_block, head};
 pub(in crate::memcached) use form::BinaryForm;
 pub(in crate::memcached) use header::REQUEST_MAGIC;
 pub(in crate::memcached) use reply::encode;

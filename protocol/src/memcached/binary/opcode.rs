@@ -1,19 +1,19 @@
-//! What a packet asks for, and the shape that it must have.
+//! The meaning of each opcode, and the shape of its packets.
 
-use super::header::Header;
+use super::header::PacketHeader;
 use todana_core::{ArithmeticDirection, StoreMode};
 
-/// What an opcode stands for.
+/// The meaning of an opcode.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opcode {
-    pub(super) verb: Verb,
-    /// What goes as expected is not answered: a read's miss, anything else's success.
+pub(super) struct OpcodeMeaning {
+    pub(super) verb: PacketVerb,
+    /// A result as expected is not answered: the miss of a read, the success of any other command.
     pub(super) is_quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verb {
-    Get(Read),
+pub(super) enum PacketVerb {
+    Get(ReadOptions),
     Store(StoreMode),
     Append(StoreMode),
     Delete,
@@ -27,7 +27,7 @@ pub(super) enum Verb {
     Authenticate { continues: bool },
 }
 
-/// What the opcode is called.
+/// Returns the name of the opcode.
 pub(super) fn name_of(opcode: u8) -> &'static str {
     const NAMES: [&str; 0x25] = [
         "GET",
@@ -71,75 +71,79 @@ pub(super) fn name_of(opcode: u8) -> &'static str {
     NAMES.get(usize::from(opcode)).copied().unwrap_or("UNKNOWN")
 }
 
-/// The kinds of read.
+/// The variants of a read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Read {
-    /// The key goes back.
+pub(super) struct ReadOptions {
+    /// The response contains the key.
     pub(super) with_key: bool,
-    /// The value goes back.
+    /// The response contains the value.
     pub(super) with_value: bool,
-    /// It brings a new time to live.
+    /// The request sets a new time to live.
     pub(super) touches: bool,
 }
 
-const GET: Read = Read { with_key: false, with_value: true, touches: false };
-const TOUCH: Read = Read { with_key: false, with_value: false, touches: true };
+const GET: ReadOptions = ReadOptions { with_key: false, with_value: true, touches: false };
+const TOUCH: ReadOptions = ReadOptions { with_key: false, with_value: false, touches: true };
 
-impl Opcode {
-    /// What this opcode stands for, `None` if for nothing that is served.
+impl OpcodeMeaning {
+    /// Returns the meaning of this opcode; `None` if it is not supported.
     #[inline]
-    pub(super) fn of(opcode: u8) -> Option<Opcode> {
+    pub(super) fn of(opcode: u8) -> Option<OpcodeMeaning> {
         let with_key = true;
-        let gat = Read { touches: true, ..GET };
+        let gat = ReadOptions { touches: true, ..GET };
         let (verb, is_quiet) = match opcode {
-            0x00 | 0x09 => (Verb::Get(GET), opcode == 0x09),
-            0x0c | 0x0d => (Verb::Get(Read { with_key, ..GET }), opcode == 0x0d),
-            0x1c => (Verb::Get(TOUCH), false),
-            0x1d | 0x1e => (Verb::Get(gat), opcode == 0x1e),
-            0x23 | 0x24 => (Verb::Get(Read { with_key, ..gat }), opcode == 0x24),
-            0x01 | 0x11 => (Verb::Store(StoreMode::Set), opcode == 0x11),
-            0x02 | 0x12 => (Verb::Store(StoreMode::Add), opcode == 0x12),
-            0x03 | 0x13 => (Verb::Store(StoreMode::Replace), opcode == 0x13),
-            0x0e | 0x19 => (Verb::Append(StoreMode::Append), opcode == 0x19),
-            0x0f | 0x1a => (Verb::Append(StoreMode::Prepend), opcode == 0x1a),
-            0x04 | 0x14 => (Verb::Delete, opcode == 0x14),
-            0x05 | 0x15 => (Verb::Arithmetic(ArithmeticDirection::Increment), opcode == 0x15),
-            0x06 | 0x16 => (Verb::Arithmetic(ArithmeticDirection::Decrement), opcode == 0x16),
-            0x07 | 0x17 => (Verb::Quit, opcode == 0x17),
-            0x08 | 0x18 => (Verb::Flush, opcode == 0x18),
-            0x0a => (Verb::Noop, false),
-            0x0b => (Verb::Version, false),
-            0x10 => (Verb::Stat, false),
-            0x20 => (Verb::Mechanisms, false),
-            0x21 | 0x22 => (Verb::Authenticate { continues: opcode == 0x22 }, false),
+            0x00 | 0x09 => (PacketVerb::Get(GET), opcode == 0x09),
+            0x0c | 0x0d => (PacketVerb::Get(ReadOptions { with_key, ..GET }), opcode == 0x0d),
+            0x1c => (PacketVerb::Get(TOUCH), false),
+            0x1d | 0x1e => (PacketVerb::Get(gat), opcode == 0x1e),
+            0x23 | 0x24 => (PacketVerb::Get(ReadOptions { with_key, ..gat }), opcode == 0x24),
+            0x01 | 0x11 => (PacketVerb::Store(StoreMode::Set), opcode == 0x11),
+            0x02 | 0x12 => (PacketVerb::Store(StoreMode::Add), opcode == 0x12),
+            0x03 | 0x13 => (PacketVerb::Store(StoreMode::Replace), opcode == 0x13),
+            0x0e | 0x19 => (PacketVerb::Append(StoreMode::Append), opcode == 0x19),
+            0x0f | 0x1a => (PacketVerb::Append(StoreMode::Prepend), opcode == 0x1a),
+            0x04 | 0x14 => (PacketVerb::Delete, opcode == 0x14),
+            0x05 | 0x15 => (PacketVerb::Arithmetic(ArithmeticDirection::Increment), opcode == 0x15),
+            0x06 | 0x16 => (PacketVerb::Arithmetic(ArithmeticDirection::Decrement), opcode == 0x16),
+            0x07 | 0x17 => (PacketVerb::Quit, opcode == 0x17),
+            0x08 | 0x18 => (PacketVerb::Flush, opcode == 0x18),
+            0x0a => (PacketVerb::Noop, false),
+            0x0b => (PacketVerb::Version, false),
+            0x10 => (PacketVerb::Stat, false),
+            0x20 => (PacketVerb::Mechanisms, false),
+            0x21 | 0x22 => (PacketVerb::Authenticate { continues: opcode == 0x22 }, false),
             _ => return None,
         };
-        Some(Opcode { verb, is_quiet })
+        Some(OpcodeMeaning { verb, is_quiet })
     }
 
-    /// Whether it is served before the client has said who it is: version, and what it takes to say that.
-    pub(super) fn is_for_strangers(opcode: u8) -> bool {
+    /// Returns true if the opcode is served before authentication: version, and the commands that
+    /// authenticate.
+    pub(super) fn is_allowed_before_login(opcode: u8) -> bool {
         matches!(opcode, 0x0b | 0x20..=0x22)
     }
 }
 
-impl Verb {
-    /// Whether a packet of this kind may have such a header. Key and extras are known to fit the body.
+impl PacketVerb {
+    /// Returns true if a packet of this kind may have such a header. Key and extras are known to
+    /// fit into the body.
     #[inline]
-    pub(super) fn fits(self, header: &Header) -> bool {
+    pub(super) fn fits(self, header: &PacketHeader) -> bool {
         let has_key = header.key_len > 0;
         let has_value = header.body_len > header.extras_len + header.key_len;
         let extras_len = header.extras_len;
         match self {
-            Verb::Get(read) => extras_len == if read.touches { 4 } else { 0 } && has_key && !has_value,
-            Verb::Store(_) => extras_len == 8 && has_key,
-            Verb::Append(_) => extras_len == 0 && has_key,
-            Verb::Delete => extras_len == 0 && has_key && !has_value,
-            Verb::Arithmetic(_) => extras_len == 20 && has_key && !has_value,
-            Verb::Flush => matches!(extras_len, 0 | 4) && !has_key && !has_value,
-            Verb::Stat => extras_len == 0 && !has_value,
-            Verb::Quit | Verb::Noop | Verb::Version | Verb::Mechanisms => header.body_len == 0,
-            Verb::Authenticate { .. } => extras_len == 0 && has_key,
+            PacketVerb::Get(read) => extras_len == if read.touches { 4 } else { 0 } && has_key && !has_value,
+            PacketVerb::Store(_) => extras_len == 8 && has_key,
+            PacketVerb::Append(_) => extras_len == 0 && has_key,
+            PacketVerb::Delete => extras_len == 0 && has_key && !has_value,
+            PacketVerb::Arithmetic(_) => extras_len == 20 && has_key && !has_value,
+            PacketVerb::Flush => matches!(extras_len, 0 | 4) && !has_key && !has_value,
+            PacketVerb::Stat => extras_len == 0 && !has_value,
+            PacketVerb::Quit | PacketVerb::Noop | PacketVerb::Version | PacketVerb::Mechanisms => {
+                header.body_len == 0
+            }
+            PacketVerb::Authenticate { .. } => extras_len == 0 && has_key,
         }
     }
 }

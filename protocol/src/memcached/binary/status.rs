@@ -1,8 +1,8 @@
-//! How a packet went.
+//! The status codes of responses.
 
 /// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum PacketStatus {
     Success,
     NotFound,
     Exists,
@@ -11,54 +11,54 @@ pub(super) enum Status {
     NotStored,
     NonNumeric,
     NotAuthenticated,
-    /// The SASL exchange goes on.
+    /// The SASL exchange continues.
     Continue,
     UnknownCommand,
     OutOfMemory,
-    /// It may go well later.
+    /// A later attempt may succeed.
     TemporaryFailure,
-    /// What is asked can never be done here.
+    /// The request can never succeed here.
     NotSupported,
     InternalError,
 }
 
-impl Status {
-    /// Its number.
+impl PacketStatus {
+    /// Returns the status code.
     pub(super) fn code(self) -> u16 {
         match self {
-            Status::Success => 0x00,
-            Status::NotFound => 0x01,
-            Status::Exists => 0x02,
-            Status::TooLarge => 0x03,
-            Status::Invalid => 0x04,
-            Status::NotStored => 0x05,
-            Status::NonNumeric => 0x06,
-            Status::NotAuthenticated => 0x20,
-            Status::Continue => 0x21,
-            Status::UnknownCommand => 0x81,
-            Status::OutOfMemory => 0x82,
-            Status::TemporaryFailure => 0x86,
-            Status::NotSupported => 0x83,
-            Status::InternalError => 0x84,
+            PacketStatus::Success => 0x00,
+            PacketStatus::NotFound => 0x01,
+            PacketStatus::Exists => 0x02,
+            PacketStatus::TooLarge => 0x03,
+            PacketStatus::Invalid => 0x04,
+            PacketStatus::NotStored => 0x05,
+            PacketStatus::NonNumeric => 0x06,
+            PacketStatus::NotAuthenticated => 0x20,
+            PacketStatus::Continue => 0x21,
+            PacketStatus::UnknownCommand => 0x81,
+            PacketStatus::OutOfMemory => 0x82,
+            PacketStatus::TemporaryFailure => 0x86,
+            PacketStatus::NotSupported => 0x83,
+            PacketStatus::InternalError => 0x84,
         }
     }
 
-    /// The body of a response that has nothing else to say. Clients print it, and some compare it.
+    /// Returns the body of a response without other content. Clients print it, and some compare it.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Status::Success | Status::Continue => "",
-            Status::NotFound => "Not found",
-            Status::Exists => "Data exists for key.",
-            Status::TooLarge => "Too large.",
-            Status::Invalid => "Invalid arguments",
-            Status::NotStored => "Not stored.",
-            Status::NonNumeric => "Non-numeric server-side value for incr or decr",
-            Status::NotAuthenticated => "Auth failure.",
-            Status::UnknownCommand => "Unknown command",
-            Status::OutOfMemory => "Out of memory",
-            Status::TemporaryFailure => "Temporary failure",
-            Status::NotSupported => "Not supported",
-            Status::InternalError => "Internal error",
+            PacketStatus::Success | PacketStatus::Continue => "",
+            PacketStatus::NotFound => "Not found",
+            PacketStatus::Exists => "Data exists for key.",
+            PacketStatus::TooLarge => "Too large.",
+            PacketStatus::Invalid => "Invalid arguments",
+            PacketStatus::NotStored => "Not stored.",
+            PacketStatus::NonNumeric => "Non-numeric server-side value for incr or decr",
+            PacketStatus::NotAuthenticated => "Auth failure.",
+            PacketStatus::UnknownCommand => "Unknown command",
+            PacketStatus::OutOfMemory => "Out of memory",
+            PacketStatus::TemporaryFailure => "Temporary failure",
+            PacketStatus::NotSupported => "Not supported",
+            PacketStatus::InternalError => "Internal error",
         }
     }
 }

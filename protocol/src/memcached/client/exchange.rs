@@ -1,7 +1,11 @@
-//! Both sides of the codec against each other: what the client writes, the server understands, and back.
+//! Tests both sides of the codec against each other: the server decodes the client's requests, and
+//! the client the server's replies.
 
-use super::{Fetch, Meta, Response, Store, Verb, Want, decode, put_get, put_store, put_words};
-use crate::memcached::{Command, Dialect, Limits, Step, encode};
+use super::{
+    ClientResponse, MetaField, MetaRequest, StoreVerb, TextFetch, TextStore, decode, put_get, put_store,
+    put_words,
+};
+use crate::memcached::{MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use todana_core::{
@@ -11,9 +15,9 @@ use todana_core::{
 
 /// A request as the client means it.
 #[derive(Clone, Debug)]
-enum Request {
-    Get(Fetch, Vec<Vec<u8>>),
-    Store(Verb, Vec<u8>, Vec<u8>, u32, i64),
+enum ClientRequest {
+    Get(TextFetch, Vec<Vec<u8>>),
+    Store(StoreVerb, Vec<u8>, Vec<u8>, u32, i64),
     Delete(Vec<u8>),
     Count(Vec<u8>, ArithmeticDirection, u64),
     Touch(Vec<u8>, i32),
@@ -23,9 +27,9 @@ enum Request {
     MetaCount(Vec<u8>, ArithmeticDirection, u64),
 }
 
-/// What the two sides have to agree on.
+/// The properties of a request that both sides must agree on.
 #[derive(Clone, Debug, PartialEq)]
-enum Gist {
+enum RequestSummary {
     Get { key: Vec<u8>, versions: bool, touch: Option<Ttl> },
     Store { key: Vec<u8>, value: Vec<u8>, flags: u32, ttl: Ttl, mode: StoreMode, compare: Option<u64> },
     Delete { key: Vec<u8>, compare: Option<u64> },
@@ -33,104 +37,114 @@ enum Gist {
     Touch { key: Vec<u8>, ttl: Ttl },
 }
 
-/// What a reply says, be it made or read.
+/// The content of a reply, encoded or decoded.
 #[derive(Clone, Debug, PartialEq)]
-enum Told {
+enum ReplySummary {
     Value { value: Vec<u8>, flags: u32, version: Option<u64> },
     Miss,
     Done,
     ArithmeticReply(u64),
 }
 
-impl Request {
+impl ClientRequest {
     fn put(&self, out: &mut Vec<u8>) {
         let direction = |direction: &ArithmeticDirection| {
             if *direction == ArithmeticDirection::Increment { "incr" } else { "decr" }
         };
         let outcome = match self {
-            Request::Get(fetch, keys) => {
+            ClientRequest::Get(fetch, keys) => {
                 put_get(out, *fetch, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
             }
-            Request::Store(verb, key, value, flags, exptime) => {
-                let store = Store { verb: *verb, key, value, flags: *flags, exptime: *exptime };
+            ClientRequest::Store(verb, key, value, flags, exptime) => {
+                let store = TextStore { verb: *verb, key, value, flags: *flags, exptime: *exptime };
                 put_store(out, &store, false)
             }
-            Request::Delete(key) => put_words(out, "delete", &[key]),
-            Request::Count(key, way, delta) => {
+            ClientRequest::Delete(key) => put_words(out, "delete", &[key]),
+            ClientRequest::Count(key, way, delta) => {
                 put_words(out, direction(way), &[key, delta.to_string().as_bytes()])
             }
-            Request::Touch(key, exptime) => put_words(out, "touch", &[key, exptime.to_string().as_bytes()]),
-            Request::MetaGet(key, ttl) => {
-                let meta =
-                    Meta::get(out, key).unwrap().want(Want::Flags).want(Want::Version).want(Want::Value);
+            ClientRequest::Touch(key, exptime) => {
+                put_words(out, "touch", &[key, exptime.to_string().as_bytes()])
+            }
+            ClientRequest::MetaGet(key, ttl) => {
+                let meta = MetaRequest::get(out, key)
+                    .unwrap()
+                    .want(MetaField::Flags)
+                    .want(MetaField::Version)
+                    .want(MetaField::Value);
                 match ttl {
                     Some(exptime) => meta.ttl(*exptime).end(),
                     None => meta.end(),
                 }
             }
-            Request::MetaSet(key, value, mode, compare) => {
-                let meta = Meta::set(out, key, value).unwrap().mode(*mode).ttl(77).flags(3);
+            ClientRequest::MetaSet(key, value, mode, compare) => {
+                let meta = MetaRequest::set(out, key, value).unwrap().mode(*mode).ttl(77).flags(3);
                 match compare {
                     Some(version) => meta.compare(*version).end(),
                     None => meta.end(),
                 }
             }
-            Request::MetaDelete(key, compare) => {
-                let meta = Meta::delete(out, key).unwrap();
+            ClientRequest::MetaDelete(key, compare) => {
+                let meta = MetaRequest::delete(out, key).unwrap();
                 match compare {
                     Some(version) => meta.compare(*version).end(),
                     None => meta.end(),
                 }
             }
-            Request::MetaCount(key, way, delta) => {
-                Meta::arithmetic(out, key).unwrap().want(Want::Value).direction(*way).delta(*delta).end()
-            }
+            ClientRequest::MetaCount(key, way, delta) => MetaRequest::arithmetic(out, key)
+                .unwrap()
+                .want(MetaField::Value)
+                .direction(*way)
+                .delta(*delta)
+                .end(),
         };
         outcome.unwrap();
     }
 
-    fn gists(&self) -> Vec<Gist> {
+    fn gists(&self) -> Vec<RequestSummary> {
         let exptime = |exptime: i32| Ttl::from_memcached(i64::from(exptime));
         vec![match self.clone() {
-            Request::Get(fetch, keys) => {
+            ClientRequest::Get(fetch, keys) => {
                 let touch = fetch.touch.map(Ttl::from_memcached);
                 return keys
                     .into_iter()
-                    .map(|key| Gist::Get { key, versions: fetch.versions, touch })
+                    .map(|key| RequestSummary::Get { key, versions: fetch.versions, touch })
                     .collect();
             }
-            Request::Store(verb, key, value, flags, exptime) => {
+            ClientRequest::Store(verb, key, value, flags, exptime) => {
                 let (mode, compare) = match verb {
-                    Verb::Set => (StoreMode::Set, None),
-                    Verb::Add => (StoreMode::Add, None),
-                    Verb::Replace => (StoreMode::Replace, None),
-                    Verb::Append => (StoreMode::Append, None),
-                    Verb::Prepend => (StoreMode::Prepend, None),
-                    Verb::Cas(version) => (StoreMode::Set, Some(version)),
+                    StoreVerb::Set => (StoreMode::Set, None),
+                    StoreVerb::Add => (StoreMode::Add, None),
+                    StoreVerb::Replace => (StoreMode::Replace, None),
+                    StoreVerb::Append => (StoreMode::Append, None),
+                    StoreVerb::Prepend => (StoreMode::Prepend, None),
+                    StoreVerb::Cas(version) => (StoreMode::Set, Some(version)),
                 };
-                Gist::Store { key, value, flags, ttl: Ttl::from_memcached(exptime), mode, compare }
+                RequestSummary::Store { key, value, flags, ttl: Ttl::from_memcached(exptime), mode, compare }
             }
-            Request::Delete(key) => Gist::Delete { key, compare: None },
-            Request::Count(key, direction, delta) | Request::MetaCount(key, direction, delta) => {
-                Gist::Count { key, direction, delta }
+            ClientRequest::Delete(key) => RequestSummary::Delete { key, compare: None },
+            ClientRequest::Count(key, direction, delta) | ClientRequest::MetaCount(key, direction, delta) => {
+                RequestSummary::Count { key, direction, delta }
             }
-            Request::Touch(key, ttl) => Gist::Touch { key, ttl: exptime(ttl) },
-            Request::MetaGet(key, ttl) => Gist::Get { key, versions: true, touch: ttl.map(exptime) },
-            Request::MetaSet(key, value, mode, compare) => {
-                Gist::Store { key, value, flags: 3, ttl: Ttl::Seconds(77), mode, compare }
+            ClientRequest::Touch(key, ttl) => RequestSummary::Touch { key, ttl: exptime(ttl) },
+            ClientRequest::MetaGet(key, ttl) => {
+                RequestSummary::Get { key, versions: true, touch: ttl.map(exptime) }
             }
-            Request::MetaDelete(key, compare) => Gist::Delete { key, compare },
+            ClientRequest::MetaSet(key, value, mode, compare) => {
+                RequestSummary::Store { key, value, flags: 3, ttl: Ttl::Seconds(77), mode, compare }
+            }
+            ClientRequest::MetaDelete(key, compare) => RequestSummary::Delete { key, compare },
         }]
     }
 }
 
-fn gist(command: &Command<'_>) -> Gist {
-    let Command::Operation(operation) = command else { panic!("nobody asked for {command:?}") };
+fn gist(command: &MemcachedCommand<'_>) -> RequestSummary {
+    let MemcachedCommand::Operation(operation) = command else { panic!("nobody asked for {command:?}") };
     match *operation {
         Operation::Get(get) => {
-            Gist::Get { key: get.key.into(), versions: get.needs.version, touch: get.touch }
+            RequestSummary::Get { key: get.key.into(), versions: get.needs.version, touch: get.touch }
         }
-        Operation::Store(store) => Gist::Store {
+        Operation::Store(store) => RequestSummary::Store {
             key: store.key.into(),
             value: store.value.into(),
             flags: store.flags,
@@ -138,32 +152,35 @@ fn gist(command: &Command<'_>) -> Gist {
             mode: store.mode,
             compare: store.compare,
         },
-        Operation::Delete(delete) => Gist::Delete { key: delete.key.into(), compare: delete.compare },
-        Operation::Arithmetic(count) => {
-            Gist::Count { key: count.key.into(), direction: count.direction, delta: count.delta }
+        Operation::Delete(delete) => {
+            RequestSummary::Delete { key: delete.key.into(), compare: delete.compare }
         }
-        Operation::Touch(touch) => Gist::Touch { key: touch.key.into(), ttl: touch.ttl },
+        Operation::Arithmetic(count) => {
+            RequestSummary::Count { key: count.key.into(), direction: count.direction, delta: count.delta }
+        }
+        Operation::Touch(touch) => RequestSummary::Touch { key: touch.key.into(), ttl: touch.ttl },
         ref other => panic!("nobody asked for {other:?}"),
     }
 }
 
-/// What the server tells about a command: a key whose length is odd is there, its value is the key again and again.
-fn told(gist: &Gist) -> Told {
+/// Returns the server's reply to a command: a key of odd length exists, and its value is a
+/// repetition of the key.
+fn told(gist: &RequestSummary) -> ReplySummary {
     match gist {
-        Gist::Get { key, versions, .. } if key.len() % 2 == 1 => Told::Value {
+        RequestSummary::Get { key, versions, .. } if key.len() % 2 == 1 => ReplySummary::Value {
             value: key.repeat(key.len() % 5),
             flags: key.len() as u32,
             version: versions.then_some(1000 + key.len() as u64),
         },
-        Gist::Get { .. } => Told::Miss,
-        Gist::Count { delta, .. } => Told::ArithmeticReply(*delta),
-        _ => Told::Done,
+        RequestSummary::Get { .. } => ReplySummary::Miss,
+        RequestSummary::Count { delta, .. } => ReplySummary::ArithmeticReply(*delta),
+        _ => ReplySummary::Done,
     }
 }
 
-fn answer(gist: &Gist, reply: &mut dyn FnMut(Reply<'_>)) {
+fn answer(gist: &RequestSummary, reply: &mut dyn FnMut(Reply<'_>)) {
     match (told(gist), gist) {
-        (Told::Value { value, flags, version }, _) => {
+        (ReplySummary::Value { value, flags, version }, _) => {
             let version = version.unwrap_or(0);
             let attributes = Attributes { flags, version, ..Attributes::default() };
             reply(Reply::Hit(HitReply {
@@ -174,8 +191,8 @@ fn answer(gist: &Gist, reply: &mut dyn FnMut(Reply<'_>)) {
                 now: UnixSeconds(1000),
             }))
         }
-        (Told::Miss, _) => reply(Reply::Miss),
-        (Told::ArithmeticReply(value), _) => reply(Reply::Number(ArithmeticReply {
+        (ReplySummary::Miss, _) => reply(Reply::Miss),
+        (ReplySummary::ArithmeticReply(value), _) => reply(Reply::Number(ArithmeticReply {
             value,
             version: 0,
             expiry_before: Expiry::Never,
@@ -183,29 +200,30 @@ fn answer(gist: &Gist, reply: &mut dyn FnMut(Reply<'_>)) {
             created: false,
             now: UnixSeconds(1000),
         })),
-        (Told::Done, Gist::Store { .. }) => reply(Reply::Stored(StoredReply::default())),
-        (Told::Done, Gist::Delete { .. }) => reply(Reply::Deleted),
-        (Told::Done, _) => reply(Reply::Touched),
+        (ReplySummary::Done, RequestSummary::Store { .. }) => reply(Reply::Stored(StoredReply::default())),
+        (ReplySummary::Done, RequestSummary::Delete { .. }) => reply(Reply::Deleted),
+        (ReplySummary::Done, _) => reply(Reply::Touched),
     }
 }
 
-/// Serves requests that come in pieces: what they were, and the replies.
-fn serve(requests: &[u8], cut: usize) -> (Vec<Gist>, Vec<u8>) {
-    let (mut dialect, mut scratch, limits) = (Dialect::default(), Vec::new(), Limits::default());
+/// Serves requests that arrive in two pieces; returns the decoded requests and the replies.
+fn serve(requests: &[u8], cut: usize) -> (Vec<RequestSummary>, Vec<u8>) {
+    let (mut dialect, mut scratch, limits) =
+        (MemcachedDecoder::default(), Vec::new(), MemcachedLimits::default());
     let (mut gists, mut replies, mut at) = (Vec::new(), Vec::new(), 0);
     for end in [cut, requests.len()] {
         loop {
             match dialect.decode(&limits, &requests[at..end], &mut scratch) {
-                Step::Request { consumed, request } => {
+                MemcachedStep::Request { consumed, request } => {
                     gists.push(gist(&request.command));
                     answer(&gists[gists.len() - 1], &mut |reply| encode(&request.form, &reply, &mut replies));
                     at += consumed;
                 }
-                Step::NeedMore { consumed, .. } => {
+                MemcachedStep::NeedMore { consumed, .. } => {
                     at += consumed;
                     break;
                 }
-                Step::Block { .. } | Step::Close => panic!("the server hangs up"),
+                MemcachedStep::Block { .. } | MemcachedStep::Close => panic!("the server hangs up"),
             }
         }
     }
@@ -213,13 +231,14 @@ fn serve(requests: &[u8], cut: usize) -> (Vec<Gist>, Vec<u8>) {
     (gists, replies)
 }
 
-/// Reads the replies to a request from bytes of which `arrived` are there at first, then one more at a time.
+/// Reads the replies to a request from bytes of which `arrived` are there at first, then one more
+/// at a time.
 fn read(
-    request: &Request,
+    request: &ClientRequest,
     replies: &[u8],
     at: &mut usize,
     arrived: &mut usize,
-) -> Vec<(Option<Vec<u8>>, Told)> {
+) -> Vec<(Option<Vec<u8>>, ReplySummary)> {
     let mut told = Vec::new();
     loop {
         let Some((len, response)) = decode(&replies[*at..*arrived], 1 << 20).unwrap() else {
@@ -229,26 +248,26 @@ fn read(
         };
         *at += len;
         told.push(match response {
-            Response::Value { key, flags, version, value } => {
-                (Some(key.to_vec()), Told::Value { value: value.to_vec(), flags, version })
+            ClientResponse::Value { key, flags, version, value } => {
+                (Some(key.to_vec()), ReplySummary::Value { value: value.to_vec(), flags, version })
             }
-            Response::Meta { code: [b'V', b'A'], value: Some(value), .. }
-                if matches!(request, Request::MetaCount(..)) =>
+            ClientResponse::Meta { code: [b'V', b'A'], value: Some(value), .. }
+                if matches!(request, ClientRequest::MetaCount(..)) =>
             {
-                (None, Told::ArithmeticReply(std::str::from_utf8(value).unwrap().parse().unwrap()))
+                (None, ReplySummary::ArithmeticReply(std::str::from_utf8(value).unwrap().parse().unwrap()))
             }
-            Response::Meta { code: [b'V', b'A'], value: Some(value), flags } => {
+            ClientResponse::Meta { code: [b'V', b'A'], value: Some(value), flags } => {
                 let (version, client_flags) = (flags.number(b'c'), flags.number(b'f').unwrap() as u32);
-                (None, Told::Value { value: value.to_vec(), flags: client_flags, version })
+                (None, ReplySummary::Value { value: value.to_vec(), flags: client_flags, version })
             }
-            Response::Meta { code: [b'E', b'N'], .. } => (None, Told::Miss),
-            Response::Number(number) => (None, Told::ArithmeticReply(number)),
-            Response::Line(b"END") => return told,
-            Response::Line(b"STORED" | b"DELETED" | b"TOUCHED") => (None, Told::Done),
-            Response::Meta { code: [b'H', b'D'], .. } => (None, Told::Done),
+            ClientResponse::Meta { code: [b'E', b'N'], .. } => (None, ReplySummary::Miss),
+            ClientResponse::Number(number) => (None, ReplySummary::ArithmeticReply(number)),
+            ClientResponse::Line(b"END") => return told,
+            ClientResponse::Line(b"STORED" | b"DELETED" | b"TOUCHED") => (None, ReplySummary::Done),
+            ClientResponse::Meta { code: [b'H', b'D'], .. } => (None, ReplySummary::Done),
             other => panic!("{request:?} is answered by {other:?}"),
         });
-        if !matches!(request, Request::Get(..)) {
+        if !matches!(request, ClientRequest::Get(..)) {
             return told;
         }
     }
@@ -267,39 +286,41 @@ fn direction() -> impl Strategy<Value = ArithmeticDirection> {
     prop_oneof![Just(ArithmeticDirection::Increment), Just(ArithmeticDirection::Decrement)]
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request() -> impl Strategy<Value = ClientRequest> {
     use StoreMode::{Add, Append, Prepend, Replace, Set};
     let touch = proptest::option::of((-1..i32::MAX).prop_map(i64::from));
-    let fetch = (any::<bool>(), touch).prop_map(|(versions, touch)| Fetch { versions, touch });
-    let plain = [Verb::Set, Verb::Add, Verb::Replace, Verb::Append, Verb::Prepend];
-    let verb = prop_oneof![proptest::sample::select(plain.to_vec()), any::<u64>().prop_map(Verb::Cas)];
+    let fetch = (any::<bool>(), touch).prop_map(|(versions, touch)| TextFetch { versions, touch });
+    let plain = [StoreVerb::Set, StoreVerb::Add, StoreVerb::Replace, StoreVerb::Append, StoreVerb::Prepend];
+    let verb = prop_oneof![proptest::sample::select(plain.to_vec()), any::<u64>().prop_map(StoreVerb::Cas)];
     let mode = proptest::sample::select(vec![Set, Add, Replace, Append, Prepend]);
     let value = || vec(any::<u8>(), 0..300);
     prop_oneof![
-        (fetch, vec(word(), 1..5)).prop_map(|(fetch, keys)| Request::Get(fetch, keys)),
+        (fetch, vec(word(), 1..5)).prop_map(|(fetch, keys)| ClientRequest::Get(fetch, keys)),
         (verb, word(), value(), any::<u32>(), -1..i64::from(i32::MAX))
-            .prop_map(|(verb, key, value, flags, ttl)| Request::Store(verb, key, value, flags, ttl)),
-        word().prop_map(Request::Delete),
-        (word(), direction(), any::<u64>()).prop_map(|(key, way, delta)| Request::Count(key, way, delta)),
-        (word(), -1..i32::MAX).prop_map(|(key, ttl)| Request::Touch(key, ttl)),
-        (any_key(), proptest::option::of(-1..i32::MAX)).prop_map(|(key, ttl)| Request::MetaGet(key, ttl)),
+            .prop_map(|(verb, key, value, flags, ttl)| ClientRequest::Store(verb, key, value, flags, ttl)),
+        word().prop_map(ClientRequest::Delete),
+        (word(), direction(), any::<u64>())
+            .prop_map(|(key, way, delta)| ClientRequest::Count(key, way, delta)),
+        (word(), -1..i32::MAX).prop_map(|(key, ttl)| ClientRequest::Touch(key, ttl)),
+        (any_key(), proptest::option::of(-1..i32::MAX))
+            .prop_map(|(key, ttl)| ClientRequest::MetaGet(key, ttl)),
         (any_key(), value(), mode, proptest::option::of(any::<u64>()))
-            .prop_map(|(key, value, mode, compare)| Request::MetaSet(key, value, mode, compare)),
+            .prop_map(|(key, value, mode, compare)| ClientRequest::MetaSet(key, value, mode, compare)),
         (any_key(), proptest::option::of(any::<u64>()))
-            .prop_map(|(key, compare)| Request::MetaDelete(key, compare)),
+            .prop_map(|(key, compare)| ClientRequest::MetaDelete(key, compare)),
         (any_key(), direction(), any::<u64>())
-            .prop_map(|(key, way, delta)| Request::MetaCount(key, way, delta)),
+            .prop_map(|(key, way, delta)| ClientRequest::MetaCount(key, way, delta)),
     ]
 }
 
 proptest! {
     #[test]
-    fn both_sides_understand_each_other_however_the_stream_is_cut(
+    fn client_and_server_agree_on_any_split_stream(
         requests in vec(request(), 1..8), cut in any::<proptest::sample::Index>(), one_by_one in any::<bool>(),
     ) {
         let mut bytes = Vec::new();
         requests.iter().for_each(|request| request.put(&mut bytes));
-        let expected: Vec<Gist> = requests.iter().flat_map(Request::gists).collect();
+        let expected: Vec<RequestSummary> = requests.iter().flat_map(ClientRequest::gists).collect();
         let (gists, replies) = serve(&bytes, cut.index(bytes.len() + 1));
         prop_assert_eq!(gists, expected);
 
@@ -307,15 +328,15 @@ proptest! {
         for request in &requests {
             let found = read(request, &replies, &mut at, &mut arrived);
             let expected = request.gists().into_iter().map(|gist| {
-                // Only the text dialect names the key of a value, and passes over those that are missing.
+                // Only the text dialect names the key of a value, and omits missing keys.
                 let key = match &gist {
-                    Gist::Get { key, .. } if matches!(request, Request::Get(..)) => Some(key.clone()),
+                    RequestSummary::Get { key, .. } if matches!(request, ClientRequest::Get(..)) => Some(key.clone()),
                     _ => None,
                 };
                 (key, told(&gist))
             });
             let expected: Vec<_> = match request {
-                Request::Get(..) => expected.filter(|(_, told)| *told != Told::Miss).collect(),
+                ClientRequest::Get(..) => expected.filter(|(_, told)| *told != ReplySummary::Miss).collect(),
                 _ => expected.collect(),
             };
             prop_assert_eq!(found, expected);

@@ -1,60 +1,60 @@
 //! Requests of the text dialect.
 
-use super::request::{Invalid, check_key};
+use super::request::{InvalidRequest, check_key};
 
-/// Which storage command.
+/// A storage command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verb {
-    /// Whatever is there is replaced.
+pub enum StoreVerb {
+    /// Stores always.
     #[default]
     Set,
-    /// Only if nothing is there.
+    /// Stores only if no record exists.
     Add,
-    /// Only if something is there.
+    /// Stores only if a record exists.
     Replace,
-    /// Behind the old value.
+    /// Appends to the old value.
     Append,
-    /// Before the old value.
+    /// Prepends to the old value.
     Prepend,
-    /// Only if the version is this.
+    /// Stores only if the version is this one.
     Cas(u64),
 }
 
 /// A record to store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Store<'a> {
-    /// How.
-    pub verb: Verb,
+pub struct TextStore<'a> {
+    /// The storage command.
+    pub verb: StoreVerb,
     /// The key.
     pub key: &'a [u8],
     /// The value.
     pub value: &'a [u8],
     /// The client's flags.
     pub flags: u32,
-    /// memcached's exptime: 0 never, up to 30 days in seconds, above that a Unix time.
+    /// memcached's exptime: 0 for no expiry, up to 30 days in seconds, above that a Unix time.
     pub exptime: i64,
 }
 
-/// How records are read.
+/// The options of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetch {
-    /// With their versions (`gets`, `gats`).
+pub struct TextFetch {
+    /// Include the versions (`gets`, `gats`).
     pub versions: bool,
-    /// They get this exptime (`gat`, `gats`).
+    /// Set this exptime (`gat`, `gats`).
     pub touch: Option<i64>,
 }
 
 /// Writes `get`, `gets`, `gat` or `gats` of one or more keys.
-pub fn put_get(out: &mut Vec<u8>, fetch: Fetch, keys: &[&[u8]]) -> Result<(), Invalid> {
+pub fn put_get(out: &mut Vec<u8>, fetch: TextFetch, keys: &[&[u8]]) -> Result<(), InvalidRequest> {
     if keys.is_empty() {
-        return Err(Invalid::Key);
+        return Err(InvalidRequest::Key);
     }
     keys.iter().try_for_each(|key| check_key(key))?;
     out.extend_from_slice(match fetch {
-        Fetch { versions: false, touch: None } => b"get",
-        Fetch { versions: true, touch: None } => b"gets",
-        Fetch { versions: false, touch: Some(_) } => b"gat",
-        Fetch { versions: true, touch: Some(_) } => b"gats",
+        TextFetch { versions: false, touch: None } => b"get",
+        TextFetch { versions: true, touch: None } => b"gets",
+        TextFetch { versions: false, touch: Some(_) } => b"gat",
+        TextFetch { versions: true, touch: Some(_) } => b"gats",
     });
     if let Some(exptime) = fetch.touch {
         put_number(out, exptime);
@@ -63,17 +63,17 @@ pub fn put_get(out: &mut Vec<u8>, fetch: Fetch, keys: &[&[u8]]) -> Result<(), In
     Ok(())
 }
 
-/// Writes a storage command. With `noreply` the server answers nothing, or by an error that nobody awaits: better
-/// only where nothing can go wrong.
-pub fn put_store(out: &mut Vec<u8>, store: &Store<'_>, noreply: bool) -> Result<(), Invalid> {
+/// Writes a storage command. With `noreply` the server sends nothing, or an error that the client
+/// does not expect. Use it only where no error can occur.
+pub fn put_store(out: &mut Vec<u8>, store: &TextStore<'_>, noreply: bool) -> Result<(), InvalidRequest> {
     check_key(store.key)?;
     let (verb, version): (&[u8], _) = match store.verb {
-        Verb::Set => (b"set ", None),
-        Verb::Add => (b"add ", None),
-        Verb::Replace => (b"replace ", None),
-        Verb::Append => (b"append ", None),
-        Verb::Prepend => (b"prepend ", None),
-        Verb::Cas(version) => (b"cas ", Some(version)),
+        StoreVerb::Set => (b"set ", None),
+        StoreVerb::Add => (b"add ", None),
+        StoreVerb::Replace => (b"replace ", None),
+        StoreVerb::Append => (b"append ", None),
+        StoreVerb::Prepend => (b"prepend ", None),
+        StoreVerb::Cas(version) => (b"cas ", Some(version)),
     };
     out.extend_from_slice(verb);
     out.extend_from_slice(store.key);
@@ -89,19 +89,20 @@ pub fn put_store(out: &mut Vec<u8>, store: &Store<'_>, noreply: bool) -> Result<
     Ok(())
 }
 
-/// Writes a command and its words: `delete KEY`, `incr KEY 5`, `touch KEY 60`, `version`, `stats items` ... The words are
-/// checked as keys are, so what holds for keys holds for the others too.
-pub fn put_words(out: &mut Vec<u8>, verb: &str, words: &[&[u8]]) -> Result<(), Invalid> {
+/// Writes a command and its words: `delete KEY`, `incr KEY 5`, `touch KEY 60`, `version`, `stats
+/// items` ... All words are checked by the rules for keys.
+pub fn put_words(out: &mut Vec<u8>, verb: &str, words: &[&[u8]]) -> Result<(), InvalidRequest> {
     words.iter().try_for_each(|word| check_key(word))?;
     out.extend_from_slice(verb.as_bytes());
     put_rest(out, words);
     Ok(())
 }
 
-/// Writes a whole line as it stands, for what has no function of its own: `flush_all 10`, `verbosity 1`, `quit`.
-pub fn put_line(out: &mut Vec<u8>, line: &str) -> Result<(), Invalid> {
+/// Writes a complete line unchanged, for commands without their own function: `flush_all 10`,
+/// `verbosity 1`, `quit`.
+pub fn put_line(out: &mut Vec<u8>, line: &str) -> Result<(), InvalidRequest> {
     if line.is_empty() || line.contains(['\r', '\n']) {
-        return Err(Invalid::Line);
+        return Err(InvalidRequest::Line);
     }
     out.extend_from_slice(line.as_bytes());
     out.extend_from_slice(b"\r\n");
@@ -127,28 +128,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_read_as_the_protocol_says() {
+    fn requests_have_the_documented_bytes() {
         let mut out = Vec::new();
-        let get = |versions, touch| Fetch { versions, touch };
+        let get = |versions, touch| TextFetch { versions, touch };
         put_get(&mut out, get(false, None), &[b"a", b"b"]).unwrap();
         put_get(&mut out, get(true, None), &[b"a"]).unwrap();
         put_get(&mut out, get(false, Some(-1)), &[b"a"]).unwrap();
         put_get(&mut out, get(true, Some(60)), &[b"a", b"b"]).unwrap();
         assert_eq!(out, b"get a b\r\ngets a\r\ngat -1 a\r\ngats 60 a b\r\n");
         out.clear();
-        let store = Store { verb: Verb::Set, key: b"k", value: b"abc", flags: 7, exptime: -1 };
+        let store = TextStore { verb: StoreVerb::Set, key: b"k", value: b"abc", flags: 7, exptime: -1 };
         put_store(&mut out, &store, false).unwrap();
-        let empty = Store { key: b"k", ..Store::default() };
-        put_store(&mut out, &Store { verb: Verb::Cas(u64::MAX), ..empty }, true).unwrap();
+        let empty = TextStore { key: b"k", ..TextStore::default() };
+        put_store(&mut out, &TextStore { verb: StoreVerb::Cas(u64::MAX), ..empty }, true).unwrap();
         assert_eq!(out, b"set k 7 -1 3\r\nabc\r\ncas k 0 0 0 18446744073709551615 noreply\r\n\r\n");
         for (verb, word) in [
-            (Verb::Add, &b"add"[..]),
-            (Verb::Replace, b"replace"),
-            (Verb::Append, b"append"),
-            (Verb::Prepend, b"prepend"),
+            (StoreVerb::Add, &b"add"[..]),
+            (StoreVerb::Replace, b"replace"),
+            (StoreVerb::Append, b"append"),
+            (StoreVerb::Prepend, b"prepend"),
         ] {
             out.clear();
-            put_store(&mut out, &Store { verb, ..empty }, false).unwrap();
+            put_store(&mut out, &TextStore { verb, ..empty }, false).unwrap();
             assert_eq!(out, [word, b" k 0 0 0\r\n\r\n"].concat());
         }
         out.clear();
@@ -159,17 +160,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_leaves_the_buffer_as_it_was() {
+    fn invalid_request_leaves_the_buffer_unchanged() {
         let mut out = b"before".to_vec();
         let long = [b'k'; 251];
         for key in [&b""[..], b"a b", b"a\r\nflush_all", b"\0", &long] {
-            assert_eq!(put_get(&mut out, Fetch::default(), &[b"fine", key]), Err(Invalid::Key));
-            assert_eq!(put_store(&mut out, &Store { key, ..Store::default() }, false), Err(Invalid::Key));
-            assert_eq!(put_words(&mut out, "delete", &[key]), Err(Invalid::Key));
+            assert_eq!(put_get(&mut out, TextFetch::default(), &[b"fine", key]), Err(InvalidRequest::Key));
+            assert_eq!(
+                put_store(&mut out, &TextStore { key, ..TextStore::default() }, false),
+                Err(InvalidRequest::Key)
+            );
+            assert_eq!(put_words(&mut out, "delete", &[key]), Err(InvalidRequest::Key));
         }
-        assert_eq!(put_get(&mut out, Fetch::default(), &[]), Err(Invalid::Key));
+        assert_eq!(put_get(&mut out, TextFetch::default(), &[]), Err(InvalidRequest::Key));
         for line in ["", "a\nb", "a\r"] {
-            assert_eq!(put_line(&mut out, line), Err(Invalid::Line));
+            assert_eq!(put_line(&mut out, line), Err(InvalidRequest::Line));
         }
         assert_eq!(out, b"before");
     }

@@ -1,14 +1,17 @@
-//! The commands of those who look after a server: `lru_crawler`, `watch`, what tunes memcached's own machinery, and `todana`,
-//! which memcached does not have (docs/protocol/exports.md).
+//! Administrative commands: `lru_crawler`, `watch`, the tuning of memcached's internals, and
+//! `todana`, which memcached does not have (docs/protocol/exports.md).
 //!
-//! `slabs`, `lru` and `extstore` steer what is not there. Scripts send them all the same, so they are read as memcached
-//! reads them and, if they are right, answered `OK`.
+//! `slabs`, `lru` and `extstore` control parts that Todana does not have. Scripts still send them,
+//! so they are parsed by memcached's rules and answered `OK` if they are correct.
 
-use super::form::Form;
-use super::frame::Frame;
-use super::words::{Words, ends_in_noreply};
-use super::{BAD_FORMAT, Step, number};
-use crate::memcached::{ClassSet, Command, Crawler, Export, Exported, List, LogStart, Streams};
+use super::form::ReplyForm;
+use super::frame::LineFrame;
+use super::words::{LineWords, ends_in_noreply};
+use super::{BAD_FORMAT, MemcachedStep, number};
+use crate::memcached::{
+    ClassSet, CrawlerCommand, ExportKind, ExportRequest, LogStart, MemcachedCommand, RecordListing,
+    WatchStreams,
+};
 use std::num::NonZeroU64;
 use todana_core::Operation;
 
@@ -17,13 +20,13 @@ const BAD_CLASS: &str = "BADCLASS invalid class id";
 /// The highest number of a slab class.
 const CLASS_MAX: u64 = 63;
 
-/// The longest rest between two records.
+/// The longest pause between two records.
 const SLEEP_MAX_US: u64 = 1_000_000;
 
 /// memcached keeps at least a fifth of its memory for records that are neither hot nor warm.
 const HOT_WARM_PERCENT_MAX: u64 = 80;
 
-/// What `extstore` tunes.
+/// The settings that `extstore` tunes.
 const EXTSTORE: [&[u8]; 9] = [
     b"item_size",
     b"item_age",
@@ -38,25 +41,29 @@ const EXTSTORE: [&[u8]; 9] = [
 
 /// Decodes a line that begins with one of these commands.
 #[cold]
-pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>) -> Step<'a> {
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+pub(super) fn decode<'a>(
+    frame: LineFrame<'a>,
+    command: &[u8],
+    mut words: LineWords<'a>,
+) -> MemcachedStep<'a> {
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     if command == b"watch" {
         return match streams(words) {
-            Some(streams) => frame.request(Command::Watch(streams), Form::LINE),
-            None => frame.fault("ERROR", Form::LINE),
+            Some(streams) => frame.request(MemcachedCommand::Watch(streams), ReplyForm::LINE),
+            None => frame.fault("ERROR", ReplyForm::LINE),
         };
     }
     if command == b"todana" {
         let mut after = words;
         if after.next() == Some(b"use") {
             return match database_number(after) {
-                Some(number) => frame.request(Command::UseDatabase(number), Form::LINE),
-                None => frame.fault(BAD_FORMAT, Form::LINE),
+                Some(number) => frame.request(MemcachedCommand::UseDatabase(number), ReplyForm::LINE),
+                None => frame.fault(BAD_FORMAT, ReplyForm::LINE),
             };
         }
         return match export(words) {
-            Ok(export) => frame.request(Command::Export(export), Form::LINE),
-            Err(message) => frame.fault(message, Form::LINE),
+            Ok(export) => frame.request(MemcachedCommand::Export(export), ReplyForm::LINE),
+            Err(message) => frame.fault(message, ReplyForm::LINE),
         };
     }
     let outcome = match (command, words.next()) {
@@ -82,38 +89,39 @@ pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>)
     }
 }
 
-/// A command, or what is wrong with it.
-type Outcome = Result<Command<'static>, &'static str>;
+/// A command, or the error message of a malformed one.
+type ParsedCommand = Result<MemcachedCommand<'static>, &'static str>;
 
-/// Right, and without effect.
-const ACCEPTED: Outcome = Ok(Command::Operation(Operation::Noop));
+/// A correct command without effect.
+const ACCEPTED: ParsedCommand = Ok(MemcachedCommand::Operation(Operation::Noop));
 
-fn accepted_if(is_right: bool) -> Outcome {
+fn accepted_if(is_right: bool) -> ParsedCommand {
     if is_right { ACCEPTED } else { Err("ERROR") }
 }
 
-fn list<'a>(frame: Frame<'a>, mut words: Words<'a>, keys_only: bool) -> Step<'a> {
-    let Some(word) = words.next() else { return frame.fault("ERROR", Form::LINE) };
-    // `hash` is another way round the same records.
+fn list<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>, keys_only: bool) -> MemcachedStep<'a> {
+    let Some(word) = words.next() else { return frame.fault("ERROR", ReplyForm::LINE) };
+    // `hash` lists the same records in another order.
     let classes = if matches!(word, b"all" | b"hash") { Some(ClassSet::ALL) } else { classes(word) };
-    let Some(classes) = classes else { return frame.fault(BAD_CLASS, Form::LINE) };
-    let form = if keys_only { Form::KEYS } else { Form::LINE };
-    frame.request(Command::List(List { classes, keys_only }), form)
+    let Some(classes) = classes else { return frame.fault(BAD_CLASS, ReplyForm::LINE) };
+    let form = if keys_only { ReplyForm::KEYS } else { ReplyForm::LINE };
+    frame.request(MemcachedCommand::List(RecordListing { classes, keys_only }), form)
 }
 
-/// Returns the number of a database, if that is all that is left of the line.
-fn database_number(mut words: Words<'_>) -> Option<u32> {
+/// Returns the number of a database if nothing else is left of the line.
+fn database_number(mut words: LineWords<'_>) -> Option<u32> {
     let number = words.next().and_then(number::unsigned).and_then(|number| u32::try_from(number).ok());
     number.filter(|_| words.is_empty())
 }
 
-/// What is asked of the data on disk. No word is left over: a later version may give it a meaning.
-fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
+/// Parses an export command. Extra words are refused, because a later version may give them a
+/// meaning.
+fn export(mut words: LineWords<'_>) -> Result<ExportRequest, &'static str> {
     const DATABASE: Option<&[u8]> = Some(b"db");
     let what = words.next();
     let mut word = words.next();
     let what = match what {
-        Some(b"checkpoint") => Exported::Checkpoint,
+        Some(b"checkpoint") => ExportKind::Checkpoint,
         Some(b"backup") => {
             let mut rate = None;
             if word.is_some() && word != DATABASE {
@@ -121,7 +129,7 @@ fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
                 rate = Some(number.ok_or(BAD_FORMAT)?);
                 word = words.next();
             }
-            Exported::Backup { rate }
+            ExportKind::Backup { rate }
         }
         Some(b"log") => {
             let from = match word {
@@ -135,19 +143,19 @@ fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
             if follows {
                 word = words.next();
             }
-            Exported::Log { from, follows }
+            ExportKind::Log { from, follows }
         }
         _ => return Err("ERROR"),
     };
     let database = match word {
         None => 0,
-        DATABASE => return Ok(Export { database: database_number(words).ok_or(BAD_FORMAT)?, what }),
+        DATABASE => return Ok(ExportRequest { database: database_number(words).ok_or(BAD_FORMAT)?, what }),
         Some(_) => return Err(BAD_FORMAT),
     };
-    Ok(Export { database, what })
+    Ok(ExportRequest { database, what })
 }
 
-/// Numbers of classes with commas between them.
+/// Parses class numbers separated by commas.
 fn classes(word: &[u8]) -> Option<ClassSet> {
     word.split(|&byte| byte == b',').try_fold(ClassSet::NONE, |classes, id| match number::unsigned(id) {
         Some(id @ 1..=CLASS_MAX) => Some(classes.with(id as usize)),
@@ -155,28 +163,28 @@ fn classes(word: &[u8]) -> Option<ClassSet> {
     })
 }
 
-fn crawler(word: &[u8], mut words: Words<'_>) -> Outcome {
+fn crawler(word: &[u8], mut words: LineWords<'_>) -> ParsedCommand {
     let argument = words.next();
     let crawler = match (word, argument) {
-        (b"enable", _) => Crawler::Enable,
-        (b"disable", _) => Crawler::Disable,
-        (b"crawl", Some(b"all")) => Crawler::Crawl(ClassSet::ALL),
-        (b"crawl", Some(ids)) => Crawler::Crawl(classes(ids).ok_or(BAD_CLASS)?),
+        (b"enable", _) => CrawlerCommand::Enable,
+        (b"disable", _) => CrawlerCommand::Disable,
+        (b"crawl", Some(b"all")) => CrawlerCommand::Crawl(ClassSet::ALL),
+        (b"crawl", Some(ids)) => CrawlerCommand::Crawl(classes(ids).ok_or(BAD_CLASS)?),
         (b"sleep", Some(microseconds)) => match number::unsigned(microseconds) {
-            Some(microseconds @ 0..=SLEEP_MAX_US) => Crawler::Sleep(microseconds as u32),
+            Some(microseconds @ 0..=SLEEP_MAX_US) => CrawlerCommand::Sleep(microseconds as u32),
             Some(_) => return Err("CLIENT_ERROR sleep must be one second or less"),
             None => return Err(BAD_FORMAT),
         },
         (b"tocrawl", Some(records)) => {
             let records = number::unsigned(records).ok_or(BAD_FORMAT)?;
-            Crawler::RecordsMax(u32::try_from(records).unwrap_or(u32::MAX))
+            CrawlerCommand::RecordsMax(u32::try_from(records).unwrap_or(u32::MAX))
         }
         _ => return Err("ERROR"),
     };
-    Ok(Command::Crawler(crawler))
+    Ok(MemcachedCommand::Crawler(crawler))
 }
 
-fn reassign(mut words: Words<'_>) -> Outcome {
+fn reassign(mut words: LineWords<'_>) -> ParsedCommand {
     let (Some(from), Some(to)) = (words.next(), words.next()) else { return Err("ERROR") };
     let (Some(from), Some(to)) = (number::signed(from), number::signed(to)) else { return Err(BAD_FORMAT) };
     let is_class = |class: i32| u64::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
@@ -190,7 +198,7 @@ fn reassign(mut words: Words<'_>) -> Outcome {
     ACCEPTED
 }
 
-fn automove(mut words: Words<'_>) -> Outcome {
+fn automove(mut words: LineWords<'_>) -> ParsedCommand {
     match (words.next(), words.next()) {
         (Some(b"ratio" | b"freeratio"), Some(value)) => accepted_if(fraction(value).is_some()),
         (Some(b"window"), Some(value)) => {
@@ -205,7 +213,7 @@ fn automove(mut words: Words<'_>) -> Outcome {
     }
 }
 
-fn tune(mut words: Words<'_>) -> Outcome {
+fn tune(mut words: LineWords<'_>) -> ParsedCommand {
     let mut percent = || words.next().and_then(number::unsigned);
     let (Some(hot), Some(warm)) = (percent(), percent()) else { return Err("ERROR") };
     let mut factor = || words.next().and_then(fraction);
@@ -219,8 +227,9 @@ fn tune(mut words: Words<'_>) -> Outcome {
     ACCEPTED
 }
 
-/// A class and a number of chunks: 1.6.18 knows them, later ones do not.
-fn is_free_memchunks(mut words: Words<'_>) -> bool {
+/// Returns true for a class and a number of chunks: 1.6.18 accepts this command, later versions do
+/// not.
+fn is_free_memchunks(mut words: LineWords<'_>) -> bool {
     let class = words.next().and_then(number::unsigned);
     let chunks = words.next().and_then(number::unsigned);
     matches!(class, Some(1..=CLASS_MAX)) && chunks.is_some()
@@ -230,23 +239,23 @@ fn fraction(word: &[u8]) -> Option<f64> {
     std::str::from_utf8(word).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The streams that the words name; reads if there is no word, nothing if one is unknown.
-fn streams(words: Words<'_>) -> Option<Streams> {
+/// Returns the streams that the words name: reads if there is no word, `None` if one is unknown.
+fn streams(words: LineWords<'_>) -> Option<WatchStreams> {
     if words.is_empty() {
-        return Some(Streams::FETCHERS);
+        return Some(WatchStreams::FETCHERS);
     }
-    let mut streams = Streams::NONE;
+    let mut streams = WatchStreams::NONE;
     for word in words {
         streams = streams.and(match word {
-            b"fetchers" => Streams::FETCHERS,
-            b"mutations" => Streams::MUTATIONS,
-            b"evictions" => Streams::EVICTIONS,
-            b"connevents" => Streams::CONNECTIONS,
-            b"deletions" => Streams::DELETIONS,
-            b"sysevents" => Streams::SYSTEM,
-            b"rawcmds" => Streams::REQUESTS,
-            // There is no proxy, so nothing happens in it.
-            b"proxyreqs" | b"proxyevents" | b"proxyuser" => Streams::NONE,
+            b"fetchers" => WatchStreams::FETCHERS,
+            b"mutations" => WatchStreams::MUTATIONS,
+            b"evictions" => WatchStreams::EVICTIONS,
+            b"connevents" => WatchStreams::CONNECTIONS,
+            b"deletions" => WatchStreams::DELETIONS,
+            b"sysevents" => WatchStreams::SYSTEM,
+            b"rawcmds" => WatchStreams::REQUESTS,
+            // There is no proxy, so it has no events.
+            b"proxyreqs" | b"proxyevents" | b"proxyuser" => WatchStreams::NONE,
             _ => return None,
         });
     }
@@ -267,28 +276,28 @@ mod tests {
             (b" 1 2", None),
             (b"", None),
         ] {
-            assert_eq!(database_number(Words::new(words)), number, "{}", words.escape_ascii());
+            assert_eq!(database_number(LineWords::new(words)), number, "{}", words.escape_ascii());
         }
     }
 
     #[test]
-    fn an_export_is_what_its_words_say_and_nothing_else() {
-        let of = |database, what| Ok(Export { database, what });
-        let log = |from, follows| of(0, Exported::Log { from, follows });
-        let cases: [(&[u8], Result<Export, &str>); 25] = [
-            (b" checkpoint", of(0, Exported::Checkpoint)),
-            (b" checkpoint  ", of(0, Exported::Checkpoint)),
-            (b" checkpoint db 3", of(3, Exported::Checkpoint)),
+    fn export_commands_accept_no_extra_words() {
+        let of = |database, what| Ok(ExportRequest { database, what });
+        let log = |from, follows| of(0, ExportKind::Log { from, follows });
+        let cases: [(&[u8], Result<ExportRequest, &str>); 25] = [
+            (b" checkpoint", of(0, ExportKind::Checkpoint)),
+            (b" checkpoint  ", of(0, ExportKind::Checkpoint)),
+            (b" checkpoint db 3", of(3, ExportKind::Checkpoint)),
             (b" checkpoint db", Err(BAD_FORMAT)),
             (b" checkpoint db carts", Err(BAD_FORMAT)),
             (b" checkpoint db 4294967296", Err(BAD_FORMAT)),
             (b" checkpoint db 1 db 2", Err(BAD_FORMAT)),
-            (b" backup db 1", of(1, Exported::Backup { rate: None })),
-            (b" backup 1000 db 1", of(1, Exported::Backup { rate: NonZeroU64::new(1000) })),
-            (b" log 7 follow db 2", of(2, Exported::Log { from: LogStart::At(7), follows: true })),
+            (b" backup db 1", of(1, ExportKind::Backup { rate: None })),
+            (b" backup 1000 db 1", of(1, ExportKind::Backup { rate: NonZeroU64::new(1000) })),
+            (b" log 7 follow db 2", of(2, ExportKind::Log { from: LogStart::At(7), follows: true })),
             (b" checkpoint now", Err(BAD_FORMAT)),
-            (b" backup", of(0, Exported::Backup { rate: None })),
-            (b" backup 1000", of(0, Exported::Backup { rate: NonZeroU64::new(1000) })),
+            (b" backup", of(0, ExportKind::Backup { rate: None })),
+            (b" backup 1000", of(0, ExportKind::Backup { rate: NonZeroU64::new(1000) })),
             (b" backup 0", Err(BAD_FORMAT)),
             (b" backup -1", Err(BAD_FORMAT)),
             (b" backup 1 2", Err(BAD_FORMAT)),
@@ -303,7 +312,7 @@ mod tests {
             (b"", Err("ERROR")),
         ];
         for (words, expected) in cases {
-            assert_eq!(export(Words::new(words)), expected, "{}", words.escape_ascii());
+            assert_eq!(export(LineWords::new(words)), expected, "{}", words.escape_ascii());
         }
     }
 }

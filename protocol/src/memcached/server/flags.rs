@@ -1,94 +1,95 @@
-//! The one-letter flags of the meta commands, their arguments glued on.
+//! The one-letter flags of the meta commands, each with its argument attached.
 
-use super::form::Verb;
-use super::words::Words;
+use super::form::MetaVerb;
+use super::words::LineWords;
 use super::{BAD_FORMAT, number};
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use todana_core::Ttl;
 
-/// The most words of a line, the command, the key and the length included.
+/// The maximum number of words of a line, including the command, the key and the length.
 const WORDS_MAX: usize = 20;
 
-/// The longest text behind `O`.
+/// The longest text after `O`.
 const OPAQUE_LEN_MAX: usize = 31;
 
-/// Every letter that some meta command knows. One that makes no sense for the command at hand is ignored. `A` is ours:
-/// memcached refuses it (docs/protocol/memcached.md).
+/// The letters that any meta command knows. A letter without meaning for the current command is
+/// ignored. `A` is an extension: memcached refuses it (docs/protocol/memcached.md).
 const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLA");
 
-/// The flags of one request. A number counts only if [`Flags::has`] its letter.
+/// The flags of one request. A number is valid only if [`ParsedFlags::has`] its letter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flags<'a> {
+pub(super) struct ParsedFlags<'a> {
     seen: u64,
-    /// T or A, whichever comes last
+    /// `T` or `A`, whichever comes last.
     pub(super) ttl: Option<Ttl>,
-    /// N; T or A behind it count in its place, but for `ms`
+    /// `N`. A later `T` or `A` replaces it, except for `ms`.
     pub(super) vivify: Ttl,
-    /// R
+    /// `R`.
     pub(super) recache: i32,
-    /// C
+    /// `C`.
     pub(super) compare: u64,
-    /// E
+    /// `E`.
     pub(super) version: u64,
-    /// F
+    /// `F`.
     pub(super) client_flags: u32,
-    /// The first letter behind M.
+    /// The first letter after `M`.
     pub(super) mode: u8,
-    /// J
+    /// `J`.
     pub(super) initial: u64,
-    /// D
+    /// `D`.
     pub(super) delta: u64,
-    /// O
+    /// `O`.
     pub(super) opaque: &'a [u8],
-    /// What to send back.
-    pub(super) returns: Returns,
-    /// `t` stands before `T`.
+    /// The fields to return.
+    pub(super) returns: ReturnFlags,
+    /// `t` precedes `T`.
     pub(super) ttl_before: bool,
-    /// `T` stands before `R`.
+    /// `T` precedes `R`.
     pub(super) recache_after_touch: bool,
 }
 
-/// What is wrong with the flags.
+/// An error in the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// Something that cannot be a flag; the line is not even taken for a whole command.
+pub(super) enum FlagFault {
+    /// A word that cannot be a flag. The line then does not count as a command at all.
     Format,
-    /// Too many of them.
+    /// Too many flags.
     TooMany,
-    /// One of them, as the text says.
+    /// One flag is wrong; the text reports how.
     Flag(&'static str),
-    /// The text behind `O`. Told last.
+    /// The text after `O` is too long. Reported last.
     OpaqueTooLong,
 }
 
-impl Fault {
-    /// The reply line.
+impl FlagFault {
+    /// Returns the reply line.
     pub(super) fn message(self) -> &'static str {
         match self {
-            Fault::Format => BAD_FORMAT,
-            Fault::TooMany => "CLIENT_ERROR options flags are too long",
-            Fault::Flag(message) => message,
-            Fault::OpaqueTooLong => "CLIENT_ERROR opaque token too long",
+            FlagFault::Format => BAD_FORMAT,
+            FlagFault::TooMany => "CLIENT_ERROR options flags are too long",
+            FlagFault::Flag(message) => message,
+            FlagFault::OpaqueTooLong => "CLIENT_ERROR opaque token too long",
         }
     }
 }
 
-impl<'a> Flags<'a> {
-    /// Reads the flags of a command of which `words_before` words stand before them. Where one of them is `b`, it
-    /// also decodes the key into `scratch`.
+impl<'a> ParsedFlags<'a> {
+    /// Parses the flags of a command; `words_before` words precede them on the line. If one of them
+    /// is `b`, also decodes the key into `scratch`.
     ///
-    /// Which of several faults is told follows memcached 1.6 (seen): what cannot be a flag before all else, then
-    /// too many, then the first that is unknown or there twice, then the last bad number.
+    /// The choice among several errors follows memcached 1.6 (observed): first a word that cannot
+    /// be a flag, then too many flags, then the first unknown or duplicate flag, then the last bad
+    /// number.
     #[inline(always)]
     pub(super) fn parse(
-        verb: Verb,
+        verb: MetaVerb,
         key: &[u8],
-        words: Words<'a>,
+        words: LineWords<'a>,
         words_before: usize,
         scratch: &mut Vec<u8>,
-    ) -> Result<Flags<'a>, Fault> {
-        let mut flags = Flags {
+    ) -> Result<ParsedFlags<'a>, FlagFault> {
+        let mut flags = ParsedFlags {
             seen: 0,
             ttl: None,
             vivify: Ttl::Never,
@@ -100,7 +101,7 @@ impl<'a> Flags<'a> {
             initial: 0,
             delta: 1,
             opaque: b"",
-            returns: Returns::default(),
+            returns: ReturnFlags::default(),
             ttl_before: false,
             recache_after_touch: false,
         };
@@ -109,7 +110,7 @@ impl<'a> Flags<'a> {
             let (letter, argument) = (word[0], &word[1..]);
             count += 1;
             if !letter.is_ascii_alphanumeric() {
-                return Err(Fault::Format);
+                return Err(FlagFault::Format);
             }
             if fatal.is_some() {
                 continue;
@@ -118,27 +119,27 @@ impl<'a> Flags<'a> {
                 fatal = Some("CLIENT_ERROR invalid flag");
             } else if flags.has(letter) {
                 fatal = Some("CLIENT_ERROR duplicate flag");
-            } else if let Err(message) = flags.take(verb, letter, argument, key, scratch) {
-                // A bad F has no words of its own: it leaves those of an earlier fault alone.
+            } else if let Err(message) = flags.set_flag(verb, letter, argument, key, scratch) {
+                // A bad `F` has no message of its own, so it keeps the message of an earlier error.
                 if message != BAD_FORMAT || bad_argument.is_none() {
                     bad_argument = Some(message);
                 }
             }
         }
         if count > WORDS_MAX {
-            return Err(Fault::TooMany);
+            return Err(FlagFault::TooMany);
         }
         match fatal.or(bad_argument) {
-            Some(message) => Err(Fault::Flag(message)),
+            Some(message) => Err(FlagFault::Flag(message)),
             None => Ok(flags),
         }
     }
 
-    /// Takes in one flag.
+    /// Stores one flag.
     #[inline(always)]
-    fn take(
+    fn set_flag(
         &mut self,
-        verb: Verb,
+        verb: MetaVerb,
         letter: u8,
         argument: &'a [u8],
         key: &[u8],
@@ -150,8 +151,8 @@ impl<'a> Flags<'a> {
             self.returns.push(letter);
         }
         match letter {
-            b'T' => self.take_ttl(verb, ttl(argument).ok_or(BAD_TOKEN)?),
-            b'A' => self.take_ttl(verb, Ttl::Sliding(number::span(argument).ok_or(BAD_TOKEN)?)),
+            b'T' => self.set_ttl(verb, ttl(argument).ok_or(BAD_TOKEN)?),
+            b'A' => self.set_ttl(verb, Ttl::Sliding(number::span(argument).ok_or(BAD_TOKEN)?)),
             b'N' => self.vivify = ttl(argument).ok_or(BAD_TOKEN)?,
             b'R' => {
                 self.recache = number::signed(argument).ok_or(BAD_TOKEN)?;
@@ -176,67 +177,67 @@ impl<'a> Flags<'a> {
     }
 
     #[inline(always)]
-    fn take_ttl(&mut self, verb: Verb, ttl: Ttl) {
+    fn set_ttl(&mut self, verb: MetaVerb, ttl: Ttl) {
         self.ttl = Some(ttl);
         self.ttl_before = self.has(b't');
-        // A record that `N` creates gets its time like any other: of two, the last counts.
-        if self.has(b'N') && verb != Verb::Store {
+        // For a record that `N` creates, the last of the two times counts.
+        if self.has(b'N') && verb != MetaVerb::Store {
             self.vivify = ttl;
         }
     }
 
-    /// Whether this letter was there.
+    /// Returns true if the letter was present.
     #[inline]
     pub(super) fn has(&self, letter: u8) -> bool {
         self.seen & bit(letter) != 0
     }
 
-    /// The number behind a letter, if the letter was there.
+    /// Returns the number of a letter, if the letter was present.
     #[inline]
     pub(super) fn given<T>(&self, letter: u8, number: T) -> Option<T> {
         self.has(letter).then_some(number)
     }
 
-    /// The check that comes after those of the mode.
+    /// Checks the length of the opaque text; called after the checks of the mode.
     #[inline]
-    pub(super) fn check_opaque(&self) -> Result<(), Fault> {
-        if self.opaque.len() > OPAQUE_LEN_MAX { Err(Fault::OpaqueTooLong) } else { Ok(()) }
+    pub(super) fn check_opaque(&self) -> Result<(), FlagFault> {
+        if self.opaque.len() > OPAQUE_LEN_MAX { Err(FlagFault::OpaqueTooLong) } else { Ok(()) }
     }
 }
 
-/// A time to live as `T` and `N` give it.
+/// Parses a time to live as in `T` and `N`.
 #[inline(always)]
 fn ttl(argument: &[u8]) -> Option<Ttl> {
     number::signed(argument).map(|seconds| Ttl::from_memcached(seconds.into()))
 }
 
-/// Decodes base64 text; `None` if it is none, or stands for nothing.
+/// Decodes base64 text; returns `None` if it is invalid or empty.
 pub(super) fn decode_key(text: &[u8], key: &mut Vec<u8>) -> Option<()> {
     key.clear();
     KEY_BASE64.decode_vec(text, key).ok()?;
     (!key.is_empty()).then_some(())
 }
 
-/// The base64 of keys: padded. Bits that the last letter has too many are ignored, as memcached does; what
-/// goes back is the canonical text of the decoded key.
+/// The base64 of keys: padded. Excess bits of the last letter are ignored, as in memcached. Replies
+/// contain the canonical text of the decoded key.
 pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// The letters that a command sends back.
+/// Returns the letters that a command returns.
 #[inline]
-fn returnable(verb: Verb) -> u64 {
+fn returnable(verb: MetaVerb) -> u64 {
     match verb {
-        Verb::Get => const { letters(b"kOsctfhl") },
-        Verb::Store => const { letters(b"kOcs") },
-        Verb::Delete => const { letters(b"kO") },
-        Verb::Arithmetic => const { letters(b"kOtc") },
-        Verb::Inspect => 0,
+        MetaVerb::Get => const { letters(b"kOsctfhl") },
+        MetaVerb::Store => const { letters(b"kOcs") },
+        MetaVerb::Delete => const { letters(b"kO") },
+        MetaVerb::Arithmetic => const { letters(b"kOtc") },
+        MetaVerb::Inspect => 0,
     }
 }
 
-/// The place of a letter in a set; digits have none.
+/// Returns the bit of a letter in a set; digits have none.
 #[inline]
 const fn bit(letter: u8) -> u64 {
     if letter >= b'A' && letter <= b'z' { 1 << (letter - b'A') } else { 0 }
@@ -251,22 +252,22 @@ const fn letters(list: &[u8]) -> u64 {
     set
 }
 
-/// The return flags of a request, in its order.
+/// The return flags of a request, in the order of the request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Returns {
-    // No command returns more than eight, and none twice.
+pub(super) struct ReturnFlags {
+    // No command returns more than eight letters, and none twice.
     letters: [u8; 8],
     len: u8,
 }
 
-impl Returns {
+impl ReturnFlags {
     #[inline]
     fn push(&mut self, letter: u8) {
         self.letters[usize::from(self.len)] = letter;
         self.len += 1;
     }
 
-    /// The letters.
+    /// Returns the letters.
     #[inline]
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.letters[..usize::from(self.len)]

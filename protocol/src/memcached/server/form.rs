@@ -1,27 +1,28 @@
-//! What a reply must know of the request that it answers.
+//! The properties of a request that its reply depends on.
 
 use super::OUT_OF_MEMORY_IN_READ;
-use super::flags::Returns;
+use super::flags::ReturnFlags;
 use crate::memcached::binary::BinaryForm;
 
-/// How a request wants its reply written. Small, and borrowed from the input like the command it came with.
+/// The form in which a request wants its reply. It is small and borrows from the input, like the
+/// command.
 #[derive(Clone, Copy, Debug)]
-pub struct Form<'a>(pub(super) Shape<'a>);
+pub struct ReplyForm<'a>(pub(super) FormKind<'a>);
 
 /// The kinds of form.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Shape<'a> {
+pub(super) enum FormKind<'a> {
     /// Nothing is written (`noreply`).
     Silent,
-    /// A word or a line, as the reply says.
+    /// A word or a line, depending on the reply.
     Line,
-    /// As `Line`, for a list of keys as meta commands that read them.
+    /// Like `Line`, but a list of keys is written as meta commands that read them.
     Keys,
-    /// As `Line`, for a list of keys with their sizes and expiries.
+    /// Like `Line`, but a list of keys is written with sizes and expiries.
     Items,
-    /// As `Line`, for a command that stores: it words a lack of memory in its own way.
+    /// Like `Line`, for a command that stores: it has its own message for lack of memory.
     StoreLine,
-    /// As `StoreLine`, for a block whose memory has run out while it arrived.
+    /// Like `StoreLine`, for a block whose memory ran out during its arrival.
     ReadLine,
     /// One key of `get`, `gets`, `gat` or `gats`.
     Value(ValueForm<'a>),
@@ -38,40 +39,40 @@ pub(super) enum Shape<'a> {
 pub(super) struct ValueForm<'a> {
     /// The key.
     pub(super) key: &'a [u8],
-    /// The version is shown (`gets`, `gats`).
+    /// The reply shows the version (`gets`, `gats`).
     pub(super) with_version: bool,
-    /// It is the last key of its line: `END` follows.
+    /// The key is the last of its line: `END` follows.
     pub(super) is_last: bool,
 }
 
 /// The form of a meta command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetaForm<'a> {
-    /// Which one.
-    pub(super) verb: Verb,
+    /// The command.
+    pub(super) verb: MetaVerb,
     /// The key, decoded.
     pub(super) key: &'a [u8],
-    /// The key came in base64 and goes back so.
+    /// The key arrived in base64 and is returned in base64.
     pub(super) is_base64: bool,
-    /// What to send back, in order.
-    pub(super) returns: Returns,
-    /// The text behind `O`.
+    /// The fields to return, in order.
+    pub(super) returns: ReturnFlags,
+    /// The text after `O`.
     pub(super) opaque: &'a [u8],
     /// `q`.
     pub(super) is_quiet: bool,
     /// `v`.
     pub(super) with_value: bool,
-    /// `t` stood before `T`: it means the time before this request.
+    /// `t` preceded `T`: it means the time before this request.
     pub(super) ttl_before: bool,
-    /// The version at which `mg` leaves out the value (`C`).
+    /// The version at which `mg` omits the value (`C`).
     pub(super) known_version: Option<u64>,
     /// The length of the data block of `ms`.
     pub(super) value_len: usize,
 }
 
-/// The meta commands that have a key.
+/// The meta commands with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum MetaVerb {
     /// `mg`
     Get,
     /// `ms`
@@ -84,79 +85,82 @@ pub(super) enum Verb {
     Inspect,
 }
 
-impl<'a> Form<'a> {
-    /// Writes nothing.
-    pub(super) const SILENT: Form<'a> = Form(Shape::Silent);
-    /// Writes what the reply says.
-    pub const LINE: Form<'a> = Form(Shape::Line);
+impl<'a> ReplyForm<'a> {
+    /// The form that writes nothing.
+    pub(super) const SILENT: ReplyForm<'a> = ReplyForm(FormKind::Silent);
+    /// The form that writes a word or a line.
+    pub const LINE: ReplyForm<'a> = ReplyForm(FormKind::Line);
 
-    /// A list of keys as `mg` commands.
-    pub(super) const KEYS: Form<'a> = Form(Shape::Keys);
-    /// A list of keys with their sizes and expiries, as `stats cachedump` has it.
-    pub const ITEMS: Form<'a> = Form(Shape::Items);
+    /// The form that writes a list of keys as `mg` commands.
+    pub(super) const KEYS: ReplyForm<'a> = ReplyForm(FormKind::Keys);
+    /// The form that writes a list of keys with sizes and expiries, like `stats cachedump`.
+    pub const ITEMS: ReplyForm<'a> = ReplyForm(FormKind::Items);
 
-    /// The same for what is answered after the request is gone from the input: it shows nothing of the request.
+    /// Returns the form for replies after the request has left the input: it shows nothing of the
+    /// request.
     #[must_use]
-    pub fn detached(&self) -> Form<'static> {
-        Form(match self.0 {
-            Shape::Silent => Shape::Silent,
-            Shape::Keys => Shape::Keys,
-            Shape::Items => Shape::Items,
-            Shape::Binary(form) => Shape::Binary(form.detached()),
-            Shape::Line
-            | Shape::StoreLine
-            | Shape::ReadLine
-            | Shape::Value(_)
-            | Shape::Meta(_)
-            | Shape::Noop => Shape::Line,
+    pub fn detached(&self) -> ReplyForm<'static> {
+        ReplyForm(match self.0 {
+            FormKind::Silent => FormKind::Silent,
+            FormKind::Keys => FormKind::Keys,
+            FormKind::Items => FormKind::Items,
+            FormKind::Binary(form) => FormKind::Binary(form.detached()),
+            FormKind::Line
+            | FormKind::StoreLine
+            | FormKind::ReadLine
+            | FormKind::Value(_)
+            | FormKind::Meta(_)
+            | FormKind::Noop => FormKind::Line,
         })
     }
 
-    /// `LINE`, unless `noreply` was asked for.
+    /// Returns `LINE`, or `SILENT` after `noreply`.
     #[inline]
-    pub(super) fn line_unless(silent: bool) -> Form<'a> {
-        if silent { Form::SILENT } else { Form::LINE }
+    pub(super) fn line_unless(silent: bool) -> ReplyForm<'a> {
+        if silent { ReplyForm::SILENT } else { ReplyForm::LINE }
     }
 
-    /// The form of a storage command.
+    /// Returns the form of a storage command.
     #[inline]
-    pub(super) fn store_line_unless(silent: bool) -> Form<'a> {
-        if silent { Form::SILENT } else { Form(Shape::StoreLine) }
+    pub(super) fn store_line_unless(silent: bool) -> ReplyForm<'a> {
+        if silent { ReplyForm::SILENT } else { ReplyForm(FormKind::StoreLine) }
     }
 
-    /// The form in which a block is refused by this message.
-    pub(super) fn refused_by(self, message: &'static str) -> Form<'a> {
+    /// Returns the form for the refusal of a block with this message.
+    pub(super) fn refused_by(self, message: &'static str) -> ReplyForm<'a> {
         match self.0 {
-            Shape::StoreLine | Shape::Meta(_) if message == OUT_OF_MEMORY_IN_READ => Form(Shape::ReadLine),
+            FormKind::StoreLine | FormKind::Meta(_) if message == OUT_OF_MEMORY_IN_READ => {
+                ReplyForm(FormKind::ReadLine)
+            }
             _ => self,
         }
     }
 
-    /// The form of a binary packet.
+    /// Returns the form of a binary packet.
     #[inline]
-    pub(in crate::memcached) fn binary(form: BinaryForm<'a>) -> Form<'a> {
-        Form(Shape::Binary(form))
+    pub(in crate::memcached) fn binary(form: BinaryForm<'a>) -> ReplyForm<'a> {
+        ReplyForm(FormKind::Binary(form))
     }
 
-    /// Whether the connection is to be closed once this request is answered. Were it not, the decoder would close it
-    /// when called again.
+    /// Returns true if the connection must be closed after this reply. Otherwise the decoder would
+    /// close it on its next call.
     #[inline]
     pub fn closes(&self) -> bool {
-        matches!(self.0, Shape::Binary(BinaryForm { closes: true, .. }))
+        matches!(self.0, FormKind::Binary(BinaryForm { closes: true, .. }))
     }
 
-    /// Whether nothing at all will be written, so that a reply need not even be made.
+    /// Returns true if nothing will be written, so that the reply need not be computed.
     #[inline]
     pub fn is_silent(&self) -> bool {
-        matches!(self.0, Shape::Silent)
+        matches!(self.0, FormKind::Silent)
     }
 
-    /// Whether the line of this request ends with it. False for all keys of a get line but the last, which a server
-    /// that counts requests a wake-up may want to count as one.
+    /// Returns true if this request is the last of its line. False for all keys of a get line but
+    /// the last, so that a server can count a get line as one request.
     #[inline]
     pub fn is_last_of_line(&self) -> bool {
         match self.0 {
-            Shape::Value(form) => form.is_last,
+            FormKind::Value(form) => form.is_last,
             _ => true,
         }
     }

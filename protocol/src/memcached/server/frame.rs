@@ -1,96 +1,107 @@
 //! A frame: one line at the start of the unread bytes, and the data block that may follow it.
 
-use super::{Dialect, Form, Limits, LongBlock, Mode, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, Request, Step};
-use crate::memcached::Command;
+use super::{
+    DecoderState, LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep,
+    OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, ReplyForm,
+};
+use crate::memcached::MemcachedCommand;
 use todana_core::SharedValue;
 
-/// One whole line of the input.
+/// One complete line of the input.
 #[derive(Clone, Copy)]
-pub(super) struct Frame<'a> {
-    /// Bytes of the input before the line that are done with.
+pub(super) struct LineFrame<'a> {
+    /// Consumed bytes of the input before the line.
     pub(super) skipped: usize,
-    /// The input from the line on.
+    /// The input from the start of the line.
     pub(super) unread: &'a [u8],
-    /// The length of the line, its end included.
+    /// The length of the line, including its end.
     pub(super) line_len: usize,
-    /// The block behind the line, if it was received apart.
+    /// The block after the line, if it was received separately.
     pub(super) block: Option<LongBlock<'a>>,
 }
 
-/// The data block behind a line.
-pub(super) enum Block<'a> {
-    /// It is all here and ends as it should.
+/// The data block after a line.
+pub(super) enum DataBlock<'a> {
+    /// The block is complete and ends correctly.
     Whole(&'a [u8], SharedValue<'a>),
-    /// It is all here, but what stands behind its last byte is not a line end.
+    /// The block is complete, but no line end follows its last byte.
     Unterminated,
-    /// It is not all here, or shall be received apart.
-    Partial(Step<'a>),
-    /// It is not all here, and no more of it may be kept.
+    /// The block is incomplete, or must be received separately.
+    Partial(MemcachedStep<'a>),
+    /// The block is incomplete, and no more of it may be kept.
     Refused {
-        /// What memcached says in this case.
+        /// memcached's message for this case.
         message: &'static str,
     },
 }
 
-/// The longest data block that can be announced: what fits a signed 32-bit length with its line end.
+/// The longest data block that can be announced: with its line end it fits a signed 32-bit length.
 pub(super) const VALUE_LEN_MAX: usize = i32::MAX as usize - 2;
 
-/// The line end behind a data block.
+/// The line end after a data block.
 const BLOCK_END: &[u8] = b"\r\n";
 
-impl<'a> Frame<'a> {
-    /// The line without its end.
+impl<'a> LineFrame<'a> {
+    /// Returns the line without its end.
     #[inline]
     pub(super) fn line(&self) -> &'a [u8] {
         line_body(&self.unread[..self.line_len])
     }
 
-    /// A request of this line alone.
+    /// Returns a request that consists of this line.
     #[inline]
-    pub(super) fn request(&self, command: Command<'a>, form: Form<'a>) -> Step<'a> {
-        Step::Request { consumed: self.skipped + self.line_len, request: Request { command, form } }
+    pub(super) fn request(&self, command: MemcachedCommand<'a>, form: ReplyForm<'a>) -> MemcachedStep<'a> {
+        MemcachedStep::Request {
+            consumed: self.skipped + self.line_len,
+            request: MemcachedRequest { command, form },
+        }
     }
 
-    /// A request of this line and its data block.
+    /// Returns a request that consists of this line and its data block.
     #[inline]
     pub(super) fn request_with_block(
         &self,
         value_len: usize,
-        command: Command<'a>,
-        form: Form<'a>,
-    ) -> Step<'a> {
+        command: MemcachedCommand<'a>,
+        form: ReplyForm<'a>,
+    ) -> MemcachedStep<'a> {
         let consumed = self.skipped + self.line_len + value_len + BLOCK_END.len();
-        Step::Request { consumed, request: Request { command, form } }
+        MemcachedStep::Request { consumed, request: MemcachedRequest { command, form } }
     }
 
-    /// The line is at fault.
+    /// Reports the line as malformed.
     #[cold]
-    pub(super) fn fault(&self, message: &'static str, form: Form<'a>) -> Step<'a> {
-        self.request(Command::Faulty { message }, form)
+    pub(super) fn fault(&self, message: &'static str, form: ReplyForm<'a>) -> MemcachedStep<'a> {
+        self.request(MemcachedCommand::Faulty { message }, form)
     }
 
-    /// The line is answered by `command`; the block that it announces is dropped as it arrives.
+    /// Answers the line with `command`; the block that it announces is discarded as it arrives.
     #[cold]
     pub(super) fn without_block(
         &self,
-        dialect: &mut Dialect,
+        dialect: &mut MemcachedDecoder,
         value_len: usize,
-        command: Command<'a>,
-        form: Form<'a>,
-    ) -> Step<'a> {
+        command: MemcachedCommand<'a>,
+        form: ReplyForm<'a>,
+    ) -> MemcachedStep<'a> {
         let total = value_len + BLOCK_END.len();
         let received = match self.block {
             None => 0,
             Some(LongBlock::Refused { received }) => received,
             Some(LongBlock::Whole { .. }) => total,
         };
-        dialect.mode = Mode::Swallow { left: total - received.min(total) };
+        dialect.mode = DecoderState::Swallow { left: total - received.min(total) };
         self.request(command, form)
     }
 
-    /// The data block of this length behind the line.
+    /// Returns the data block of this length after the line.
     #[inline]
-    pub(super) fn block(&self, dialect: &mut Dialect, limits: &Limits, value_len: usize) -> Block<'a> {
+    pub(super) fn block(
+        &self,
+        dialect: &mut MemcachedDecoder,
+        limits: &MemcachedLimits,
+        value_len: usize,
+    ) -> DataBlock<'a> {
         match self.block {
             None if value_len >= limits.long_block_len => return self.announced(value_len),
             None => {}
@@ -100,21 +111,21 @@ impl<'a> Frame<'a> {
         let total = end + BLOCK_END.len();
         if self.unread.len() < total {
             if self.unread.len() > limits.unfinished_len_max {
-                return Block::Refused { message: OUT_OF_MEMORY };
+                return DataBlock::Refused { message: OUT_OF_MEMORY };
             }
-            dialect.mode = Mode::Block { total };
+            dialect.mode = DecoderState::Block { total };
             let at_least = total - self.unread.len();
-            return Block::Partial(Step::NeedMore { consumed: self.skipped, at_least });
+            return DataBlock::Partial(MemcachedStep::NeedMore { consumed: self.skipped, at_least });
         }
         if &self.unread[end..total] != BLOCK_END {
-            return Block::Unterminated;
+            return DataBlock::Unterminated;
         }
-        Block::Whole(&self.unread[self.line_len..end], SharedValue(None))
+        DataBlock::Whole(&self.unread[self.line_len..end], SharedValue(None))
     }
 
     #[cold]
-    fn announced(&self, value_len: usize) -> Block<'a> {
-        Block::Partial(Step::Block {
+    fn announced(&self, value_len: usize) -> DataBlock<'a> {
+        DataBlock::Partial(MemcachedStep::Block {
             consumed: self.skipped,
             head_len: self.line_len,
             value_len,
@@ -124,31 +135,32 @@ impl<'a> Frame<'a> {
 }
 
 #[cold]
-fn received(block: LongBlock<'_>) -> Block<'_> {
+fn received(block: LongBlock<'_>) -> DataBlock<'_> {
     match block {
         LongBlock::Whole { value, end: BLOCK_END } => {
-            Block::Whole((**value).as_ref(), SharedValue(Some(value)))
+            DataBlock::Whole((**value).as_ref(), SharedValue(Some(value)))
         }
-        LongBlock::Whole { .. } => Block::Unterminated,
-        LongBlock::Refused { received: 0 } => Block::Refused { message: OUT_OF_MEMORY },
-        LongBlock::Refused { .. } => Block::Refused { message: OUT_OF_MEMORY_IN_READ },
+        LongBlock::Whole { .. } => DataBlock::Unterminated,
+        LongBlock::Refused { received: 0 } => DataBlock::Refused { message: OUT_OF_MEMORY },
+        LongBlock::Refused { .. } => DataBlock::Refused { message: OUT_OF_MEMORY_IN_READ },
     }
 }
 
-/// A line without its `\n` and the `\r` before it.
+/// Returns a line without its `\n` and the `\r` before it.
 #[inline]
 pub(super) fn line_body(line: &[u8]) -> &[u8] {
     let body = line.strip_suffix(b"\n").unwrap_or(line);
     body.strip_suffix(b"\r").unwrap_or(body)
 }
 
-/// Whether a line that begins with `start` and is (or will be at least) `line_len` long closes the connection.
+/// Returns true if a line that begins with `start` and has, or will have, at least `line_len` bytes
+/// closes the connection.
 ///
-/// The rule looks at the line's own bytes and length only, never at how much has arrived with it, so that
-/// it does not depend on how the network has cut the stream.
-pub(super) fn is_line_too_long(limits: &Limits, start: &[u8], line_len: usize) -> bool {
+/// The rule depends only on the line's own bytes and length, never on the bytes that arrived with
+/// it. It therefore does not depend on how the network splits the stream.
+pub(super) fn is_line_too_long(limits: &MemcachedLimits, start: &[u8], line_len: usize) -> bool {
     const SPACES_MAX: usize = 100;
-    // Enough to see the word behind the spaces, whatever the limit is set to.
+    // Long enough to show the word after the spaces, whatever limit is configured.
     const LINE_LEN_MAX_LEAST: usize = 128;
 
     if line_len <= limits.line_len_max.max(LINE_LEN_MAX_LEAST) {
@@ -156,7 +168,7 @@ pub(super) fn is_line_too_long(limits: &Limits, start: &[u8], line_len: usize) -
     }
     let spaces = start.iter().take(SPACES_MAX).take_while(|&&byte| byte == b' ').count();
     let word = &start[spaces..];
-    // memcached takes a long `gat` where all of it arrives at once, which clients cannot control.
+    // memcached accepts a long `gat` if all of it arrives at once, which clients cannot control.
     let may_grow = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| word.starts_with(name));
     !may_grow || line_len > limits.get_line_len_max
 }

@@ -1,7 +1,7 @@
 //! Replies as bytes.
 
 use super::flags::KEY_BASE64;
-use super::form::{Form, MetaForm, Shape, ValueForm, Verb};
+use super::form::{FormKind, MetaForm, MetaVerb, ReplyForm, ValueForm};
 use super::{KEY_LEN_MAX, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, TOO_LARGE};
 use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
@@ -11,7 +11,7 @@ use todana_core::{
 };
 
 /// Where reply bytes go.
-pub trait Sink {
+pub trait ReplySink {
     /// Copies bytes.
     fn put(&mut self, bytes: &[u8]);
     /// Takes a share of a large value instead of copying it.
@@ -20,7 +20,7 @@ pub trait Sink {
     }
 }
 
-impl Sink for Vec<u8> {
+impl ReplySink for Vec<u8> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -30,31 +30,31 @@ impl Sink for Vec<u8> {
 /// Writes a reply in the form that its request wants. Nothing is written for `noreply`, for what `q` hides, and
 /// for a missing key of a get line.
 #[inline]
-pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+pub fn encode(form: &ReplyForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match &form.0 {
-        Shape::Value(form) => value(form, reply, out),
-        Shape::Silent => {}
-        Shape::Keys => match reply {
+        FormKind::Value(form) => value(form, reply, out),
+        FormKind::Silent => {}
+        FormKind::Keys => match reply {
             Reply::Listed { key, .. } => meta_get(key, out),
             Reply::End => out.put(b"EN\r\n"),
             _ => line(reply, out),
         },
-        Shape::Items => match reply {
+        FormKind::Items => match reply {
             Reply::Listed { key, inspection } => item(key, inspection, out),
             _ => line(reply, out),
         },
-        Shape::Line | Shape::StoreLine | Shape::ReadLine => match (&form.0, reply) {
-            (Shape::StoreLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
+        FormKind::Line | FormKind::StoreLine | FormKind::ReadLine => match (&form.0, reply) {
+            (FormKind::StoreLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
                 refused_line(OUT_OF_MEMORY, out)
             }
-            (Shape::ReadLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
+            (FormKind::ReadLine, Reply::Refused(RefusalReason::OutOfMemory)) => {
                 refused_line(OUT_OF_MEMORY_IN_READ, out)
             }
             _ => line(reply, out),
         },
-        Shape::Meta(form) => meta(form, reply, out),
-        Shape::Binary(form) => binary::encode(form, reply, out),
-        Shape::Noop => match reply {
+        FormKind::Meta(form) => meta(form, reply, out),
+        FormKind::Binary(form) => binary::encode(form, reply, out),
+        FormKind::Noop => match reply {
             Reply::Done => out.put(b"MN\r\n"),
             _ => line(reply, out),
         },
@@ -63,7 +63,7 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
 
 /// One key of a get line.
 #[inline]
-fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     let end: &[u8] = if form.is_last { b"END\r\n" } else { b"" };
     let record = match reply {
         Reply::Hit(hit) => &hit.record,
@@ -93,7 +93,7 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
 
 /// The value of a record.
 #[inline]
-pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl Sink) {
+pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl ReplySink) {
     match record.shared {
         Some(shared) => out.share(shared),
         None => out.put(record.value),
@@ -101,18 +101,18 @@ pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl Sink) {
 }
 
 #[inline]
-fn number(number: impl itoa::Integer, out: &mut impl Sink) {
+fn number(number: impl itoa::Integer, out: &mut impl ReplySink) {
     out.put(itoa::Buffer::new().format(number).as_bytes());
 }
 
 #[cold]
-fn refused_line(message: &str, out: &mut impl Sink) {
+fn refused_line(message: &str, out: &mut impl ReplySink) {
     out.put(message.as_bytes());
     out.put(b"\r\n");
 }
 
 /// The replies that need nothing of their request.
-fn line(reply: &Reply<'_>, out: &mut impl Sink) {
+fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
     let text: &str = match *reply {
         Reply::Stored(_) => "STORED",
         Reply::NotStored => "NOT_STORED",
@@ -161,7 +161,7 @@ const LISTED_KEY_LEN_MAX: usize = 256 << 10;
 
 /// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`]. Unlike all others it ends in a
 /// blank and LF.
-fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
+fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if key.len() > LISTED_KEY_LEN_MAX {
         return;
     }
@@ -187,7 +187,7 @@ fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
 }
 
 /// Writes a key as it would stand in a URI: one word, whatever its bytes.
-pub fn put_uri_encoded(key: &[u8], out: &mut impl Sink) {
+pub fn put_uri_encoded(key: &[u8], out: &mut impl ReplySink) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in key {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -200,7 +200,7 @@ pub fn put_uri_encoded(key: &[u8], out: &mut impl Sink) {
 
 /// Writes a line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.
 /// Writes nothing for a key that no `mg` can name: an empty one, or one whose word is longer than [`KEY_LEN_MAX`].
-fn meta_get(key: &[u8], out: &mut impl Sink) {
+fn meta_get(key: &[u8], out: &mut impl ReplySink) {
     let is_plain = key.iter().all(u8::is_ascii_graphic);
     let word_len = if is_plain { key.len() } else { key.len().div_ceil(3) * 4 };
     if word_len == 0 || word_len > KEY_LEN_MAX {
@@ -224,7 +224,7 @@ fn is_text_key(key: &[u8]) -> bool {
 
 /// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: it would be taken for another
 /// key, or for a line of its own.
-fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
+fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if !is_text_key(key) {
         return;
     }
@@ -239,7 +239,7 @@ fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl Sink) {
 }
 
 /// The lines of `stats detail dump`.
-pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl Sink) {
+pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl ReplySink) {
     for prefix in all {
         out.put(b"PREFIX ");
         // Keys of binary packets may hold line ends.
@@ -278,46 +278,46 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
 
 /// The reply to a meta command with a key.
 #[inline]
-fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match (form.verb, reply) {
-        (Verb::Get, Reply::Hit(hit)) => meta_hit(form, hit, out),
-        (Verb::Get, Reply::Miss) => {
+        (MetaVerb::Get, Reply::Hit(hit)) => meta_hit(form, hit, out),
+        (MetaVerb::Get, Reply::Miss) => {
             if !form.is_quiet {
                 meta_status(form, b"EN", out);
             }
         }
-        (Verb::Store, Reply::Stored(stored)) => {
+        (MetaVerb::Store, Reply::Stored(stored)) => {
             if !form.is_quiet {
                 meta_stored(form, b"HD", *stored, out);
             }
         }
-        (Verb::Store, Reply::NotStored) => meta_not_stored(form, b"NS", out),
-        (Verb::Store, Reply::Exists) => meta_not_stored(form, b"EX", out),
-        (Verb::Store, Reply::NotFound) => meta_not_stored(form, b"NF", out),
-        (Verb::Store, Reply::Refused(RefusalReason::OutOfMemory)) => {
+        (MetaVerb::Store, Reply::NotStored) => meta_not_stored(form, b"NS", out),
+        (MetaVerb::Store, Reply::Exists) => meta_not_stored(form, b"EX", out),
+        (MetaVerb::Store, Reply::NotFound) => meta_not_stored(form, b"NF", out),
+        (MetaVerb::Store, Reply::Refused(RefusalReason::OutOfMemory)) => {
             refused_line(OUT_OF_MEMORY, out);
         }
-        (Verb::Delete, Reply::Deleted) => {
+        (MetaVerb::Delete, Reply::Deleted) => {
             if !form.is_quiet {
                 meta_status(form, b"HD", out);
             }
         }
-        (Verb::Arithmetic, Reply::Number(number)) => {
+        (MetaVerb::Arithmetic, Reply::Number(number)) => {
             if !form.is_quiet {
                 meta_number(form, number, out);
             }
         }
-        (Verb::Delete | Verb::Arithmetic, Reply::NotFound) => meta_status(form, b"NF", out),
-        (Verb::Delete | Verb::Arithmetic, Reply::Exists) => meta_status(form, b"EX", out),
-        (Verb::Delete | Verb::Arithmetic, Reply::NotStored) => meta_status(form, b"NS", out),
-        (Verb::Inspect, Reply::Inspection(inspection)) => meta_inspection(form, inspection, out),
-        (Verb::Inspect, Reply::Miss) => out.put(b"EN\r\n"),
+        (MetaVerb::Delete | MetaVerb::Arithmetic, Reply::NotFound) => meta_status(form, b"NF", out),
+        (MetaVerb::Delete | MetaVerb::Arithmetic, Reply::Exists) => meta_status(form, b"EX", out),
+        (MetaVerb::Delete | MetaVerb::Arithmetic, Reply::NotStored) => meta_status(form, b"NS", out),
+        (MetaVerb::Inspect, Reply::Inspection(inspection)) => meta_inspection(form, inspection, out),
+        (MetaVerb::Inspect, Reply::Miss) => out.put(b"EN\r\n"),
         _ => line(reply, out),
     }
 }
 
 #[inline]
-fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
+fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
     let attributes = &record.attributes;
     // Version 0 means that nobody has been shown one, so nobody can know it.
@@ -359,7 +359,7 @@ fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
     }
 }
 
-fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut impl Sink) {
+fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut impl ReplySink) {
     out.put(code);
     for letter in form.returns.as_slice() {
         match letter {
@@ -372,11 +372,11 @@ fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut 
 }
 
 /// A refused `ms` still answers `c` and `s`: no version, and the length that was sent.
-fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
+fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     meta_stored(form, code, StoredReply { version: 0, value_len: form.value_len as u64 }, out);
 }
 
-fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl Sink) {
+fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl ReplySink) {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(number.value);
     if form.with_value {
@@ -402,7 +402,7 @@ fn meta_number(form: &MetaForm<'_>, number: &ArithmeticReply, out: &mut impl Sin
 }
 
 /// Writes a reply without record data: only `k` and `O` are echoed.
-fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
+fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     out.put(code);
     for letter in form.returns.as_slice() {
         echo(form, *letter, out);
@@ -412,7 +412,7 @@ fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
 
 /// Writes `k` or `O`, and nothing for the other letters.
 #[inline]
-fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl Sink) {
+fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl ReplySink) {
     match letter {
         b'k' => {
             out.put(b" k");
@@ -431,7 +431,7 @@ fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl Sink) {
 
 /// Writes the key as the client sent it: raw, or base64 if the request had `b`.
 #[inline]
-fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
+fn key(form: &MetaForm<'_>, out: &mut impl ReplySink) {
     if !form.is_base64 {
         return out.put(form.key);
     }
@@ -439,7 +439,7 @@ fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
 }
 
 /// Writes a key of any length in base64.
-fn base64(key: &[u8], out: &mut impl Sink) {
+fn base64(key: &[u8], out: &mut impl ReplySink) {
     const PIECE: usize = 96;
     let mut text = [0; PIECE / 3 * 4];
     for piece in key.chunks(PIECE) {
@@ -449,12 +449,12 @@ fn base64(key: &[u8], out: &mut impl Sink) {
 }
 
 #[inline]
-fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl Sink) {
+fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl ReplySink) {
     out.put(letter);
     number(argument, out);
 }
 
-fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl Sink) {
+fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl ReplySink) {
     match expiry.seconds_left(now) {
         None => out.put(b" t-1"),
         // An expired record shows a huge number, as memcached's unsigned subtraction does.
@@ -463,7 +463,7 @@ fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl Sink) {
     }
 }
 
-fn meta_inspection(form: &MetaForm<'_>, inspection: &RecordDetails, out: &mut impl Sink) {
+fn meta_inspection(form: &MetaForm<'_>, inspection: &RecordDetails, out: &mut impl ReplySink) {
     let RecordDetails { expiry, access, version, flags, key_len, value_len, now } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"ME ");

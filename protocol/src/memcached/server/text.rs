@@ -1,17 +1,20 @@
-//! The text commands, and which command a line is.
+//! The text commands, and the dispatch of all command lines.
 
-use super::form::{Form, Shape, ValueForm, Verb};
-use super::frame::{Block, Frame, line_body};
-use super::words::{Words, ends_in_noreply, last_word, word_len};
-use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, administration, meta, number};
+use super::form::{FormKind, MetaVerb, ReplyForm, ValueForm};
+use super::frame::{DataBlock, LineFrame, line_body};
+use super::words::{LineWords, ends_in_noreply, last_word, word_len};
+use super::{
+    BAD_FORMAT, DecoderState, KEY_LEN_MAX, MemcachedDecoder, MemcachedLimits, MemcachedRequest,
+    MemcachedStep, administration, meta, number,
+};
 use crate::memcached::item_size;
-use crate::memcached::{ClockShift, Command};
+use crate::memcached::{ClockShift, MemcachedCommand};
 use todana_core::{
     Arithmetic, ArithmeticDirection, CommandFamily, Delete, Get, Operation, RefusalReason, RefusedStore,
     ReplyNeeds, Store, StoreMode, Touch, Ttl,
 };
 
-/// The shortest line that is looked at, its end included.
+/// The shortest line that is parsed, including its end.
 const LINE_LEN_MIN: usize = 4;
 
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
@@ -19,27 +22,28 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 /// Decodes one line, and the data block that it announces.
 #[inline]
 pub(super) fn decode<'a>(
-    dialect: &mut Dialect,
-    limits: &Limits,
-    frame: Frame<'a>,
+    dialect: &mut MemcachedDecoder,
+    limits: &MemcachedLimits,
+    frame: LineFrame<'a>,
     scratch: &'a mut Vec<u8>,
-) -> Step<'a> {
+) -> MemcachedStep<'a> {
     let line = frame.line();
     let command = &line[..word_len(line)];
-    let words = Words::new(&line[command.len()..]);
-    // `mn` without `\r` is the one short line that is let through: 1.6.45 refuses it, 1.6.18 does not.
+    let words = LineWords::new(&line[command.len()..]);
+    // `mn` without `\r` is the only short line that is accepted: 1.6.45 refuses it, 1.6.18 does
+    // not.
     if frame.line_len < LINE_LEN_MIN && command != b"mn" {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     }
     match command {
-        b"get" => gets(dialect, frame, words, Retrieval::default()),
+        b"get" => gets(dialect, frame, words, GetLine::default()),
         b"set" => store(dialect, limits, frame, words, StoreMode::Set, false),
-        b"mg" => meta::decode(dialect, limits, frame, words, Verb::Get, scratch),
-        b"ms" => meta::decode(dialect, limits, frame, words, Verb::Store, scratch),
-        b"md" => meta::decode(dialect, limits, frame, words, Verb::Delete, scratch),
-        b"ma" => meta::decode(dialect, limits, frame, words, Verb::Arithmetic, scratch),
-        b"mn" => frame.request(Command::Operation(Operation::Noop), Form(Shape::Noop)),
-        b"gets" => gets(dialect, frame, words, Retrieval { with_version: true, ..Retrieval::default() }),
+        b"mg" => meta::decode(dialect, limits, frame, words, MetaVerb::Get, scratch),
+        b"ms" => meta::decode(dialect, limits, frame, words, MetaVerb::Store, scratch),
+        b"md" => meta::decode(dialect, limits, frame, words, MetaVerb::Delete, scratch),
+        b"ma" => meta::decode(dialect, limits, frame, words, MetaVerb::Arithmetic, scratch),
+        b"mn" => frame.request(MemcachedCommand::Operation(Operation::Noop), ReplyForm(FormKind::Noop)),
+        b"gets" => gets(dialect, frame, words, GetLine { with_version: true, ..GetLine::default() }),
         b"gat" => gats(dialect, limits, frame, words, false),
         b"gats" => gats(dialect, limits, frame, words, true),
         b"delete" => delete(frame, words),
@@ -51,9 +55,9 @@ pub(super) fn decode<'a>(
         b"replace" => store(dialect, limits, frame, words, StoreMode::Replace, false),
         b"append" => store(dialect, limits, frame, words, StoreMode::Append, false),
         b"prepend" => store(dialect, limits, frame, words, StoreMode::Prepend, false),
-        b"me" => meta::decode(dialect, limits, frame, words, Verb::Inspect, scratch),
-        b"version" => frame.request(Command::Version, Form::LINE),
-        b"stats" => frame.request(Command::Stats { group: stats_group(words) }, Form::LINE),
+        b"me" => meta::decode(dialect, limits, frame, words, MetaVerb::Inspect, scratch),
+        b"version" => frame.request(MemcachedCommand::Version, ReplyForm::LINE),
+        b"stats" => frame.request(MemcachedCommand::Stats { group: stats_group(words) }, ReplyForm::LINE),
         b"flush_all" => flush_all(limits, frame, words),
         b"verbosity" => verbosity(frame, words),
         b"cache_memlimit" => cache_memlimit(frame, words),
@@ -63,14 +67,14 @@ pub(super) fn decode<'a>(
         b"lru_crawler" | b"watch" | b"slabs" | b"lru" | b"extstore" | b"todana" => {
             administration::decode(frame, command, words)
         }
-        b"quit" => frame.request(Command::Quit, Form::SILENT),
+        b"quit" => frame.request(MemcachedCommand::Quit, ReplyForm::SILENT),
         _ => unknown(frame),
     }
 }
 
-/// The time to live that a number asks for.
+/// Converts a number to a time to live.
 #[inline]
-fn ttl(limits: &Limits, exptime: i32) -> Ttl {
+fn ttl(limits: &MemcachedLimits, exptime: i32) -> Ttl {
     if exptime < 0 && limits.negative_is_sliding {
         Ttl::Sliding(exptime.unsigned_abs())
     } else {
@@ -78,84 +82,94 @@ fn ttl(limits: &Limits, exptime: i32) -> Ttl {
     }
 }
 
-/// What the keys of one get line have in common.
+/// The common properties of the keys of one get line.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Retrieval {
+pub(super) struct GetLine {
     /// The new time to live (`gat`, `gats`).
     touch: Option<Ttl>,
     /// `gets`, `gats`.
     with_version: bool,
-    /// How many bytes of the line are left, its end included.
+    /// The remaining bytes of the line, including its end.
     left: usize,
 }
 
-/// The keys of a get line. All of them are checked before the first is served: one that is too long spoils
-/// the whole reply.
+/// Decodes the keys of a get line. All of them are checked before the first is served, because one
+/// key that is too long invalidates the entire reply.
 #[inline]
-fn gets<'a>(dialect: &mut Dialect, frame: Frame<'a>, words: Words<'a>, retrieval: Retrieval) -> Step<'a> {
+fn gets<'a>(
+    dialect: &mut MemcachedDecoder,
+    frame: LineFrame<'a>,
+    words: LineWords<'a>,
+    retrieval: GetLine,
+) -> MemcachedStep<'a> {
     let mut others = words;
-    let Some(first) = others.next() else { return frame.fault(BAD_FORMAT, Form::LINE) };
+    let Some(first) = others.next() else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
     if first.len() > KEY_LEN_MAX {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     }
     if others.is_empty() {
         return frame.request(retrieval.command(first), retrieval.form(first, true));
     }
     if others.any(|key| key.len() > KEY_LEN_MAX) {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     }
     let before = frame.line().len() - words.rest().len();
     let keys = &frame.unread[before..];
-    let retrieval = Retrieval { left: frame.line_len - before, ..retrieval };
+    let retrieval = GetLine { left: frame.line_len - before, ..retrieval };
     match next_key(dialect, retrieval, keys) {
-        Step::Request { consumed, request } => {
-            Step::Request { consumed: frame.skipped + before + consumed, request }
+        MemcachedStep::Request { consumed, request } => {
+            MemcachedStep::Request { consumed: frame.skipped + before + consumed, request }
         }
         step => step,
     }
 }
 
-/// `gat` and `gats`: a time to live, then as `get`.
+/// Decodes `gat` and `gats`: a time to live, then as `get`.
 fn gats<'a>(
-    dialect: &mut Dialect,
-    limits: &Limits,
-    frame: Frame<'a>,
-    mut words: Words<'a>,
+    dialect: &mut MemcachedDecoder,
+    limits: &MemcachedLimits,
+    frame: LineFrame<'a>,
+    mut words: LineWords<'a>,
     with_version: bool,
-) -> Step<'a> {
-    let Some(exptime) = words.next() else { return frame.fault(BAD_FORMAT, Form::LINE) };
+) -> MemcachedStep<'a> {
+    let Some(exptime) = words.next() else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
     if words.is_empty() {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     }
-    let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, Form::LINE) };
+    let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, ReplyForm::LINE) };
     let touch = Some(ttl(limits, exptime));
-    gets(dialect, frame, words, Retrieval { touch, with_version, left: 0 })
+    gets(dialect, frame, words, GetLine { touch, with_version, left: 0 })
 }
 
-/// The next key of a line that has been checked; `unread` starts in that line, behind the keys before.
-pub(super) fn next_key<'a>(dialect: &mut Dialect, retrieval: Retrieval, unread: &'a [u8]) -> Step<'a> {
+/// Decodes the next key of a line that has been checked; `unread` starts in that line, after the
+/// earlier keys.
+pub(super) fn next_key<'a>(
+    dialect: &mut MemcachedDecoder,
+    retrieval: GetLine,
+    unread: &'a [u8],
+) -> MemcachedStep<'a> {
     let Some(rest_of_line) = unread.get(..retrieval.left) else {
-        return Step::NeedMore { consumed: 0, at_least: retrieval.left - unread.len() };
+        return MemcachedStep::NeedMore { consumed: 0, at_least: retrieval.left - unread.len() };
     };
     let line = line_body(rest_of_line);
-    let mut words = Words::new(line);
-    // There always is one: the line was left standing at a key.
+    let mut words = LineWords::new(line);
+    // A key always follows: the position in the line is always at a key.
     let key = words.next().unwrap_or_default();
     let is_last = words.is_empty();
     let consumed = if is_last { retrieval.left } else { line.len() - words.rest().len() };
     dialect.mode = if is_last {
-        Mode::Line { scanned: 0 }
+        DecoderState::Line { scanned: 0 }
     } else {
-        Mode::Keys(Retrieval { left: retrieval.left - consumed, ..retrieval })
+        DecoderState::Keys(GetLine { left: retrieval.left - consumed, ..retrieval })
     };
-    let request = Request { command: retrieval.command(key), form: retrieval.form(key, is_last) };
-    Step::Request { consumed, request }
+    let request = MemcachedRequest { command: retrieval.command(key), form: retrieval.form(key, is_last) };
+    MemcachedStep::Request { consumed, request }
 }
 
-impl Retrieval {
+impl GetLine {
     #[inline]
-    fn command<'a>(&self, key: &'a [u8]) -> Command<'a> {
-        Command::Operation(Operation::Get(Get {
+    fn command<'a>(&self, key: &'a [u8]) -> MemcachedCommand<'a> {
+        MemcachedCommand::Operation(Operation::Get(Get {
             key,
             touch: self.touch,
             needs: ReplyNeeds { version: self.with_version, access: false },
@@ -166,45 +180,56 @@ impl Retrieval {
     }
 
     #[inline]
-    fn form<'a>(&self, key: &'a [u8], is_last: bool) -> Form<'a> {
-        Form(Shape::Value(ValueForm { key, with_version: self.with_version, is_last }))
+    fn form<'a>(&self, key: &'a [u8], is_last: bool) -> ReplyForm<'a> {
+        ReplyForm(FormKind::Value(ValueForm { key, with_version: self.with_version, is_last }))
     }
 }
 
-/// `set`, `add`, `replace`, `append`, `prepend` and (with `is_cas`) `cas`.
+/// Decodes `set`, `add`, `replace`, `append`, `prepend` and (with `is_cas`) `cas`.
 ///
-/// Until the words are complete and the length is known, nothing is silenced and no block is dropped. After
-/// that the block is dropped with whatever else is wrong.
+/// Until all words are present and the length is valid, `noreply` is ignored and no block is
+/// discarded. After that, any other error discards the block.
 #[inline]
 fn store<'a>(
-    dialect: &mut Dialect,
-    limits: &Limits,
-    frame: Frame<'a>,
-    mut words: Words<'a>,
+    dialect: &mut MemcachedDecoder,
+    limits: &MemcachedLimits,
+    frame: LineFrame<'a>,
+    mut words: LineWords<'a>,
     mode: StoreMode,
     is_cas: bool,
-) -> Step<'a> {
+) -> MemcachedStep<'a> {
     let (key, flags, exptime, len) = (words.next(), words.next(), words.next(), words.next());
     let (Some(key), Some(flags), Some(exptime), Some(len)) = (key, flags, exptime, len) else {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     };
-    let Some(value_len) = number::value_len(len) else { return frame.fault(BAD_FORMAT, Form::LINE) };
+    let Some(value_len) = number::value_len(len) else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
 
-    let form = Form::store_line_unless(ends_in_noreply(frame.line()));
-    // A missing version is a bad one: clients send the block all the same.
+    let form = ReplyForm::store_line_unless(ends_in_noreply(frame.line()));
+    // A missing version counts as a bad one: clients send the block in any case.
     let unique = if is_cas { words.next().and_then(number::unsigned) } else { Some(0) };
     let numbers = (number::client_flags(flags), number::expiry(exptime), unique);
     let (Some(flags), Some(exptime), Some(unique)) = numbers else {
-        return frame.without_block(dialect, value_len, Command::Faulty { message: BAD_FORMAT }, form);
+        return frame.without_block(
+            dialect,
+            value_len,
+            MemcachedCommand::Faulty { message: BAD_FORMAT },
+            form,
+        );
     };
     if key.len() > KEY_LEN_MAX {
-        return frame.without_block(dialect, value_len, Command::Faulty { message: BAD_FORMAT }, form);
+        return frame.without_block(
+            dialect,
+            value_len,
+            MemcachedCommand::Faulty { message: BAD_FORMAT },
+            form,
+        );
     }
-    // The client of a plain set believes its old value gone; the others have promised nothing.
+    // The client of a plain set assumes that the old value is gone, so the old record is removed;
+    // the other commands make no such promise.
     let discards = mode == StoreMode::Set && !is_cas;
     let refused = |refusal| {
         let compares = is_cas;
-        Command::Operation(Operation::RefusedStore(RefusedStore {
+        MemcachedCommand::Operation(Operation::RefusedStore(RefusedStore {
             key,
             value_len,
             flags,
@@ -218,15 +243,15 @@ fn store<'a>(
         return frame.without_block(dialect, value_len, refused(RefusalReason::TooLarge), form);
     }
     let (value, shared) = match frame.block(dialect, limits, value_len) {
-        Block::Refused { message } => {
+        DataBlock::Refused { message } => {
             let refused = refused(RefusalReason::OutOfMemory);
             return frame.without_block(dialect, value_len, refused, form.refused_by(message));
         }
-        Block::Whole(value, shared) => (value, shared),
-        Block::Partial(step) => return step,
-        Block::Unterminated => return bad_chunk(frame, value_len, form),
+        DataBlock::Whole(value, shared) => (value, shared),
+        DataBlock::Partial(step) => return step,
+        DataBlock::Unterminated => return bad_chunk(frame, value_len, form),
     };
-    let command = Command::Operation(Operation::Store(Store {
+    let command = MemcachedCommand::Operation(Operation::Store(Store {
         key,
         value,
         shared,
@@ -241,18 +266,23 @@ fn store<'a>(
     frame.request_with_block(value_len, command, form)
 }
 
-/// A block that does not end where it should. It is gone all the same; what follows is the next command.
+/// Reports a block that does not end correctly. The block is consumed, and the next command follows
+/// it.
 #[cold]
-pub(super) fn bad_chunk<'a>(frame: Frame<'a>, value_len: usize, form: Form<'a>) -> Step<'a> {
+pub(super) fn bad_chunk<'a>(
+    frame: LineFrame<'a>,
+    value_len: usize,
+    form: ReplyForm<'a>,
+) -> MemcachedStep<'a> {
     let message = "CLIENT_ERROR bad data chunk";
-    frame.request_with_block(value_len, Command::Faulty { message }, form)
+    frame.request_with_block(value_len, MemcachedCommand::Faulty { message }, form)
 }
 
-fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
-    let Some(key) = words.next() else { return frame.fault(BAD_FORMAT, Form::LINE) };
-    let form = Form::line_unless(!words.is_empty() && ends_in_noreply(frame.line()));
-    // 1.6.45 ignores what follows the key; test suites of clients want the older refusal. A `0` (once a hold-off
-    // time) is still sent by old clients.
+fn delete<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
+    let Some(key) = words.next() else { return frame.fault(BAD_FORMAT, ReplyForm::LINE) };
+    let form = ReplyForm::line_unless(!words.is_empty() && ends_in_noreply(frame.line()));
+    // 1.6.45 ignores the words after the key, but test suites of clients expect the older refusal.
+    // Old clients still send a `0` (formerly a hold-off time).
     let is_known = matches!(
         (words.next(), words.next(), words.next()),
         (None, ..) | (Some(b"0" | b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None)
@@ -264,7 +294,7 @@ fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
         return frame.fault(BAD_FORMAT, form);
     }
     frame.request(
-        Command::Operation(Operation::Delete(Delete {
+        MemcachedCommand::Operation(Operation::Delete(Delete {
             key,
             family: CommandFamily::Text,
             ..Delete::default()
@@ -273,11 +303,15 @@ fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     )
 }
 
-fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: ArithmeticDirection) -> Step<'a> {
+fn arithmetic<'a>(
+    frame: LineFrame<'a>,
+    mut words: LineWords<'a>,
+    direction: ArithmeticDirection,
+) -> MemcachedStep<'a> {
     let (Some(key), Some(delta)) = (words.next(), words.next()) else {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     };
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     if key.len() > KEY_LEN_MAX {
         return frame.fault(BAD_FORMAT, form);
     }
@@ -286,7 +320,7 @@ fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: ArithmeticD
     };
     let family = CommandFamily::Text;
     frame.request(
-        Command::Operation(Operation::Arithmetic(Arithmetic {
+        MemcachedCommand::Operation(Operation::Arithmetic(Arithmetic {
             key,
             direction,
             delta,
@@ -297,20 +331,27 @@ fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: ArithmeticD
     )
 }
 
-fn touch<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
+fn touch<'a>(limits: &MemcachedLimits, frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
     let (Some(key), Some(exptime)) = (words.next(), words.next()) else {
-        return frame.fault(BAD_FORMAT, Form::LINE);
+        return frame.fault(BAD_FORMAT, ReplyForm::LINE);
     };
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     if key.len() > KEY_LEN_MAX {
         return frame.fault(BAD_FORMAT, form);
     }
     let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(Command::Operation(Operation::Touch(Touch { key, ttl: ttl(limits, exptime) })), form)
+    frame.request(
+        MemcachedCommand::Operation(Operation::Touch(Touch { key, ttl: ttl(limits, exptime) })),
+        form,
+    )
 }
 
-fn flush_all<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+fn flush_all<'a>(
+    limits: &MemcachedLimits,
+    frame: LineFrame<'a>,
+    mut words: LineWords<'a>,
+) -> MemcachedStep<'a> {
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     if !limits.flush_allowed {
         return frame.fault("CLIENT_ERROR flush_all not allowed", form);
     }
@@ -320,68 +361,70 @@ fn flush_all<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Ste
         Some(delay) => number::signed(delay),
     };
     let Some(at) = at else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(Command::Operation(Operation::Flush { at: Ttl::from_memcached(at.into()) }), form)
+    frame.request(MemcachedCommand::Operation(Operation::Flush { at: Ttl::from_memcached(at.into()) }), form)
 }
 
-fn verbosity<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+fn verbosity<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     let level = words.next().and_then(number::unsigned).and_then(|level| u32::try_from(level).ok());
     match level {
-        Some(level) => frame.request(Command::Verbosity(level), form),
+        Some(level) => frame.request(MemcachedCommand::Verbosity(level), form),
         None => frame.fault(BAD_FORMAT, form),
     }
 }
 
-/// `debugtime p`, `r`, `SECONDS` or `+SECONDS`.
-fn debugtime<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
+/// Decodes `debugtime p`, `r`, `SECONDS` or `+SECONDS`.
+fn debugtime<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
     let shift = match words.next() {
         Some(b"p") => Some(ClockShift::Pause),
         Some(b"r") => Some(ClockShift::Resume),
-        // memcached's own tests say it without a sign.
+        // memcached's own tests omit the sign.
         Some([b'+', seconds @ ..] | seconds) => {
             number::unsigned_32(seconds).map(|seconds| ClockShift::Forward { seconds })
         }
         None => None,
     };
     match shift {
-        Some(shift) => frame.request(Command::ShiftClock(shift), Form::LINE),
+        Some(shift) => frame.request(MemcachedCommand::ShiftClock(shift), ReplyForm::LINE),
         None => unknown(frame),
     }
 }
 
-fn cache_memlimit<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
-    let form = Form::line_unless(ends_in_noreply(frame.line()));
+fn cache_memlimit<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
+    let form = ReplyForm::line_unless(ends_in_noreply(frame.line()));
     match words.next().and_then(number::unsigned) {
-        Some(mebibytes) => frame.request(Command::MemoryLimit { mebibytes }, form),
+        Some(mebibytes) => frame.request(MemcachedCommand::MemoryLimit { mebibytes }, form),
         None => frame.fault("ERROR", form),
     }
 }
 
-fn shutdown<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
+fn shutdown<'a>(frame: LineFrame<'a>, mut words: LineWords<'a>) -> MemcachedStep<'a> {
     match words.next() {
-        None => frame.request(Command::Shutdown { graceful: false }, Form::LINE),
-        Some(b"graceful") => frame.request(Command::Shutdown { graceful: true }, Form::LINE),
-        Some(_) => frame.fault("CLIENT_ERROR invalid shutdown mode", Form::LINE),
+        None => frame.request(MemcachedCommand::Shutdown { graceful: false }, ReplyForm::LINE),
+        Some(b"graceful") => frame.request(MemcachedCommand::Shutdown { graceful: true }, ReplyForm::LINE),
+        Some(_) => frame.fault("CLIENT_ERROR invalid shutdown mode", ReplyForm::LINE),
     }
 }
 
 #[cold]
-fn refresh_certs(frame: Frame<'_>) -> Step<'_> {
-    frame.request(Command::RefreshCertificates, Form::line_unless(ends_in_noreply(frame.line())))
+fn refresh_certs(frame: LineFrame<'_>) -> MemcachedStep<'_> {
+    frame
+        .request(MemcachedCommand::RefreshCertificates, ReplyForm::line_unless(ends_in_noreply(frame.line())))
 }
 
-/// The words after `stats`, without the spaces around them.
-fn stats_group(words: Words<'_>) -> &[u8] {
+/// Returns the words after `stats`, without surrounding spaces.
+fn stats_group(words: LineWords<'_>) -> &[u8] {
     let rest = words.rest();
     let end = rest.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
     &rest[..end]
 }
 
-fn unknown<'a>(frame: Frame<'a>) -> Step<'a> {
+fn unknown<'a>(frame: LineFrame<'a>) -> MemcachedStep<'a> {
     let line = frame.line();
-    // A web page that makes a browser post to this port must not get its body run as commands.
+    // A web page that makes a browser post to this port must not have its body executed as
+    // commands.
     if last_word(line).starts_with(b"HTTP/") {
-        return Step::Close;
+        return MemcachedStep::Close;
     }
-    frame.fault("ERROR", Form::line_unless(ends_in_noreply(line)))
+    frame.fault("ERROR", ReplyForm::line_unless(ends_in_noreply(line)))
 }

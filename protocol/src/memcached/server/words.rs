@@ -1,24 +1,24 @@
-//! The words of a line: what stands between spaces. Tabs and all other bytes are ordinary.
+//! The words of a line, separated by spaces. Tabs and all other bytes are ordinary.
 
-/// The words of a line that have not been taken yet.
+/// The remaining words of a line.
 #[derive(Clone, Copy)]
-pub(super) struct Words<'a>(&'a [u8]);
+pub(super) struct LineWords<'a>(&'a [u8]);
 
-impl<'a> Words<'a> {
-    /// The words of these bytes.
+impl<'a> LineWords<'a> {
+    /// Creates the words of these bytes.
     #[inline]
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Words(bytes)
+        LineWords(bytes)
     }
 
-    /// What has not been taken yet, from the next word on.
+    /// Returns the remaining bytes, from the next word on.
     #[inline]
     pub(super) fn rest(mut self) -> &'a [u8] {
         self.skip_spaces();
         self.0
     }
 
-    /// Whether no word is left.
+    /// Returns true if no word is left.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.rest().is_empty()
@@ -32,7 +32,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for LineWords<'a> {
     type Item = &'a [u8];
 
     #[inline]
@@ -47,9 +47,10 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// How many bytes stand before the first space.
+/// Returns the number of bytes before the first space.
 ///
-/// Eight bytes at a time: keys and numbers are too short for `memchr` to pay for its call.
+/// It examines eight bytes at a time: keys and numbers are too short for `memchr` to repay its
+/// call.
 #[inline]
 pub(super) fn word_len(bytes: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -59,7 +60,7 @@ pub(super) fn word_len(bytes: &[u8]) -> usize {
     for chunk in &mut chunks {
         let chunk = u64::from_le_bytes(chunk.try_into().expect("chunks of 8"));
         let zero_where_space = chunk ^ (ONES * b' ' as u64);
-        // The lowest set bit is exact; those above a hit may be false, but only the lowest counts.
+        // The lowest set bit is exact; bits above it may be false, but only the lowest counts.
         let hits = zero_where_space.wrapping_sub(ONES) & !zero_where_space & HIGHS;
         if hits != 0 {
             return len + hits.trailing_zeros() as usize / 8;
@@ -70,20 +71,21 @@ pub(super) fn word_len(bytes: &[u8]) -> usize {
     len + tail.iter().position(|&byte| byte == b' ').unwrap_or(tail.len())
 }
 
-/// The last word of a line, empty if there is none.
+/// Returns the last word of a line; empty if there is none.
 pub(super) fn last_word(line: &[u8]) -> &[u8] {
     let line = without_trailing_spaces(line);
     let start = line.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1);
     &line[start..]
 }
 
-/// Whether the last word is `noreply`. The caller sees to it that it is not the command or the key.
+/// Returns true if the last word is `noreply`. The caller ensures that it is not the command or the
+/// key.
 #[inline]
 pub(super) fn ends_in_noreply(line: &[u8]) -> bool {
     without_trailing_spaces(line).ends_with(b" noreply")
 }
 
-/// A line up to its last word; blanks other than the space are ordinary bytes.
+/// Returns the line up to its last word; blanks other than the space are ordinary bytes.
 #[inline]
 fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
     while let [before @ .., b' '] = line {
@@ -94,14 +96,14 @@ fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Words, word_len};
+    use super::{LineWords, word_len};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn eight_bytes_at_a_time_find_the_space_that_one_at_a_time_finds(
-            // Around the space, where borrows between bytes would show.
+        fn word_len_agrees_with_a_plain_search(
+            // Bytes close to the space, where borrows between bytes would show.
             bytes in vec(prop_oneof![0x1fu8..0x22, any::<u8>(), 0x9fu8..0xa2], 0..40),
         ) {
             let plain = bytes.iter().position(|&byte| byte == b' ').unwrap_or(bytes.len());
@@ -109,9 +111,9 @@ mod tests {
         }
 
         #[test]
-        fn words_are_those_of_split(bytes in vec(prop_oneof![Just(b' '), any::<u8>()], 0..60)) {
+        fn words_agree_with_split(bytes in vec(prop_oneof![Just(b' '), any::<u8>()], 0..60)) {
             let plain: Vec<&[u8]> = bytes.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
-            prop_assert_eq!(Words::new(&bytes).collect::<Vec<_>>(), plain);
+            prop_assert_eq!(LineWords::new(&bytes).collect::<Vec<_>>(), plain);
         }
     }
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::{DataDirectory, Database};
-use todana_protocol::memcached::{Export, Exported};
+use todana_protocol::memcached::{ExportKind, ExportRequest};
 
 /// Checkpoints and backups at once.
 const BACKUPS_MAX: usize = 2;
@@ -59,7 +59,7 @@ pub(crate) struct Exports {
 }
 
 struct Job {
-    export: Export,
+    export: ExportRequest,
     database: Weak<Database>,
     pipe: Arc<Pipe>,
     thread: JoinHandle<()>,
@@ -104,21 +104,21 @@ impl Exports {
     /// Begins one for a connection, or says why not.
     pub(crate) fn start(
         &self,
-        export: Export,
+        export: ExportRequest,
         handle: WakeHandle,
         database: Option<&Arc<Database>>,
     ) -> Result<Receiving, &'static str> {
         let number = export.database as usize;
         let database = database.ok_or(NO_DATABASE)?;
         let source = match (self.directory(number), database.engine().durable()) {
-            (_, Some(_)) if !matches!(export.what, Exported::Backup { .. }) => return Err(NO_LOG),
+            (_, Some(_)) if !matches!(export.what, ExportKind::Backup { .. }) => return Err(NO_LOG),
             (_, Some(_)) => Source::Files,
             (Some(directory), None) => Source::Directory(directory),
             (None, None) => return Err(NO_DIRECTORY),
         };
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);
-        let reads_log = |export: &Export| matches!(export.what, Exported::Log { .. });
+        let reads_log = |export: &ExportRequest| matches!(export.what, ExportKind::Log { .. });
         let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
         let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
         if jobs.iter().filter(is_like).count() >= most {
@@ -263,16 +263,16 @@ mod tests {
         exports.set_directories([Some(&directory)].into_iter());
         write(&directory, &database);
         let slow = [
-            Exported::Backup { rate: NonZeroU64::new(1) },
+            ExportKind::Backup { rate: NonZeroU64::new(1) },
             // Nobody takes what it sends, once that is more than the pipe holds.
-            Exported::Log { from: LogStart::End, follows: true },
+            ExportKind::Log { from: LogStart::End, follows: true },
         ];
         assert_eq!(
-            exports.start(Export { database: 1, what: Exported::Checkpoint }, handle(), None).err(),
+            exports.start(ExportRequest { database: 1, what: ExportKind::Checkpoint }, handle(), None).err(),
             Some(NO_DATABASE)
         );
         for what in slow {
-            let export = Export { database: 0, what };
+            let export = ExportRequest { database: 0, what };
             let receiving = exports.start(export, handle(), Some(&database)).unwrap();
             let mut output = Output::default();
             while output.is_empty() {
@@ -328,7 +328,7 @@ mod tests {
         };
         write();
         let exports = Exports::default();
-        let export = Export { database: 0, what: Exported::Backup { rate: NonZeroU64::new(1) } };
+        let export = ExportRequest { database: 0, what: ExportKind::Backup { rate: NonZeroU64::new(1) } };
         let receiving = exports.start(export, handle(), Some(&database)).unwrap();
         let mut output = Output::default();
         while output.is_empty() {

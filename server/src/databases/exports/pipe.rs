@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use todana::checkpoint::HeldBytes;
-use todana_protocol::memcached::Sink;
+use todana_protocol::memcached::ReplySink;
 
 /// What waits in it at most, unless a single frame is longer.
 const PIPE_MAX: usize = 256 << 10;

@@ -11,7 +11,7 @@ use todana::disk::SystemDisk;
 use todana::update_log::{DurabilityHealth, LogBytes, LogPosition};
 use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
-use todana_protocol::memcached::{Exported, LogStart};
+use todana_protocol::memcached::{ExportKind, LogStart};
 
 /// The most that one frame carries.
 const FRAME_LEN_MAX: usize = 64 << 10;
@@ -28,16 +28,16 @@ pub(super) enum Source {
 }
 
 /// Runs an export to its end.
-pub(super) fn run(export: Exported, source: Source, database: &Arc<Database>, pipe: &Arc<Pipe>) {
+pub(super) fn run(export: ExportKind, source: Source, database: &Arc<Database>, pipe: &Arc<Pipe>) {
     let _ending = Ending(pipe);
     let place = match &source {
         Source::Directory(directory) => directory.path().to_path_buf(),
         Source::Files => PathBuf::new(),
     };
     let outcome = match (export, &source) {
-        (Exported::Backup { rate }, source) => backup(source, database, pipe, rate),
-        (Exported::Checkpoint, Source::Directory(directory)) => checkpoint(directory, database, pipe),
-        (Exported::Log { from, follows }, Source::Directory(directory)) => {
+        (ExportKind::Backup { rate }, source) => backup(source, database, pipe, rate),
+        (ExportKind::Checkpoint, Source::Directory(directory)) => checkpoint(directory, database, pipe),
+        (ExportKind::Log { from, follows }, Source::Directory(directory)) => {
             log(directory, database, pipe, from, follows)
         }
         (_, Source::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),

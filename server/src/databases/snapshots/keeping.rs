@@ -17,7 +17,7 @@ use todana::replication::{NANOS, first_of_second};
 use todana::update_log::{LogPosition, segments};
 use todana::{Action, Clock, Expiry, Opened, Overwrite, Record, kyoto};
 use todana_core::Attributes;
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
 
 /// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
@@ -268,7 +268,7 @@ fn fill(
     let (database, worker_counters) = (&served.database, served.database.worker_counters());
     let is_persistent = served.name.tuning.persistent;
     let (mut records, mut seen, mut is_called_off) = (0, 0u64, false);
-    let mut see = |key: &[u8], stored: &Stored<'_>| {
+    let mut see = |key: &[u8], stored: &StoredValue<'_>| {
         seen += 1;
         if seen.is_multiple_of(LOOK_EVERY) {
             if !goes_on() {
@@ -430,10 +430,10 @@ impl Making<'_> {
             place = database
                 .scan(place, &mut |key, record| {
                     let stored = match is_persistent {
-                        true => Stored::raw(record.value),
+                        true => StoredValue::raw(record.value),
                         false => {
                             let time = kyoto::time_of(record.attributes.expiry).unwrap_or(kyoto::NEVER);
-                            Stored::mortal(time, record.value)
+                            StoredValue::mortal(time, record.value)
                         }
                     };
                     writer.put(key, &stored);

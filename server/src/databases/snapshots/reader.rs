@@ -4,7 +4,7 @@ use super::decompression::decompressed;
 use std::fmt;
 use std::io::{self, Read};
 use todana::kyoto::UnreadBytes;
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep};
 
@@ -42,7 +42,7 @@ impl fmt::Display for SnapshotError {
 impl std::error::Error for SnapshotError {}
 
 /// What is shown records: their keys, and their values as they were stored.
-pub(super) type See<'s> = dyn FnMut(&[u8], &Stored<'_>) -> Result<(), String> + 's;
+pub(super) type See<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), String> + 's;
 
 /// Shows the head, and then each record with its value as it was stored: behind its time, unless the database is persistent. Takes
 /// memory for the longest record, and for a packed chunk, of a megabyte in most. `see` calls it off by an error.
@@ -134,7 +134,7 @@ mod tests {
         let head = SnapshotHead { timestamp: 7, count: records.len() as u64, ..SnapshotHead::default() };
         let mut writer = SnapshotWriter::begin(Vec::new(), head, packing).unwrap();
         for (key, value) in records {
-            writer.put(key, &Stored::mortal(2_000_000_000, value));
+            writer.put(key, &StoredValue::mortal(2_000_000_000, value));
             if writer.is_due() {
                 writer.write().unwrap();
             }
@@ -152,7 +152,7 @@ mod tests {
             timestamp = head.timestamp;
             Ok(())
         };
-        let mut see = |key: &[u8], stored: &Stored<'_>| {
+        let mut see = |key: &[u8], stored: &StoredValue<'_>| {
             let (time, value) = stored.split().ok_or("short")?;
             records.push((key.to_vec(), time, value.to_vec()));
             Ok(())

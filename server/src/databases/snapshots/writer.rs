@@ -3,7 +3,7 @@
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
-use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, put_chunk, put_record};
 
@@ -40,7 +40,7 @@ impl<W: Write> SnapshotWriter<W> {
     }
 
     /// Gathers a record: nothing is written, so it may be called where nothing may wait.
-    pub fn put(&mut self, key: &[u8], stored: &Stored<'_>) {
+    pub fn put(&mut self, key: &[u8], stored: &StoredValue<'_>) {
         put_record(key, stored, &mut self.gathered);
     }
 

@@ -1,7 +1,7 @@
 //! As much of HTTP/1.1 as pages to read need: requests without a body in, whole responses out. Owns no socket.
 
 use std::fmt::Write;
-use todana_protocol::kyoto::Mark;
+use todana_protocol::kyoto::BrowserMark;
 
 /// The head of a request may be so long.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -126,7 +126,7 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     let mut is_of_browser = false;
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-        is_of_browser |= Mark::of(header.name.as_bytes(), header.value).is_some();
+        is_of_browser |= BrowserMark::of(header.name.as_bytes(), header.value).is_some();
         if is("Host") {
             hosts.push(String::from_utf8_lossy(header.value).into_owned());
         } else if is("Transfer-Encoding") || is("Content-Length") && header.value.trim_ascii() != b"0" {

@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use crate::transport::tls::TlsOptions;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::DialectChoice;
 
 table! { SETTINGS, "Settings of the crawler",
     "The others of `stats settings` are the options of the command line, by memcached's names.", |s, _r: ServerReadings|
@@ -114,11 +114,11 @@ fn flushed_after_s(shared: &Shared) -> u64 {
     flushed_at.map_or(0, |at| at.0.saturating_sub(shared.observation.started_at))
 }
 
-fn binding_protocol(choice: Choice) -> &'static str {
+fn binding_protocol(choice: DialectChoice) -> &'static str {
     match choice {
-        Choice::Auto => "auto-negotiate",
-        Choice::Text => "ascii",
-        Choice::Binary => "binary",
+        DialectChoice::Auto => "auto-negotiate",
+        DialectChoice::Text => "ascii",
+        DialectChoice::Binary => "binary",
     }
 }
 

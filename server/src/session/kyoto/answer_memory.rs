@@ -11,8 +11,8 @@ use crate::transport::output::{Output, Tail};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use todana_protocol::Sink;
-use todana_protocol::kyoto::{AnswerBody, Banner, Form, LongAnswer, Status};
+use todana_protocol::ReplySink;
+use todana_protocol::kyoto::{AnswerBanner, AnswerBody, AnswerStatus, HttpForm, LongAnswer};
 
 /// What each answer may take uncounted, so that short ones are given whatever long ones hold.
 const FREE_LEN: u64 = 32 << 10;
@@ -173,7 +173,13 @@ impl Collected {
     }
 
     /// Writes the answer, or its head and what goes out behind it piece by piece.
-    pub(super) fn write(self, form: &Form, banner: &Banner, status: Status, output: &mut Output) {
+    pub(super) fn write(
+        self,
+        form: &HttpForm,
+        banner: &AnswerBanner,
+        status: AnswerStatus,
+        output: &mut Output,
+    ) {
         let Collected { answer, mut taken } = self;
         let mut body = answer.begin(form, banner, status, output);
         if body.remaining() <= SHORT_LEN {

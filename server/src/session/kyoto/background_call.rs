@@ -7,7 +7,7 @@ use crate::shared::Shared;
 use crate::transport::output::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use todana_protocol::kyoto::{self, Banner, Failure, Form, Signal, Status};
+use todana_protocol::kyoto::{self, AnswerBanner, AnswerStatus, CallFailure, HttpForm, SignalSend};
 
 /// The limits of searches, and of calls that bring data to disk.
 pub(super) const OF_CALLS: JobLimits =
@@ -20,14 +20,16 @@ pub(super) fn of_scripts(workers: usize) -> JobLimits {
     JobLimits { threads: workers.max(1), waiting: 65_536, bytes: 64 << 20, stack_bytes }
 }
 
-const TOO_MANY: Failure<'static> =
-    Failure::Other { status: Status::InternalError, text: "too many procedures that take long are waiting" };
-const CALLED_OFF: Failure<'static> =
-    Failure::Other { status: Status::InternalError, text: "the server is stopping" };
-const FAILED: Failure<'static> =
-    Failure::Other { status: Status::InternalError, text: "the procedure has failed" };
+const TOO_MANY: CallFailure<'static> = CallFailure::Other {
+    status: AnswerStatus::InternalError,
+    text: "too many procedures that take long are waiting",
+};
+const CALLED_OFF: CallFailure<'static> =
+    CallFailure::Other { status: AnswerStatus::InternalError, text: "the server is stopping" };
+const FAILED: CallFailure<'static> =
+    CallFailure::Other { status: AnswerStatus::InternalError, text: "the procedure has failed" };
 
-impl From<JobRefused> for Failure<'static> {
+impl From<JobRefused> for CallFailure<'static> {
     fn from(refused: JobRefused) -> Self {
         match refused {
             JobRefused::TooMany => TOO_MANY,
@@ -39,8 +41,8 @@ impl From<JobRefused> for Failure<'static> {
 /// How a call is answered.
 pub(super) enum AnswerForm {
     Call {
-        form: Form,
-        banner: Banner,
+        form: HttpForm,
+        banner: AnswerBanner,
         /// The name of the signal that is given after it, and whether to all.
         signal: Option<(Vec<u8>, bool)>,
     },
@@ -56,14 +58,14 @@ pub(super) struct BackgroundCall {
 }
 
 impl BackgroundCall {
-    fn write(&self, done: Result<Done, Failure<'static>>) -> Output {
+    fn write(&self, done: Result<Done, CallFailure<'static>>) -> Output {
         let mut output = Output::default();
         match &self.form {
             AnswerForm::Call { form, banner, signal } => {
-                let signal = signal.as_ref().map(|(name, all)| Signal { name, is_broadcast: *all });
+                let signal = signal.as_ref().map(|(name, all)| SignalSend { name, is_broadcast: *all });
                 let signals = &self.shared.kyoto.signals;
                 let mut answer = Answer { form: *form, banner, signal, signals, output: &mut output };
-                tell(done, &mut kyoto::Output::default(), &mut answer);
+                tell(done, &mut kyoto::AnswerPairs::default(), &mut answer);
             }
             AnswerForm::Binary { is_silent: true } => {}
             AnswerForm::Binary { is_silent: false } => tell_binary(done, &mut output),

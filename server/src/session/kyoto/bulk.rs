@@ -9,8 +9,8 @@ use crate::session::context::WorkerContext;
 use crate::transport::output::Output;
 use todana::kyoto::{time_of, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
-use todana_protocol::Sink;
-use todana_protocol::kyoto::{Bulk, BulkOperation, BulkRecord, binary, expiry};
+use todana_protocol::ReplySink;
+use todana_protocol::kyoto::{BulkOperation, BulkPiece, BulkRecord, binary, expiry};
 
 /// A buffer above this is given back after use.
 const FOUND_KEPT: usize = 4 << 10;
@@ -21,7 +21,7 @@ impl Scope {
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        piece: &Bulk<'_>,
+        piece: &BulkPiece<'_>,
         output: &mut Output,
     ) -> Next {
         if let Some(record) = &piece.record

@@ -10,10 +10,10 @@ use crate::session::pending::PendingReplies;
 use todana::Records;
 use todana::kyoto::{KyotoRecords, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store};
-use todana_protocol::kyoto::{Call, Failure, Procedure};
+use todana_protocol::kyoto::{CallFailure, Procedure, ProcedureCall};
 
 /// The result of one record of a bulk call.
-type OneResult<T> = Result<T, Failure<'static>>;
+type OneResult<T> = Result<T, CallFailure<'static>>;
 
 /// The records that a bulk call works on.
 trait BulkRecords {
@@ -101,9 +101,9 @@ impl Scope {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
-    ) -> Result<Completion, Failure<'static>> {
+    ) -> Result<Completion, CallFailure<'static>> {
         let result = self.database(call.target()).and_then(|database| {
             let is_persistent = self.is_persistent(database);
             if call.flag(b"atomic") {
@@ -129,7 +129,7 @@ impl Scope {
     fn go_through(
         &self,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         records: &mut dyn BulkRecords,
     ) -> OneResult<BulkResult> {
         match procedure {
@@ -161,7 +161,7 @@ impl Scope {
     fn answer_bulk(
         &self,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         result: OneResult<BulkResult>,
         answer: &mut Answer<'_>,
     ) -> Ended {

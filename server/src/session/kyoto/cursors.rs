@@ -9,9 +9,9 @@ use crate::session::context::WorkerContext;
 use todana::Records;
 use todana::kyoto::{CursorEntry, KyotoCursor};
 use todana_core::Result as Outcome;
-use todana_protocol::kyoto::{Call, Failure, Procedure, Trouble};
+use todana_protocol::kyoto::{CallFailure, DatabaseError, Procedure, ProcedureCall};
 
-const NOT_HERE: Failure<'static> = Failure::Database(Trouble::NotImplemented);
+const NOT_HERE: CallFailure<'static> = CallFailure::Database(DatabaseError::NotImplemented);
 
 impl Scope {
     /// Executes a call about a cursor.
@@ -20,13 +20,13 @@ impl Scope {
         session: &mut KyotoSession,
         context: &WorkerContext,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
     ) -> Ended {
-        let number = call.cursor().ok_or(Failure::NoSuchCursor)?;
+        let number = call.cursor().ok_or(CallFailure::NoSuchCursor)?;
         if procedure == Procedure::CursorDelete {
             self.counters().misc.add(1);
-            session.cursors.remove(number).ok_or(Failure::NoSuchProcedure(b"cur_delete"))?;
+            session.cursors.remove(number).ok_or(CallFailure::NoSuchProcedure(b"cur_delete"))?;
             answer.done(&[]);
             return Ok(());
         }
@@ -34,12 +34,12 @@ impl Scope {
             return Err(NO_PERMISSION);
         }
         if !session.cursors.contains(number) {
-            let database = self.database(call.target()).map_err(|_| Failure::NoSuchCursor)?;
+            let database = self.database(call.target()).map_err(|_| CallFailure::NoSuchCursor)?;
             let local = local(context, database)?;
             session.cursors.insert(number, KyotoCursor::new(local.clone(), &local.served().name));
         }
         let outcome = session.cursors.with(number, |cursor| self.at_cursor(cursor, procedure, call, answer));
-        outcome.ok_or(Failure::NoSuchCursor)?
+        outcome.ok_or(CallFailure::NoSuchCursor)?
     }
 
     /// The cursor keeps its database, whatever a later call names.
@@ -47,7 +47,7 @@ impl Scope {
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
     ) -> Ended {
         match procedure {
@@ -104,7 +104,7 @@ impl Scope {
     fn set_value(
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
     ) -> Ended {
         let value = call.required(b"value")?;
@@ -123,7 +123,7 @@ impl Scope {
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
     ) -> Ended {
         self.counters().get.add(1);

@@ -13,14 +13,15 @@ use crate::session::background::JobRefused;
 use crate::session::context::WorkerContext;
 use crate::session::login::Passage;
 use crate::session::wake::{Waits, Wake};
-use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
+use crate::session::{BATCH, KyotoStep, Next, Retained, Session, Turn};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana_protocol::kyoto::{
-    self, Banner, Bulk, BulkOperation, Call, Failure, Limits, Request, Scratch, Script, Signal,
-    Step as Decoded, answer_failure, answer_refusal, answer_stranger, binary,
+    self, AnswerBanner, BulkOperation, BulkPiece, CallFailure, KyotoLimits, KyotoRequest,
+    KyotoStep as Decoded, MapScratch, ProcedureCall, ScriptCall, SignalSend, answer_failure, answer_refusal,
+    answer_stranger, binary,
 };
 
 /// What is kept of waiting: as good as for ever.
@@ -31,13 +32,13 @@ const SIGNAL_LEN_MAX: usize = 64 << 10;
 /// What a worker keeps for the sessions of Kyoto's protocols.
 pub(crate) struct KyotoWorker {
     pub(super) scope: Scope,
-    banner: Banner,
+    banner: AnswerBanner,
     /// But for the hosts.
-    limits: Limits<'static>,
+    limits: KyotoLimits<'static>,
     /// Names by which browsers may ask.
     hosts: Vec<String>,
-    scratch: Scratch,
-    pairs: kyoto::Output,
+    scratch: MapScratch,
+    pairs: kyoto::AnswerPairs,
 }
 
 /// How far the records of a bulk request have been fetched into the cache before it is their turn.
@@ -78,15 +79,15 @@ impl KyotoWorker {
         let shared = &context.shared;
         KyotoWorker {
             scope: Scope::new(context),
-            banner: Banner::new(super::VERSION, shared.clock.now().0),
-            limits: Limits {
+            banner: AnswerBanner::new(super::VERSION, shared.clock.now().0),
+            limits: KyotoLimits {
                 pages_allowed: shared.options.protocols.kyoto.pages_allowed,
                 login_wanted: shared.logins.are_wanted(),
-                ..Limits::default()
+                ..KyotoLimits::default()
             },
             hosts: shared.options.protocols.http_hosts.clone(),
-            scratch: Scratch::default(),
-            pairs: kyoto::Output::default(),
+            scratch: MapScratch::default(),
+            pairs: kyoto::AnswerPairs::default(),
         }
     }
 
@@ -95,8 +96,8 @@ impl KyotoWorker {
         &mut self,
         session: &mut KyotoSession,
         turn: &mut Turn<'_>,
-        limits: &Limits<'_>,
-        scratch: &mut Scratch,
+        limits: &KyotoLimits<'_>,
+        scratch: &mut MapScratch,
         data: &[u8],
         at: &mut usize,
     ) -> Next {
@@ -111,7 +112,9 @@ impl KyotoWorker {
             let before = session.dialect;
             match session.dialect.decode(limits, &data[*at..], scratch) {
                 Decoded::Request { consumed, request } => {
-                    if let Request::Bulk(Bulk { operation, remaining: remaining @ 1.., .. }) = request {
+                    if let KyotoRequest::Bulk(BulkPiece { operation, remaining: remaining @ 1.., .. }) =
+                        request
+                    {
                         ahead.look(&turn.context.executor, operation, remaining, data, *at + consumed);
                     }
                     let next = self.execute(session, turn.context, &request, turn.output);
@@ -126,7 +129,7 @@ impl KyotoWorker {
                         return next;
                     }
                     // The records of a bulk request share its turn, as far as the reader takes what it brings.
-                    if !matches!(request, Request::Bulk(piece) if piece.remaining > 0) {
+                    if !matches!(request, KyotoRequest::Bulk(piece) if piece.remaining > 0) {
                         *turn.budget -= 1;
                         continue;
                     }
@@ -206,42 +209,42 @@ impl KyotoWorker {
         &mut self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        request: &Request<'_>,
+        request: &KyotoRequest<'_>,
         output: &mut Output,
     ) -> Next {
         match request {
-            Request::Call(call) => {
+            KyotoRequest::Call(call) => {
                 let next = self.call(session, context, call, output);
                 // It is decoded again if it waits.
                 self.scope.counters().calls.add(u64::from(!session.keeps_request()));
                 next
             }
-            Request::Rest(rest) => {
+            KyotoRequest::Rest(rest) => {
                 match self.scope.resource(session, context, rest, &self.banner, output) {
                     Completion::Pending(_) => return Next::Wait,
                     Completion::Done => self.scope.counters().resources.add(1),
                 }
                 if rest.form.keeps_alive { Next::Continue } else { Next::Close }
             }
-            Request::Bulk(piece) => {
+            KyotoRequest::Bulk(piece) => {
                 let next = self.scope.bulk_piece(session, context, piece, output);
                 let is_done = piece.remaining == 0 && !session.keeps_request();
                 self.scope.counters().binary.add(u64::from(is_done));
                 next
             }
-            Request::Script(script) => {
+            KyotoRequest::Script(script) => {
                 self.scope.counters().binary.add(1);
                 self.script(session, context, script, output)
             }
-            Request::Replicate(hello) => {
+            KyotoRequest::Replicate(hello) => {
                 session.follows = Some(*hello);
                 Next::Close
             }
-            Request::Acknowledged => {
+            KyotoRequest::Acknowledged => {
                 binary::put_error(output);
                 Next::Close
             }
-            Request::Refused(refusal) => {
+            KyotoRequest::Refused(refusal) => {
                 self.scope.counters().refused.add(1);
                 answer_refusal(&self.banner, *refusal, output);
                 Next::Close
@@ -254,7 +257,7 @@ impl KyotoWorker {
         &mut self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        script: &Script<'_>,
+        script: &ScriptCall<'_>,
         output: &mut Output,
     ) -> Next {
         let form = AnswerForm::Binary { is_silent: script.is_silent };
@@ -275,7 +278,7 @@ impl KyotoWorker {
         work: work::Work,
         form: AnswerForm,
         keeps_alive: bool,
-    ) -> Result<Completion, Failure<'static>> {
+    ) -> Result<Completion, CallFailure<'static>> {
         let shared = &self.scope.shared;
         if shared.lifecycle.stopping() != Stopping::No {
             return Err(JobRefused::Closed.into());
@@ -294,7 +297,7 @@ impl KyotoWorker {
         &mut self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         output: &mut Output,
     ) -> Next {
         let goes_on = if call.form.keeps_alive { Next::Continue } else { Next::Close };
@@ -306,17 +309,17 @@ impl KyotoWorker {
             _ if session.pending.is_ready() => {}
             Wait::TimedOut => {
                 // Neither the procedure nor its signal happens.
-                answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                answer_failure(&call.form, &self.banner, &CallFailure::TimedOut, output);
                 return goes_on;
             }
             _ => {
                 if let Some(wait) = call.wait() {
                     if self.scope.shared.lifecycle.stopping() != Stopping::No {
-                        answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                        answer_failure(&call.form, &self.banner, &CallFailure::TimedOut, output);
                         return goes_on;
                     }
                     if wait.name.len() > SIGNAL_LEN_MAX {
-                        answer_failure(&call.form, &self.banner, &Failure::InvalidParameters, output);
+                        answer_failure(&call.form, &self.banner, &CallFailure::InvalidParameters, output);
                         return goes_on;
                     }
                     let ticket = context.waits.ticket();
@@ -333,7 +336,7 @@ impl KyotoWorker {
             done = Some(match self.scope.work(context, call) {
                 Ok(work) if work.is_brief() => work.perform(shared, &Arc::default(), false, &mut Vec::new()),
                 Ok(work) => {
-                    let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);
+                    let own = |signal: &SignalSend<'_>| (signal.name.to_vec(), signal.is_broadcast);
                     let signal = signal.as_ref().map(own);
                     let form = AnswerForm::Call { form: call.form, banner: self.banner.clone(), signal };
                     match self.submit(session, &mut context.waits, work, form, call.form.keeps_alive) {
@@ -361,7 +364,7 @@ impl KyotoWorker {
 impl Session for KyotoSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> KyotoStep {
         let output_before = turn.output.len();
         let mut consumed = 0;
         let mut closes = false;
@@ -382,7 +385,7 @@ impl Session for KyotoSession {
             worker.scope.answer_max = turn.room.min(ANSWER_MAX);
             let mut scratch = std::mem::take(&mut worker.scratch);
             let hosts = std::mem::take(&mut worker.hosts);
-            let limits = Limits { hosts: &hosts, ..worker.limits };
+            let limits = KyotoLimits { hosts: &hosts, ..worker.limits };
             let next = worker.serve_all(self, turn, &limits, &mut scratch, input, &mut consumed);
             (worker.scratch, worker.hosts) = (scratch, hosts);
             next
@@ -390,7 +393,7 @@ impl Session for KyotoSession {
         let counters = worker.scope.counters();
         counters.bytes_read.add(consumed as u64);
         counters.bytes_written.add((turn.output.len() - output_before) as u64);
-        Step { consumed, next }
+        KyotoStep { consumed, next }
     }
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {

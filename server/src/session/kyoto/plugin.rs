@@ -15,7 +15,7 @@ use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::atomic::Ordering;
 use todana::kyoto::{NEVER, ttl_of};
 use todana_core::{Delete, Get, Modification, Modify, Operation, Reply, Store, StoreMode, Ttl};
-use todana_protocol::Sink;
+use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, put_plugin_value};
 
 /// The number of the database that the plug-in serves.

@@ -7,9 +7,9 @@ use crate::execution::Completion;
 use crate::session::context::WorkerContext;
 use todana::kyoto::{IncrementOrigin, time_of, ttl_of};
 use todana_core::{Delete, Get, Modification, Modify, Operation, Reply, Store, StoreMode, Ttl};
-use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
+use todana_protocol::kyoto::{self, CallFailure, DatabaseError, Procedure, ProcedureCall, expiry, number};
 
-const ILLOGICAL: Failure<'static> = Failure::Database(Trouble::LogicalInconsistency);
+const ILLOGICAL: CallFailure<'static> = CallFailure::Database(DatabaseError::LogicalInconsistency);
 
 /// Pairs of an answer that shows a record.
 pub(super) fn with_time<T>(
@@ -25,11 +25,11 @@ pub(super) fn with_time<T>(
 }
 
 /// Returns the number that a missing record begins with, and true if the number that is there is overwritten.
-fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::Origin<T>) -> (Option<T>, bool) {
+fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::IncrementOrigin<T>) -> (Option<T>, bool) {
     let origin = match asked {
-        kyoto::Origin::From(number) => number.into(),
-        kyoto::Origin::Try => IncrementOrigin::Try,
-        kyoto::Origin::Set => IncrementOrigin::Set,
+        kyoto::IncrementOrigin::From(number) => number.into(),
+        kyoto::IncrementOrigin::Try => IncrementOrigin::Try,
+        kyoto::IncrementOrigin::Set => IncrementOrigin::Set,
     };
     origin.parts()
 }
@@ -62,12 +62,12 @@ impl Scope {
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        call: &Call<'_>,
-        pairs: &mut kyoto::Output,
+        call: &ProcedureCall<'_>,
+        pairs: &mut kyoto::AnswerPairs,
         answer: &mut Answer<'_>,
     ) -> Completion {
         let ended = match call.procedure {
-            None => Err(Failure::NoSuchProcedure(call.name)),
+            None => Err(CallFailure::NoSuchProcedure(call.name)),
             Some(procedure) => self.try_procedure(session, context, procedure, call, pairs, answer),
         };
         ended.unwrap_or_else(|failure| {
@@ -81,10 +81,10 @@ impl Scope {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         procedure: Procedure,
-        call: &Call<'c>,
-        pairs: &mut kyoto::Output,
+        call: &ProcedureCall<'c>,
+        pairs: &mut kyoto::AnswerPairs,
         answer: &mut Answer<'_>,
-    ) -> Result<Completion, Failure<'c>> {
+    ) -> Result<Completion, CallFailure<'c>> {
         // A cursor has a database of its own, which refuses by itself.
         let is_of_reader = || {
             call.cursor().is_none() && self.database(call.target()).is_ok_and(|number| self.is_reader(number))
@@ -130,13 +130,13 @@ impl Scope {
 
     /// Returns the time to live that a call gives to the records that it stores.
     #[inline]
-    pub(super) fn ttl(&self, database: usize, call: &Call<'_>) -> Ttl {
+    pub(super) fn ttl(&self, database: usize, call: &ProcedureCall<'_>) -> Ttl {
         ttl_of(self.time(call), self.is_persistent(database))
     }
 
     /// Returns the time that a call gives to the records that it stores.
     #[inline]
-    pub(super) fn time(&self, call: &Call<'_>) -> u64 {
+    pub(super) fn time(&self, call: &ProcedureCall<'_>) -> u64 {
         expiry::resolve(call.xt(), self.now())
     }
 
@@ -146,9 +146,9 @@ impl Scope {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         procedure: Procedure,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
-    ) -> Result<Completion, Failure<'static>> {
+    ) -> Result<Completion, CallFailure<'static>> {
         let database = self.database(call.target())?;
         let operation = self.operation(database, procedure, call)?;
         let mut ended = Ok(());
@@ -163,8 +163,8 @@ impl Scope {
         &self,
         database: usize,
         procedure: Procedure,
-        call: &Call<'c>,
-    ) -> Result<Operation<'c>, Failure<'static>> {
+        call: &ProcedureCall<'c>,
+    ) -> Result<Operation<'c>, CallFailure<'static>> {
         let key = call.required(b"key")?;
         let ttl = || self.ttl(database, call);
         let store = |mode| {
@@ -233,7 +233,7 @@ impl Scope {
                 return Err(match procedure {
                     _ if matches!(other, Reply::Refused(_)) => refused(other),
                     Procedure::Add => DUPLICATION,
-                    Procedure::Cas => Failure::STATUS_CONFLICT,
+                    Procedure::Cas => CallFailure::STATUS_CONFLICT,
                     Procedure::Increment | Procedure::IncrementDouble => ILLOGICAL,
                     _ => NO_RECORD,
                 });
@@ -246,9 +246,9 @@ impl Scope {
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        call: &Call<'_>,
+        call: &ProcedureCall<'_>,
         answer: &mut Answer<'_>,
-    ) -> Result<Completion, Failure<'static>> {
+    ) -> Result<Completion, CallFailure<'static>> {
         let database = self.database(call.target())?;
         if !self.shared.options.limits.flush_allowed {
             self.counters().misc.add(1);

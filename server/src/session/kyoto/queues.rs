@@ -30,7 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::{Records, ScanDirection};
 use todana_core::Result as Outcome;
-use todana_protocol::Sink;
+use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginDialect, PluginRequest, put_plugin_value};
 
 /// How long somebody waits before looking again without having been called.

@@ -7,12 +7,12 @@ use crate::shared::Shared;
 use std::time::Duration;
 use todana::replication::first_of_second;
 use todana::update_log::segments;
-use todana_protocol::kyoto::{self, Call, Failure, Moment, update_log};
+use todana_protocol::kyoto::{self, CallFailure, ProcedureCall, TimestampParameter, update_log};
 
 const PORT: u16 = 1978;
-const UNREADABLE: Failure<'static> = Failure::Detailed {
-    status: kyoto::Status::InternalError,
-    trouble: kyoto::Trouble::SystemError,
+const UNREADABLE: CallFailure<'static> = CallFailure::Detailed {
+    status: kyoto::AnswerStatus::InternalError,
+    trouble: kyoto::DatabaseError::SystemError,
     detail: "the update log cannot be read",
 };
 
@@ -22,7 +22,7 @@ fn newest(ended_ms: u64) -> u64 {
 }
 
 /// Removes the files of the update logs that hold nothing newer than this, that no database needs and nobody reads.
-pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'static>> {
+pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure<'static>> {
     for (number, served) in shared.databases.iter().enumerate() {
         let Some(directory) =
             shared.persistence.exports.directory(number).filter(|_| served.database.log().is_some())
@@ -32,7 +32,7 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'st
         let outcome = directory.release_log(&served.database, &|ended_ms| newest(ended_ms) <= until);
         outcome.map_err(|error| {
             tracing::error!("ulog_remove: {error}");
-            Failure::Other { status: kyoto::Status::InternalError, text: "removing a file failed" }
+            CallFailure::Other { status: kyoto::AnswerStatus::InternalError, text: "removing a file failed" }
         })?;
     }
     Ok(())
@@ -40,15 +40,16 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'st
 
 impl Scope {
     /// Chooses the master, the position in its log, and how often it is asked.
-    pub(super) fn tune_replication(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
+    pub(super) fn tune_replication(&self, call: &ProcedureCall<'_>, answer: &mut Answer<'_>) -> Ended {
         if self.shared.options.databases.replication.position_file.is_none() {
-            return Err(Failure::NO_RTS_FILE);
+            return Err(CallFailure::NO_RTS_FILE);
         }
         let host = call.optional(b"host").filter(|host| !host.is_empty());
-        let host =
-            host.map(|host| std::str::from_utf8(host).map_err(|_| Failure::InvalidParameters)).transpose()?;
+        let host = host
+            .map(|host| std::str::from_utf8(host).map_err(|_| CallFailure::InvalidParameters))
+            .transpose()?;
         let port = call.integer(b"port").map_or(Ok(PORT), u16::try_from);
-        let port = port.ok().filter(|&port| port > 0).ok_or(Failure::InvalidParameters)?;
+        let port = port.ok().filter(|&port| port > 0).ok_or(CallFailure::InvalidParameters)?;
         let timestamp = call.moment(b"ts").map(|moment| self.stamp(moment));
         let interval = call.integer(b"iv").and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
         self.counters().misc.add(1);
@@ -61,15 +62,15 @@ impl Scope {
         Ok(())
     }
 
-    fn stamp(&self, moment: Moment) -> u64 {
+    fn stamp(&self, moment: TimestampParameter) -> u64 {
         match moment {
-            Moment::At(stamp) => stamp,
-            Moment::Now => first_of_second(self.now()),
+            TimestampParameter::At(stamp) => stamp,
+            TimestampParameter::Now => first_of_second(self.now()),
         }
     }
 
     /// The files of the update logs, by the original's names: clients look for its ending.
-    pub(super) fn list_logs(&self, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) -> Ended {
+    pub(super) fn list_logs(&self, pairs: &mut kyoto::AnswerPairs, answer: &mut Answer<'_>) -> Ended {
         pairs.clear();
         let mut number = 0;
         for (database, _) in
@@ -87,7 +88,7 @@ impl Scope {
             }
         }
         if number == 0 {
-            return Err(Failure::NO_UPDATE_LOG);
+            return Err(CallFailure::NO_UPDATE_LOG);
         }
         self.counters().misc.add(1);
         answer.done_with(pairs);
@@ -95,9 +96,9 @@ impl Scope {
     }
 
     /// The time stamp up to which the update logs are to be let go.
-    pub(super) fn logs_to_remove(&self, call: &Call<'_>) -> Result<u64, Failure<'static>> {
+    pub(super) fn logs_to_remove(&self, call: &ProcedureCall<'_>) -> Result<u64, CallFailure<'static>> {
         if self.shared.databases.iter().all(|served| served.database.log().is_none()) {
-            return Err(Failure::NO_UPDATE_LOG);
+            return Err(CallFailure::NO_UPDATE_LOG);
         }
         self.counters().misc.add(1);
         Ok(call.moment(b"ts").map_or(u64::MAX, |moment| self.stamp(moment)))

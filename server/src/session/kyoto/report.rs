@@ -5,11 +5,11 @@ use super::scope::Scope;
 use crate::databases::Served;
 use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
 use todana::Kind;
-use todana_protocol::kyoto::{self, Call};
+use todana_protocol::kyoto::{self, ProcedureCall};
 
 impl Scope {
     /// Of the server.
-    pub(super) fn report(&self, pairs: &mut kyoto::Output) {
+    pub(super) fn report(&self, pairs: &mut kyoto::AnswerPairs) {
         self.counters().misc.add(1);
         pairs.clear();
         let shared = &*self.shared;
@@ -34,8 +34,8 @@ impl Scope {
     /// Of a database.
     pub(super) fn status(
         &self,
-        call: &Call<'_>,
-        pairs: &mut kyoto::Output,
+        call: &ProcedureCall<'_>,
+        pairs: &mut kyoto::AnswerPairs,
         answer: &mut Answer<'_>,
     ) -> Ended {
         let database = self.database(call.target())?;

@@ -8,7 +8,9 @@ use crate::session::context::WorkerContext;
 use crate::transport::output::Output;
 use todana::kyoto::{time_of, ttl_of};
 use todana_core::{Delete, Get, Operation, Reply, Store, StoreMode};
-use todana_protocol::kyoto::{Banner, Failure, Rest, RestAction, RestAnswer, RestMode, answer_rest, expiry};
+use todana_protocol::kyoto::{
+    AnswerBanner, CallFailure, RestAction, RestAnswer, RestMode, RestRequest, answer_rest, expiry,
+};
 
 impl Scope {
     /// Reads, stores or removes a resource, and answers.
@@ -16,8 +18,8 @@ impl Scope {
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        rest: &Rest<'_>,
-        banner: &Banner,
+        rest: &RestRequest<'_>,
+        banner: &AnswerBanner,
         output: &mut Output,
     ) -> Completion {
         self.try_resource(session, context, rest, banner, output).unwrap_or_else(|failure| {
@@ -30,10 +32,10 @@ impl Scope {
         &self,
         session: &mut KyotoSession,
         context: &mut WorkerContext,
-        rest: &Rest<'_>,
-        banner: &Banner,
+        rest: &RestRequest<'_>,
+        banner: &AnswerBanner,
         output: &mut Output,
-    ) -> Result<Completion, Failure<'static>> {
+    ) -> Result<Completion, CallFailure<'static>> {
         if rest.action == RestAction::Unknown {
             answer_rest(rest, banner, &RestAnswer::Unknown, output);
             return Ok(Completion::Done);

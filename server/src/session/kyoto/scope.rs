@@ -7,7 +7,7 @@ use crate::session::context::WorkerContext;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::Clock;
-use todana_protocol::kyoto::{Failure, Target, Trouble};
+use todana_protocol::kyoto::{CallFailure, DatabaseError, DatabaseTarget};
 
 /// What an answer may hold, in bytes, as a request of the original's.
 pub(super) const ANSWER_MAX: usize = 1 << 28;
@@ -47,14 +47,16 @@ impl Scope {
 
     /// Returns the number of the database that a request is for.
     #[inline]
-    pub(super) fn database(&self, target: Target<'_>) -> Result<usize, Failure<'static>> {
+    pub(super) fn database(&self, target: DatabaseTarget<'_>) -> Result<usize, CallFailure<'static>> {
         let databases = &self.shared.databases;
         let number = match target {
-            Target::Index(number) => usize::try_from(number).ok().filter(|&number| number < databases.len()),
+            DatabaseTarget::Index(number) => {
+                usize::try_from(number).ok().filter(|&number| number < databases.len())
+            }
             // Of databases with the same name, the last.
-            Target::Name(name) => databases.iter().rposition(|served| is_named(served, name)),
+            DatabaseTarget::Name(name) => databases.iter().rposition(|served| is_named(served, name)),
         };
-        number.ok_or(Failure::NoSuchDatabase)
+        number.ok_or(CallFailure::NoSuchDatabase)
     }
 
     /// Returns true if nothing expires in this database.
@@ -70,6 +72,9 @@ fn is_named(served: &Served, name: &[u8]) -> bool {
 }
 
 /// Returns a database of this process, for a request that is local by nature.
-pub(super) fn local(context: &WorkerContext, database: usize) -> Result<&LocalDatabase, Failure<'static>> {
-    context.executor.databases().get(database).ok_or(Failure::Database(Trouble::NotImplemented))
+pub(super) fn local(
+    context: &WorkerContext,
+    database: usize,
+) -> Result<&LocalDatabase, CallFailure<'static>> {
+    context.executor.databases().get(database).ok_or(CallFailure::Database(DatabaseError::NotImplemented))
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::{Database, Name, Transaction, TransactionHolder};
 use todana_core::{Error, ErrorKind, Result as Outcome};
-use todana_protocol::kyoto::{Failure, Status};
+use todana_protocol::kyoto::{AnswerStatus, CallFailure};
 use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
 
 /// The program, as it was last read.
@@ -109,7 +109,7 @@ impl Scripts {
     }
 
     /// A machine with the program as it was last read.
-    fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, Failure<'static>> {
+    fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, CallFailure<'static>> {
         let reading = self.readings.load(Ordering::Acquire);
         let (number, databases) = {
             let mut machines = self.machines.lock();
@@ -126,7 +126,7 @@ impl Scripts {
             none if none.is_empty() => LocalDatabase::all(shared),
             databases => databases,
         };
-        let program = self.program.lock().clone().ok_or(Failure::SCRIPTING_DISABLED)?;
+        let program = self.program.lock().clone().ok_or(CallFailure::SCRIPTING_DISABLED)?;
         let sources = databases.iter().map(|local| Arc::new(local.clone()) as Arc<dyn Source>).collect();
         let options = Options {
             files: shared.options.protocols.kyoto.files.clone(),
@@ -147,11 +147,11 @@ impl Scripts {
         input: &Pairs,
         called_off: &Arc<AtomicBool>,
         changes: &mut Changes,
-    ) -> Result<Pairs, Failure<'static>> {
+    ) -> Result<Pairs, CallFailure<'static>> {
         // A script writes as it likes, and cannot be told beforehand to do it not.
         if shared.options.protocols.kyoto.read_only {
             let text = "scripts need a server that may be written to";
-            return Err(Failure::Other { status: Status::InternalError, text });
+            return Err(CallFailure::Other { status: AnswerStatus::InternalError, text });
         }
         let mut machine = self.machine(shared)?;
         let outcome = machine.interpreter.as_mut().map(|interpreter| {
@@ -166,17 +166,17 @@ impl Scripts {
         }
         drop(machines);
         let Some(outcome) = outcome else {
-            return Err(Failure::Other { status: Status::InternalError, text: FAILED });
+            return Err(CallFailure::Other { status: AnswerStatus::InternalError, text: FAILED });
         };
-        let outcome = outcome.ok_or(Failure::NO_SUCH_SCRIPT)?;
+        let outcome = outcome.ok_or(CallFailure::NO_SUCH_SCRIPT)?;
         let status = match outcome.code {
             codes::SUCCESS => return Ok(outcome.output.into_iter().collect()),
-            codes::NOT_IMPLEMENTED => return Err(Failure::NO_SUCH_SCRIPT),
-            codes::INVALID => Status::BadRequest,
-            codes::LOGIC => Status::LogicalInconsistency,
-            codes::TIMED_OUT => Status::TimedOut,
-            _ => Status::InternalError,
+            codes::NOT_IMPLEMENTED => return Err(CallFailure::NO_SUCH_SCRIPT),
+            codes::INVALID => AnswerStatus::BadRequest,
+            codes::LOGIC => AnswerStatus::LogicalInconsistency,
+            codes::TIMED_OUT => AnswerStatus::TimedOut,
+            _ => AnswerStatus::InternalError,
         };
-        Err(Failure::Other { status, text: FAILED })
+        Err(CallFailure::Other { status, text: FAILED })
     }
 }

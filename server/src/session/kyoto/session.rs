@@ -7,13 +7,13 @@ use crate::session::login::Basic;
 use crate::session::pending::PendingReplies;
 use crate::session::wake::Ticket;
 use std::sync::Arc;
-use todana_protocol::kyoto::Dialect;
-use todana_protocol::kyoto::binary::Hello;
+use todana_protocol::kyoto::KyotoDecoder;
+use todana_protocol::kyoto::binary::ReplicaRequest;
 
 /// A connection that speaks Kyoto Tycoon's protocols.
 #[derive(Default)]
 pub(crate) struct KyotoSession {
-    pub(super) dialect: Dialect,
+    pub(super) dialect: KyotoDecoder,
     /// Where clients have to log in.
     pub(super) basic: Basic,
     pub(super) cursors: CursorTable,
@@ -25,7 +25,7 @@ pub(crate) struct KyotoSession {
     /// What scripts have changed for it on other threads, to be settled before it is told more.
     pub(super) changes: Changes,
     /// It is a replica: its connection goes to a thread of its own.
-    pub(super) follows: Option<Hello>,
+    pub(super) follows: Option<ReplicaRequest>,
 }
 
 /// How far a bulk request has come.
@@ -67,7 +67,7 @@ pub(super) struct WaitingCall {
 
 impl KyotoSession {
     /// Returns the greeting of a replica, if it is one.
-    pub(crate) fn replica(&self) -> Option<Hello> {
+    pub(crate) fn replica(&self) -> Option<ReplicaRequest> {
         self.follows
     }
 

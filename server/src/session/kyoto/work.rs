@@ -19,7 +19,9 @@ use todana::{KeySymbols, Records, ScanDirection};
 use todana_core::{
     Error, ErrorKind, Operation, Record, Reply, Result as Outcome, ScanPosition, SweepAim, Visitor,
 };
-use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
+use todana_protocol::kyoto::{
+    self, AnswerStatus, CallFailure, DatabaseError, Procedure, ProcedureCall, ScriptCall, binary,
+};
 
 /// So many records are looked through, or written, between two others' requests ...
 const BRIEF_RECORDS: u64 = 4096;
@@ -41,13 +43,13 @@ const SIMILAR_LEN: usize = 96;
 const SIMILAR_MAX: usize = 1 << 20;
 
 /// Others have the memory that it takes.
-const NO_MEMORY: Failure<'static> = Failure::Detailed {
-    status: Status::InternalError,
-    trouble: Trouble::SystemError,
+const NO_MEMORY: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::InternalError,
+    trouble: DatabaseError::SystemError,
     detail: "too many large answers wait for their readers",
 };
 
-impl From<Lack> for Failure<'static> {
+impl From<Lack> for CallFailure<'static> {
     fn from(lack: Lack) -> Self {
         match lack {
             Lack::TooLarge => TOO_LARGE,
@@ -58,9 +60,9 @@ impl From<Lack> for Failure<'static> {
 }
 
 /// There would be no end to the memory that it takes.
-pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
-    status: Status::InternalError,
-    trouble: Trouble::SystemError,
+pub(super) const TOO_LARGE: CallFailure<'static> = CallFailure::Detailed {
+    status: AnswerStatus::InternalError,
+    trouble: DatabaseError::SystemError,
     detail: "the answer is larger than it may be",
 };
 
@@ -93,7 +95,7 @@ enum Task {
     RemoveLogs {
         until: u64,
     },
-    Script {
+    ScriptCall {
         name: Vec<u8>,
         input: Pairs,
     },
@@ -119,7 +121,11 @@ pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
 
 impl Scope {
     /// The work of a call that may take long.
-    pub(super) fn work(&self, context: &WorkerContext, call: &Call<'_>) -> Result<Work, Failure<'static>> {
+    pub(super) fn work(
+        &self,
+        context: &WorkerContext,
+        call: &ProcedureCall<'_>,
+    ) -> Result<Work, CallFailure<'static>> {
         if call.procedure == Some(Procedure::UlogRemove) {
             let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
             return Ok(Work { local: local(context, 0)?.clone(), task });
@@ -128,14 +134,14 @@ impl Scope {
             self.counters().script.add(1);
             let name = call.required(b"name")?;
             if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
-                return Err(Failure::InvalidParameters);
+                return Err(CallFailure::InvalidParameters);
             }
             return self.script(context, name, call.records());
         }
         let database = self.database(call.target())?;
         let short = |text: &[u8]| match text.len() {
             0..=PATTERN_LEN_MAX => Ok(text.to_vec()),
-            _ => Err(Failure::InvalidParameters),
+            _ => Err(CallFailure::InvalidParameters),
         };
         let limit = call.max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
         // Of all keys: what is to be looked for, if it may be.
@@ -171,8 +177,8 @@ impl Scope {
     pub(super) fn binary_script(
         &self,
         context: &WorkerContext,
-        script: &Script<'_>,
-    ) -> Result<Work, Failure<'static>> {
+        script: &ScriptCall<'_>,
+    ) -> Result<Work, CallFailure<'static>> {
         self.counters().script.add(1);
         self.script(context, script.name, script.input.iter())
     }
@@ -182,9 +188,9 @@ impl Scope {
         context: &WorkerContext,
         name: &[u8],
         input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
-    ) -> Result<Work, Failure<'static>> {
+    ) -> Result<Work, CallFailure<'static>> {
         if !self.shared.kyoto.scripts.are_there() {
-            return Err(Failure::SCRIPTING_DISABLED);
+            return Err(CallFailure::SCRIPTING_DISABLED);
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
         let task = Task::Script { name: name.to_vec(), input };
@@ -193,7 +199,11 @@ impl Scope {
 }
 
 /// Answers with what the work of a call has come to.
-pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) {
+pub(super) fn tell(
+    done: Result<Done, CallFailure<'static>>,
+    pairs: &mut kyoto::AnswerPairs,
+    answer: &mut Answer<'_>,
+) {
     match done {
         Err(failure) => answer.failed(failure),
         Ok(Done::Nothing) => answer.done(&[]),
@@ -208,7 +218,7 @@ pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Outp
 
 /// The same of a script in the binary protocol.
 pub(super) fn tell_binary(
-    done: Result<Done, Failure<'static>>,
+    done: Result<Done, CallFailure<'static>>,
     output: &mut crate::transport::output::Output,
 ) {
     match done {
@@ -275,7 +285,7 @@ impl Work {
         called_off: &Arc<AtomicBool>,
         may_wait: bool,
         changes: &mut Changes,
-    ) -> Result<Done, Failure<'static>> {
+    ) -> Result<Done, CallFailure<'static>> {
         let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
         let served = self.local.served();
         let keys = Keys { served, waits: may_wait.then_some(is_called_off) };
@@ -283,7 +293,7 @@ impl Work {
             Task::Prefix { prefix, limit } => self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit),
             Task::Regex { pattern, limit } => {
                 let regex = regex::bytes::Regex::new(&translate(pattern));
-                let regex = regex.map_err(|_| Failure::COMPILATION_FAILED)?;
+                let regex = regex.map_err(|_| CallFailure::COMPILATION_FAILED)?;
                 let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
                 self.gather(shared, &keys, keys.iter().keys().filter(matches), *limit)
             }
@@ -327,11 +337,11 @@ impl Work {
                 let Some(command) = command else { return Ok(Done::Nothing) };
                 let directory = shared.options.protocols.kyoto.commands.as_deref();
                 let (Some(directory), Some(_turn)) = (directory, shared.kyoto.commands.turn()) else {
-                    return Err(Failure::POSTPROCESSING_FAILED);
+                    return Err(CallFailure::POSTPROCESSING_FAILED);
                 };
                 let image = Image::write(shared, self.local.number(), called_off).map_err(|error| {
                     tracing::warn!("synchronize: there is no backup for the command: {error}");
-                    Failure::POSTPROCESSING_FAILED
+                    CallFailure::POSTPROCESSING_FAILED
                 })?;
                 let data = served.data.as_ref().filter(|place| !place.is_for_replicas);
                 let path = match (&image, data) {
@@ -341,7 +351,7 @@ impl Work {
                 };
                 match command::run(directory, command, &path, is_called_off) {
                     true => Ok(Done::Nothing),
-                    false => Err(Failure::POSTPROCESSING_FAILED),
+                    false => Err(CallFailure::POSTPROCESSING_FAILED),
                 }
             }
         }
@@ -355,7 +365,7 @@ impl Work {
         all: &Keys<'_>,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
-    ) -> Result<Done, Failure<'static>> {
+    ) -> Result<Done, CallFailure<'static>> {
         if all.is_ordered() || !is_small(all.served) {
             let _turn = (limit as u64 > BRIEF_RECORDS).then(|| Collected::turn(shared));
             return all.collect(shared, keys, limit);
@@ -384,7 +394,7 @@ impl Keys<'_> {
         shared: &Arc<Shared>,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
-    ) -> Result<Done, Failure<'static>> {
+    ) -> Result<Done, CallFailure<'static>> {
         let mut found = Collected::new(shared);
         for key in keys.take(limit) {
             let (key, place) = (key.map_err(failure)?, found.len());

@@ -6,7 +6,7 @@
 use super::{Login, Logins, Outcome};
 use crate::session::wake::{Ticket, Waits};
 use std::hint::black_box;
-use todana_protocol::kyoto::Credentials;
+use todana_protocol::kyoto::BasicCredentials;
 
 /// How far a connection has come with the request at hand, and what it was let in for.
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl Logins {
         basic.remembered = None;
         let outcome = basic.login.decided().unwrap_or_else(|| {
             basic.asked = self.generation();
-            match (self, Credentials::read(authorization)) {
+            match (self, BasicCredentials::read(authorization)) {
                 (Logins::Off, _) | (_, None) => Outcome::Refused,
                 (Logins::Sasl(sasl), Some(said)) => {
                     sasl.check(said.user(), said.password(), &mut basic.login, waits)

@@ -33,7 +33,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_protocol::memcached::Authenticate;
-use todana_protocol::memcached::{Choice, Limits};
+use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 use tokens::Tokens;
 use verifier::{Attempt, Verifier};
 
@@ -148,14 +148,23 @@ impl Logins {
     }
 
     /// The limits by which the dialects hold back strangers. `protocol`: what connections speak where nobody has to log in.
-    pub(crate) fn limits(&self, protocol: Choice) -> Limits {
+    pub(crate) fn limits(&self, protocol: DialectChoice) -> MemcachedLimits {
         match self {
-            Logins::Off => Limits { choice: protocol, ..Limits::default() },
-            Logins::Sasl(sasl) if sasl.takes_tokens => {
-                Limits { choice: protocol, sasl: true, text_login: true, ..Limits::default() }
+            Logins::Off => MemcachedLimits { choice: protocol, ..MemcachedLimits::default() },
+            Logins::Sasl(sasl) if sasl.takes_tokens => MemcachedLimits {
+                choice: protocol,
+                sasl: true,
+                text_login: true,
+                ..MemcachedLimits::default()
+            },
+            Logins::Sasl(_) => {
+                MemcachedLimits { choice: DialectChoice::Binary, sasl: true, ..MemcachedLimits::default() }
             }
-            Logins::Sasl(_) => Limits { choice: Choice::Binary, sasl: true, ..Limits::default() },
-            Logins::Text { .. } => Limits { choice: Choice::Text, text_login: true, ..Limits::default() },
+            Logins::Text { .. } => MemcachedLimits {
+                choice: DialectChoice::Text,
+                text_login: true,
+                ..MemcachedLimits::default()
+            },
         }
     }
 

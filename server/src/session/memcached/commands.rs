@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::{Database, TransactionHolder};
 use todana_core::{Operation, RefusalReason, Reply};
-use todana_protocol::memcached::{Authenticate, ClockShift, Command, Export, Exported, List, Streams};
-use todana_protocol::memcached::{Form, Head, Request, encode};
+use todana_protocol::memcached::{
+    Authenticate, ClockShift, ExportKind, ExportRequest, MemcachedCommand, RecordListing, WatchStreams,
+};
+use todana_protocol::memcached::{MemcachedRequest, ReplyForm, RequestHead, encode};
 
 /// The version that clients are told: they choose their features by memcached's.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
@@ -32,7 +34,7 @@ const CACHE_MEMLIMIT_MAX_MIB: u64 = 1_000_000_000;
 
 /// Writes a reply in the form of its request.
 #[inline]
-pub(crate) fn answer(request: &Request<'_>, reply: &Reply<'_>, output: &mut Output) {
+pub(crate) fn answer(request: &MemcachedRequest<'_>, reply: &Reply<'_>, output: &mut Output) {
     encode(&request.form, reply, output);
 }
 
@@ -42,10 +44,10 @@ impl MemcachedSession {
     pub(crate) fn execute(
         &mut self,
         context: &mut WorkerContext,
-        request: &Request<'_>,
+        request: &MemcachedRequest<'_>,
         output: &mut Output,
     ) -> Next {
-        let Command::Operation(operation) = &request.command else {
+        let MemcachedCommand::Operation(operation) = &request.command else {
             return self.execute_own(context, request, output);
         };
         let reply = &mut |reply: Reply<'_>| answer(request, &reply, output);
@@ -65,10 +67,10 @@ impl MemcachedSession {
     pub(super) fn answer_pending(
         &mut self,
         context: &mut WorkerContext,
-        request: &Request<'_>,
+        request: &MemcachedRequest<'_>,
         output: &mut Output,
     ) -> Next {
-        let Command::Operation(operation) = &request.command else { return Next::Close };
+        let MemcachedCommand::Operation(operation) = &request.command else { return Next::Close };
         let at = output.end();
         let WorkerContext { shared, executor, descriptor, .. } = context;
         let observers = &shared.observation.observers;
@@ -91,19 +93,19 @@ impl MemcachedSession {
     fn execute_own(
         &mut self,
         context: &mut WorkerContext,
-        request: &Request<'_>,
+        request: &MemcachedRequest<'_>,
         output: &mut Output,
     ) -> Next {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         let shared = &context.shared;
         match &request.command {
             // The reply is the executor's.
-            Command::Operation(_) => {}
+            MemcachedCommand::Operation(_) => {}
             // They end with the connection in other hands, or with other limits in the next turn.
-            Command::List(list) => return self.list_records(context, request, list, output),
-            Command::Watch(streams) => return watch(context, request, *streams, output),
-            Command::Export(export) => return self.export(context, request, *export, output),
-            Command::UseDatabase(number) => {
+            MemcachedCommand::List(list) => return self.list_records(context, request, list, output),
+            MemcachedCommand::Watch(streams) => return watch(context, request, *streams, output),
+            MemcachedCommand::Export(export) => return self.export(context, request, *export, output),
+            MemcachedCommand::UseDatabase(number) => {
                 let number = *number as usize;
                 if number < shared.databases.len() {
                     self.database = number;
@@ -112,17 +114,17 @@ impl MemcachedSession {
                 }
                 reply(Reply::Faulty(NO_DATABASE));
             }
-            Command::Quit => return Next::Close,
-            Command::Crawler(order) => {
+            MemcachedCommand::Quit => return Next::Close,
+            MemcachedCommand::Crawler(order) => {
                 let wake = || shared.databases.each(Database::want_sweep);
                 match shared.observation.crawler.obey(*order, &wake) {
                     Ok(()) => reply(Reply::Done),
                     Err(message) => reply(Reply::Faulty(message)),
                 }
             }
-            Command::Stats { group } => {
+            MemcachedCommand::Stats { group } => {
                 let form = match statistics::answer(shared, group, context.descriptor, &mut reply) {
-                    Some(walk @ Walk::Items { .. }) => Some((Form::ITEMS, walk)),
+                    Some(walk @ Walk::Items { .. }) => Some((ReplyForm::ITEMS, walk)),
                     walk => walk.map(|walk| (request.form.detached(), walk)),
                 };
                 // Statistics are those of the first database.
@@ -131,26 +133,26 @@ impl MemcachedSession {
                     return Next::Continue;
                 }
             }
-            Command::Mechanisms => {
+            MemcachedCommand::Mechanisms => {
                 reply(shared.logins.mechanisms().map_or(Reply::Unknown, Reply::Mechanisms));
             }
-            Command::Authenticate(message) => {
+            MemcachedCommand::Authenticate(message) => {
                 return self.authenticate(context, message, request.form, &mut reply);
             }
-            Command::Faulty { message } => {
+            MemcachedCommand::Faulty { message } => {
                 shared.observation.observers.send_faulty(context.descriptor);
                 reply(Reply::Faulty(message));
             }
-            Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
-            Command::Verbosity(verbosity) => {
+            MemcachedCommand::Version => reply(Reply::Version(MEMCACHED_VERSION)),
+            MemcachedCommand::Verbosity(verbosity) => {
                 shared.observation.verbosity.store(*verbosity, Ordering::Relaxed);
                 set_verbosity(shared.observation.log_verbosity());
                 context.logs_requests = shared.observation.logs_requests();
                 reply(Reply::Done);
             }
-            Command::MemoryLimit { mebibytes } => reply(set_memory_limit(shared, *mebibytes)),
-            Command::RefreshCertificates => refresh_certificates(shared, &mut reply),
-            Command::ShiftClock(shift) => {
+            MemcachedCommand::MemoryLimit { mebibytes } => reply(set_memory_limit(shared, *mebibytes)),
+            MemcachedCommand::RefreshCertificates => refresh_certificates(shared, &mut reply),
+            MemcachedCommand::ShiftClock(shift) => {
                 match *shift {
                     ClockShift::Pause => shared.clock.pause(),
                     ClockShift::Resume => shared.clock.resume(),
@@ -159,7 +161,7 @@ impl MemcachedSession {
                 shared.databases.each(Database::tell_time);
                 reply(Reply::Done);
             }
-            Command::Shutdown { graceful } => {
+            MemcachedCommand::Shutdown { graceful } => {
                 if !shared.options.limits.shutdown_allowed {
                     reply(Reply::Refused(RefusalReason::NotEnabled));
                     return Next::Continue;
@@ -177,15 +179,16 @@ impl MemcachedSession {
     pub(crate) fn execute_logged(
         &mut self,
         context: &mut WorkerContext,
-        head: Head<'_>,
-        request: &Request<'_>,
+        head: RequestHead<'_>,
+        request: &MemcachedRequest<'_>,
         output: &mut Output,
     ) -> Next {
         let descriptor = context.descriptor;
         if request.form.is_silent() {
             // The outcome is logged all the same, as in memcached.
             let mut silenced = Output::default();
-            let next = self.execute(context, &Request { form: Form::LINE, ..*request }, &mut silenced);
+            let next =
+                self.execute(context, &MemcachedRequest { form: ReplyForm::LINE, ..*request }, &mut silenced);
             context.shared.observation.log_request(|entry| {
                 entry.request(descriptor, head);
                 entry.silenced(descriptor, silenced.copied_from(0));
@@ -196,7 +199,7 @@ impl MemcachedSession {
         let next = self.execute(context, request, output);
         let (reply, is_binary) = (output.copied_from(at), self.dialect.is_binary());
         // Statistics are not logged, nor that there are none, and a login is answered later.
-        let is_statistics = matches!(request.command, Command::Stats { .. });
+        let is_statistics = matches!(request.command, MemcachedCommand::Stats { .. });
         let is_logged = !matches!(next, Next::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
         context.shared.observation.log_request(|entry| {
             entry.request(descriptor, head);
@@ -213,7 +216,7 @@ impl MemcachedSession {
         &mut self,
         context: &mut WorkerContext,
         message: &Authenticate<'_>,
-        form: Form<'_>,
+        form: ReplyForm<'_>,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Next {
         let shared = &context.shared;
@@ -252,7 +255,7 @@ impl MemcachedSession {
     }
 
     /// Begins a walk over all records of a database.
-    fn begin(&mut self, shared: &Shared, database: usize, form: Form<'static>, walk: Walk) {
+    fn begin(&mut self, shared: &Shared, database: usize, form: ReplyForm<'static>, walk: Walk) {
         let database = Arc::clone(&shared.databases[database].database);
         let crawler = Arc::clone(&shared.observation.crawler);
         self.listing = Some(Box::new(Listing::new(crawler, database, form, walk)));
@@ -261,8 +264,8 @@ impl MemcachedSession {
     fn list_records(
         &mut self,
         context: &WorkerContext,
-        request: &Request<'_>,
-        list: &List,
+        request: &MemcachedRequest<'_>,
+        list: &RecordListing,
         output: &mut Output,
     ) -> Next {
         if let Some(refusal) = list_refusal(&context.shared, list, output) {
@@ -279,14 +282,14 @@ impl MemcachedSession {
     fn export(
         &mut self,
         context: &mut WorkerContext,
-        request: &Request<'_>,
-        export: Export,
+        request: &MemcachedRequest<'_>,
+        export: ExportRequest,
         output: &mut Output,
     ) -> Next {
         let is_allowed = context.shared.options.limits.dump_allowed;
         let refusal = match export.what {
-            Exported::Backup { .. } if !is_allowed => "ERROR backup not allowed",
-            Exported::Log { .. } if !is_allowed => "ERROR log not allowed",
+            ExportKind::Backup { .. } if !is_allowed => "ERROR backup not allowed",
+            ExportKind::Log { .. } if !is_allowed => "ERROR log not allowed",
             _ => match ExportSession::start(context, export, self) {
                 Ok(session) => return Next::Become(Box::new(AnySession::Export(Box::new(session)))),
                 Err(refusal) => refusal,
@@ -312,7 +315,12 @@ fn execute_observed(
         .observe(*descriptor, operation, before, reply, |reply| executor.execute(database, operation, reply))
 }
 
-fn watch(context: &mut WorkerContext, request: &Request<'_>, streams: Streams, output: &mut Output) -> Next {
+fn watch(
+    context: &mut WorkerContext,
+    request: &MemcachedRequest<'_>,
+    streams: WatchStreams,
+    output: &mut Output,
+) -> Next {
     let refusal = if !context.shared.options.limits.watch_allowed {
         "CLIENT_ERROR watch commands not allowed"
     } else if !output.is_empty() {
@@ -328,7 +336,7 @@ fn watch(context: &mut WorkerContext, request: &Request<'_>, streams: Streams, o
 }
 
 /// Returns why records are not listed.
-fn list_refusal(shared: &Shared, list: &List, output: &Output) -> Option<&'static str> {
+fn list_refusal(shared: &Shared, list: &RecordListing, output: &Output) -> Option<&'static str> {
     if !shared.observation.crawler.is_enabled() {
         Some(DISABLED)
     } else if !shared.options.limits.dump_allowed {
@@ -363,7 +371,7 @@ fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
         return Reply::Refused(RefusalReason::LimitNotAdjustable);
     }
     shared.memory.set_limit_mib(mebibytes, &shared.databases);
-    shared.observation.observers.send(Streams::SYSTEM, |line| {
+    shared.observation.observers.send(WatchStreams::SYSTEM, |line| {
         line.extend_from_slice(format!("memory_limit mib={mebibytes}").as_bytes());
     });
     Reply::Done

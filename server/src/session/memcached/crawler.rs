@@ -45,10 +45,10 @@ impl Crawler {
     /// Does as it is told, or says why not. `sweep` begins a round of the sweep.
     pub(crate) fn obey(
         &self,
-        order: todana_protocol::memcached::Crawler,
+        order: todana_protocol::memcached::CrawlerCommand,
         sweep: &dyn Fn(),
     ) -> Result<(), &'static str> {
-        use todana_protocol::memcached::Crawler::{Crawl, Disable, Enable, RecordsMax, Sleep};
+        use todana_protocol::memcached::CrawlerCommand::{Crawl, Disable, Enable, RecordsMax, Sleep};
         match order {
             Enable if self.switch(true) => return Err("ERROR failed to start lru crawler thread"),
             Enable => {}
@@ -91,7 +91,7 @@ mod tests {
     use std::sync::Arc;
     use todana::{Database, SystemClock};
     use todana_engine::{MemHash, MemHashOptions};
-    use todana_protocol::memcached::Crawler as Order;
+    use todana_protocol::memcached::CrawlerCommand as Order;
 
     #[test]
     fn it_crawls_only_when_it_is_there() {

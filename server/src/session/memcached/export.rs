@@ -8,8 +8,8 @@ use crate::session::wake::{Ticket, Wake};
 use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use todana_core::{RefusalReason, Reply};
-use todana_protocol::memcached::Export;
-use todana_protocol::memcached::{Form, encode};
+use todana_protocol::memcached::ExportRequest;
+use todana_protocol::memcached::{ReplyForm, encode};
 
 /// The end of an export when the server ends before it.
 const STOPPING: &str = "SERVER_ERROR the server is stopping";
@@ -32,7 +32,7 @@ impl ExportSession {
     /// Starts an export to the connection of this session, or returns why it cannot start.
     pub(super) fn start(
         context: &mut WorkerContext,
-        export: Export,
+        export: ExportRequest,
         session: &mut MemcachedSession,
     ) -> Result<ExportSession, &'static str> {
         let handle = context.waits.enter_new();
@@ -62,7 +62,7 @@ impl Session for ExportSession {
     fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, _input: &[u8]) -> Step {
         let step = |next| Step { consumed: 0, next };
         if self.is_cancelled {
-            encode(&Form::LINE, &Reply::Faulty(STOPPING), turn.output);
+            encode(&ReplyForm::LINE, &Reply::Faulty(STOPPING), turn.output);
             return step(Next::Close);
         }
         if self.receiving.is_cut_off() {
@@ -97,7 +97,7 @@ impl Session for ExportSession {
 
     fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
         if !self.is_amid_reply {
-            encode(&Form::LINE, &Reply::Refused(refusal), output);
+            encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
         }
     }
 

@@ -11,14 +11,17 @@ use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
 use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
 use todana_core::{RefusalReason, Reply};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step as Decoded, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{
+    DialectChoice, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep as Decoded, ReplyForm,
+    encode,
+};
 
 /// A connection that speaks one of memcached's dialects.
 pub(crate) struct MemcachedSession {
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: MemcachedDecoder,
     /// The dialect that it may speak.
-    choice: Choice,
+    choice: DialectChoice,
     /// The number of the database that its commands go to.
     pub(super) database: usize,
     /// How far its client has come with logging in.
@@ -42,12 +45,12 @@ pub(crate) struct MemcachedSession {
 /// A login whose password is being checked.
 pub(super) struct PendingLogin {
     pub(super) ticket: Ticket,
-    pub(super) form: Form<'static>,
+    pub(super) form: ReplyForm<'static>,
 }
 
 /// What a worker keeps for memcached's sessions.
 pub(crate) struct MemcachedWorker {
-    pub(super) limits: Limits,
+    pub(super) limits: MemcachedLimits,
     scratch: [Vec<u8>; BATCH],
 }
 
@@ -58,9 +61,9 @@ impl MemcachedWorker {
 }
 
 impl MemcachedSession {
-    pub(crate) fn new(choice: Choice) -> MemcachedSession {
+    pub(crate) fn new(choice: DialectChoice) -> MemcachedSession {
         MemcachedSession {
-            dialect: Dialect::default(),
+            dialect: MemcachedDecoder::default(),
             choice,
             database: 0,
             login: Login::default(),
@@ -111,7 +114,7 @@ impl MemcachedSession {
             if turn.output.len() > OUTPUT_MAX {
                 return Ok(Next::Flush);
             }
-            let mut batch: [Option<Request<'_>>; BATCH] = [const { None }; BATCH];
+            let mut batch: [Option<MemcachedRequest<'_>>; BATCH] = [const { None }; BATCH];
             // Where the decoder stood after each request: the reader may turn out too slow for all of them.
             let start = (*at, self.dialect);
             let mut after = [start; BATCH];
@@ -262,7 +265,7 @@ impl Session for MemcachedSession {
         worker.limits.unfinished_len_max = turn.room;
         if !self.is_introduced && !input.is_empty() {
             self.is_introduced = true;
-            if turn.context.logs_requests && self.choice == Choice::Auto {
+            if turn.context.logs_requests && self.choice == DialectChoice::Auto {
                 let is_binary = self.dialect.begins_binary(&worker.limits, input);
                 turn.context
                     .shared
@@ -357,7 +360,7 @@ impl Session for MemcachedSession {
 
     fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
         if !self.dialect.is_binary() && !self.is_amid_reply {
-            encode(&Form::LINE, &Reply::Refused(refusal), output);
+            encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
         }
     }
 
@@ -376,21 +379,21 @@ impl Session for MemcachedSession {
 
 /// Returns true if no request is decoded after this one before it has been executed: what follows a quit is never read, and what
 /// follows a walk over all records or a login comes later.
-fn ends_batch(command: &Command<'_>) -> bool {
+fn ends_batch(command: &MemcachedCommand<'_>) -> bool {
     matches!(
         command,
-        Command::Quit
-            | Command::List(_)
-            | Command::Watch(_)
-            | Command::Export(_)
-            | Command::UseDatabase(_)
-            | Command::Stats { .. }
-            | Command::Authenticate(_)
+        MemcachedCommand::Quit
+            | MemcachedCommand::List(_)
+            | MemcachedCommand::Watch(_)
+            | MemcachedCommand::Export(_)
+            | MemcachedCommand::UseDatabase(_)
+            | MemcachedCommand::Stats { .. }
+            | MemcachedCommand::Authenticate(_)
     )
 }
 
 /// Returns the key that a command looks for.
 #[inline]
-fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
-    if let Command::Operation(operation) = command { operation.key() } else { None }
+fn key_of<'a>(command: &MemcachedCommand<'a>) -> Option<&'a [u8]> {
+    if let MemcachedCommand::Operation(operation) = command { operation.key() } else { None }
 }

@@ -6,7 +6,7 @@ use crate::session::wake::{Ticket, Wake};
 use crate::session::{Next, Session, Step, Turn};
 use crate::transport::output::Output;
 use todana_core::{RefusalReason, Reply};
-use todana_protocol::memcached::{Form, Streams, encode};
+use todana_protocol::memcached::{ReplyForm, WatchStreams, encode};
 
 /// A connection that watches events. Its input is read and dropped.
 pub(crate) struct Watcher {
@@ -17,7 +17,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Has the connection that is being served watch these events; `None` if too many watch already.
-    pub(super) fn start(context: &mut WorkerContext, streams: Streams) -> Option<Watcher> {
+    pub(super) fn start(context: &mut WorkerContext, streams: WatchStreams) -> Option<Watcher> {
         let handle = context.waits.enter_new();
         let watcher = Watcher { descriptor: context.descriptor, ticket: handle.ticket };
         if context.shared.observation.observers.watch(watcher.descriptor, handle, streams) {
@@ -46,7 +46,7 @@ impl Session for Watcher {
 
     fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
         // Events are lines, and leave as such.
-        encode(&Form::LINE, &Reply::Refused(refusal), output);
+        encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
     }
 
     fn shown_as(&self) -> Option<ConnectionState> {

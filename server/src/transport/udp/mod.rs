@@ -27,8 +27,8 @@ use std::io;
 use std::sync::Arc;
 use todana::Clock;
 use todana_core::{RefusalReason, Reply};
-use todana_protocol::memcached::Command;
-use todana_protocol::memcached::{Choice, Form, Limits, Step, encode};
+use todana_protocol::memcached::MemcachedCommand;
+use todana_protocol::memcached::{DialectChoice, MemcachedLimits, MemcachedStep, ReplyForm, encode};
 
 const WAKE: Token = Token(usize::MAX);
 /// Longer than any datagram.
@@ -124,7 +124,7 @@ impl Udp {
 /// What is done with one datagram; knows no socket.
 struct DatagramServer {
     context: WorkerContext,
-    limits: Limits,
+    limits: MemcachedLimits,
     /// All replies to a datagram together, in bytes.
     reply_max: usize,
     output: Output,
@@ -133,7 +133,7 @@ struct DatagramServer {
 }
 
 impl DatagramServer {
-    fn new(context: WorkerContext, limits: Limits, reply_max: usize) -> Self {
+    fn new(context: WorkerContext, limits: MemcachedLimits, reply_max: usize) -> Self {
         let (output, message, scratch) = Default::default();
         DatagramServer { context, limits, reply_max, output, message, scratch }
     }
@@ -144,14 +144,14 @@ impl DatagramServer {
         if is_reply(payload) {
             return;
         }
-        let is_binary = self.limits.choice != Choice::Text && payload.first() == Some(&0x80);
+        let is_binary = self.limits.choice != DialectChoice::Text && payload.first() == Some(&0x80);
         let mut session = MemcachedSession::new(self.limits.choice);
         let mut room = self.reply_max;
         let mut at = 0;
         self.output.clear(0);
         // What is not whole will never be.
         let mut before = (at, session.dialect);
-        while let Step::Request { consumed, request } =
+        while let MemcachedStep::Request { consumed, request } =
             session.dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
         {
             at += consumed;
@@ -161,10 +161,13 @@ impl DatagramServer {
             } else {
                 match request.command {
                     // A list, a watch or an export has no end; nobody stays logged in, or at a database.
-                    Command::List(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
+                    MemcachedCommand::List(_)
+                    | MemcachedCommand::Watch(_)
+                    | MemcachedCommand::Export(_)
+                    | MemcachedCommand::UseDatabase(_) => {
                         refuse(&mut self.output, |out| answer(&request, &Reply::Unknown, out))
                     }
-                    Command::Authenticate(_) => refuse(&mut self.output, |out| {
+                    MemcachedCommand::Authenticate(_) => refuse(&mut self.output, |out| {
                         answer(&request, &Reply::Refused(RefusalReason::NotAuthenticated), out);
                     }),
                     _ => {
@@ -193,7 +196,7 @@ impl DatagramServer {
                     if is_binary {
                         answer(&request, &Reply::Refused(RefusalReason::TooLarge), &mut self.output);
                     } else {
-                        encode(&Form::LINE, &Reply::Faulty(TOO_LARGE), &mut self.output);
+                        encode(&ReplyForm::LINE, &Reply::Faulty(TOO_LARGE), &mut self.output);
                     }
                 }
                 room = room.saturating_sub(self.finish(id, room, &mut send));

@@ -9,13 +9,13 @@ use socket2::{Domain, Protocol, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::DialectChoice;
 
 /// A socket that datagrams come from and go to.
 pub(crate) struct Socket {
     socket: UdpSocket,
     /// What is spoken there; `None`: as everywhere.
-    pub(super) choice: Option<Choice>,
+    pub(super) choice: Option<DialectChoice>,
 }
 
 impl Socket {

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use todana::Database;
 use todana_core::{RecordDetails, Reply, ScanPosition};
 use todana_protocol::memcached::ClassSet;
-use todana_protocol::memcached::{Form, encode, item_size, size_class};
+use todana_protocol::memcached::{ReplyForm, encode, item_size, size_class};
 
 /// A piece ends behind so many records, even if none of them is shown.
 const PIECE_RECORDS: usize = 4096;
@@ -21,7 +21,7 @@ const PIECE_RECORDS: usize = 4096;
 pub(crate) struct Listing {
     crawler: Arc<Crawler>,
     database: Arc<Database>,
-    form: Form<'static>,
+    form: ReplyForm<'static>,
     place: Option<ScanPosition>,
     walk: Walk,
 }
@@ -47,7 +47,7 @@ impl Listing {
     pub(crate) fn new(
         crawler: Arc<Crawler>,
         database: Arc<Database>,
-        form: Form<'static>,
+        form: ReplyForm<'static>,
         walk: Walk,
     ) -> Listing {
         crawler.begin();
@@ -92,7 +92,13 @@ impl Drop for Listing {
 
 impl Walk {
     /// Takes in a record; false when it wants no more.
-    fn meet(&mut self, key: &[u8], inspection: RecordDetails, form: &Form<'_>, output: &mut Output) -> bool {
+    fn meet(
+        &mut self,
+        key: &[u8],
+        inspection: RecordDetails,
+        form: &ReplyForm<'_>,
+        output: &mut Output,
+    ) -> bool {
         let class = || size_class(item_size(inspection.key_len, inspection.value_len, inspection.flags));
         match self {
             Walk::Records(classes) => {
