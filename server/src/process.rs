@@ -1,8 +1,8 @@
-//! What the system says of this process.
+//! Figures of this process and its machine, from the system.
 
 use std::time::Duration;
 
-/// Resident bytes, 0 where the system does not tell.
+/// Returns the resident bytes, or 0 if the system does not report them.
 pub(crate) fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()
@@ -10,8 +10,8 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// Returns the resident bytes that no file holds (`RssAnon`), `None` where the system does not report them. Pages of files, the
-/// program's own among them, are the system's to take back.
+/// Returns the resident bytes that no file backs (`RssAnon`), or `None` if the system does not
+/// report them. The system can take back pages of files, the program's own included.
 pub(crate) fn anonymous_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<u64>().ok());
@@ -19,7 +19,7 @@ pub(crate) fn anonymous_bytes() -> Option<u64> {
     Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
 }
 
-/// Returns the bytes of a line `LABEL N kB` of a file; `None` where the system does not tell.
+/// Returns the bytes of a line `LABEL N kB` of a file, or `None` if the system does not report it.
 pub(crate) fn kibibytes(path: &str, label: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
@@ -31,17 +31,17 @@ pub(crate) fn unix_time() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The machine's memory in bytes.
+/// Returns the bytes of memory of the machine.
 pub(crate) fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();
-    // Both are words of the system's size.
+    // Both factors have the width of the system's words.
     (system.totalram as u64).saturating_mul(u64::from(system.mem_unit))
 }
 
-/// CPU time spent: in user mode, in the kernel.
+/// Returns the CPU time spent in user mode and in the kernel.
 pub(crate) fn cpu_time() -> (Duration, Duration) {
     let ticks = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| {
-        // The command's name, in parentheses, may hold blanks; the fields behind it do not.
+        // The name of the command, in parentheses, may contain blanks; the fields after it do not.
         let mut fields = stat.rsplit_once(") ")?.1.split(' ');
         let user = fields.nth(11)?.parse::<u64>().ok()?;
         let system = fields.next()?.parse::<u64>().ok()?;
@@ -53,30 +53,31 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     (duration(user), duration(system))
 }
 
-/// Address space in use, `None` where the system does not tell.
+/// Returns the bytes of address space in use, or `None` if the system does not report them.
 pub(crate) fn virtual_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split(' ').next()?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// How large the address space may be, `None` for no limit.
+/// Returns the limit of the address space in bytes, or `None` if there is no limit.
 pub(crate) fn virtual_bytes_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::As).current
 }
 
-/// Files open now, `None` where the system does not tell. Takes time where they are many.
+/// Returns the number of open files, or `None` if the system does not report it. The cost grows
+/// with their number.
 pub(crate) fn open_files() -> Option<u64> {
-    // The folder itself is open while it is read.
+    // The listed directory itself is open while it is read.
     Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
-/// Files that may be open, `None` for no limit.
+/// Returns the limit of open files, or `None` if there is no limit.
 pub(crate) fn files_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-/// When the process started, since 1970; `None` where the system does not tell.
+/// Returns the start of the process as time since 1970, or `None` if the system does not report it.
 pub(crate) fn started_at() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
@@ -86,7 +87,7 @@ pub(crate) fn started_at() -> Option<Duration> {
     Some(Duration::from_secs(boot) + Duration::from_micros(ticks * 1_000_000 / per_second))
 }
 
-/// Raises the limit of open files to hold so many connections; the limit afterwards.
+/// Raises the limit of open files to `wanted` if possible. Returns the limit afterwards.
 pub(crate) fn allow_files(wanted: u64) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -95,7 +96,7 @@ pub(crate) fn allow_files(wanted: u64) -> u64 {
         return current;
     }
     let maximum = limit.maximum.map_or(wanted, |maximum| maximum.max(wanted));
-    // Root may raise the hard limit too; others go as far as it lets them.
+    // Root may raise the hard limit too. Other users can go as far as that limit.
     for raised in [
         Rlimit { current: Some(wanted), maximum: Some(maximum) },
         Rlimit {

@@ -1,4 +1,4 @@
-//! The server as a whole: opened, run, stopped.
+//! A server: opens its listeners and databases, runs its threads, stops them.
 
 use crate::databases::janitor;
 use crate::databases::memory::MemoryBudget;
@@ -39,7 +39,7 @@ use todana::{CachedClock, Clock, OpenDatabase, Opened, Progress, Storage};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, DialectChoice, ITEM_OVERHEAD_BYTES};
 
-/// Descriptors that are asked for besides, for each hash on disk.
+/// The number of additional descriptors for each hash on disk.
 const HASH_FILES: u64 = 4096;
 
 /// A server that listens and is ready to run.
@@ -56,18 +56,18 @@ pub struct Server {
     /// The owner of each database.
     owners: Vec<OpenDatabase>,
     disk: Arc<dyn Disk>,
-    /// Descriptors of what it listens on, and what is spoken there.
+    /// The descriptors of the listeners, and the dialect of each.
     listening: Vec<(i32, Option<DialectChoice>)>,
 }
 
-/// The pages for monitoring.
+/// The admin pages.
 enum AdminState {
-    /// They have their sockets.
+    /// The listener is bound; its thread is not running yet.
     Bound(AdminListener),
     AdminThread(AdminThread),
 }
 
-/// The thread that answers for them. It ends when this is dropped.
+/// The thread of the admin pages. It ends when this value is dropped.
 struct AdminThread {
     stopper: AdminStopper,
     addresses: Vec<SocketAddr>,
@@ -78,7 +78,8 @@ impl Drop for AdminThread {
     fn drop(&mut self) {
         self.stopper.end();
         let Some(thread) = self.thread.take() else { return };
-        // It may ask an engine whose lock is held by whoever waits for a disk that does not answer.
+        // The thread may wait for the lock of an engine whose holder waits for a disk that does not
+        // respond.
         let since = Instant::now();
         if databases::has_ended(&thread, &|| since.elapsed() >= patience::SHORT) && thread.join().is_err() {
             tracing::error!("the admin thread ended by a panic");
@@ -91,20 +92,21 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 impl Server {
-    /// Opens the listeners, makes the database and writes the pid file. Fails when an option is impossible, or an address
-    /// or the file cannot be had; the message names it.
+    /// Opens the listeners, creates the databases and writes the pid file. Fails if an option is
+    /// invalid, or an address or the file cannot be opened; the message names it.
     pub fn bind(options: ServerOptions) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let tls = options.listen.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
         Server::bind_with(options, tls)
     }
 
-    /// The same with certificates that have been read already, perhaps by a user who may read more.
+    /// Does the same with certificates that have been read already, perhaps by a user with more
+    /// rights.
     pub fn bind_with(options: ServerOptions, tls: Option<Tls>) -> io::Result<Server> {
         Server::bind_on(options, tls, Arc::new(SystemDisk))
     }
 
-    /// The same with databases on a disk that need not be the machine's: for tests.
+    /// Does the same with databases on another disk than the machine's, for tests.
     pub fn bind_on(options: ServerOptions, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let pulse = Arc::default();
@@ -117,19 +119,20 @@ impl Server {
         let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
         let admin = AdminListener::bind(options.observation.admin.as_ref())?;
-        // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
+        // Descriptors in addition to those of connections: listeners, polls, wakers, standard
+        // streams, files.
         let wanted = options.limits.connections_max as u64
             + 2 * options.limits.threads as u64
             + listeners.len() as u64
             + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
-        // A hash on disk has a file open for each 128 MiB.
+        // A hash on disk has one open file for each 128 MiB.
         let hashes =
             options.databases.all().iter().filter(|one| one.name.kind.storage() == Storage::Files).count()
                 as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
         let descriptors = Descriptors::new(allowed, options.databases.all().len());
-        // Whatever is opened from here on may be one too many.
+        // Every file opened from here on may exceed the limit of descriptors.
         let named =
             |error: io::Error| if is_out_of_descriptors(&error) { descriptors.too_few() } else { error };
         if allowed < wanted {
@@ -204,7 +207,7 @@ impl Server {
             handle.add(waker);
             udp = Some(server);
         }
-        // Last, so that whoever finds the file finds a server that listens.
+        // Written last, so that the file exists only if the server listens.
         let write = |path: &Path| {
             PidFile::write(path).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
@@ -236,11 +239,12 @@ impl Server {
         self.owners.iter_mut().try_for_each(OpenDatabase::lock).map_err(failed)
     }
 
-    /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
-    /// monitoring report it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
-    /// cannot be read; the message says which, and where.
+    /// Loads the data directories and logs all changes from then on. The admin pages report the
+    /// progress. `run` does so if it has not been done. Fails if a directory is in use, damaged or
+    /// unreadable; the message names the directory and the problem.
     ///
-    /// A stop calls it off: then it fails with `Interrupted`, and the directory is as it was.
+    /// A stop of the server interrupts the loading: it then fails with `Interrupted`, and the
+    /// directory is unchanged.
     pub fn load(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
         let loads = self.shared.databases.iter().any(|served| served.data.is_some())
             || self.shared.options.databases.snapshots.is_some();
@@ -259,7 +263,8 @@ impl Server {
             .iter()
             .any(|served| served.data.is_some() || served.database.engine_sync().is_some())
         {
-            // A limit to the size of files is to be an error like others, not the end of the process.
+            // Exceeding the limit of file sizes is an error like others and must not end the
+            // process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         }
         self.claim_data()?;
@@ -271,7 +276,8 @@ impl Server {
         };
         let mut first = None;
         for (number, owner) in self.owners.iter_mut().enumerate() {
-            // Nothing that holds the log itself: its own thread would be the last to drop it, and wait for itself.
+            // The closure must not own the log: the log's own thread would drop it last, and then
+            // wait for itself.
             let (wake_queues, exports) =
                 (Arc::clone(&shared.wake_queues), Arc::clone(&shared.persistence.exports));
             let on_progress = move || {
@@ -288,7 +294,7 @@ impl Server {
         Ok(first)
     }
 
-    /// Starts the thread that answers for the pages, unless it runs.
+    /// Starts the thread of the admin pages, unless it is running.
     fn start_pages(&mut self) -> io::Result<()> {
         self.admin = match self.admin.take() {
             Some(AdminState::Bound(admin)) => {
@@ -303,22 +309,23 @@ impl Server {
         Ok(())
     }
 
-    /// The TCP addresses it listens on, with the ports that the system chose.
+    /// Returns the TCP addresses of the listeners, with the ports that the system chose.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp_addresses
     }
 
-    /// The UDP addresses it listens on.
+    /// Returns the UDP addresses of the server.
     pub fn udp_addresses(&self) -> &[SocketAddr] {
         &self.udp_addresses
     }
 
-    /// Where it listens, as people write it: TCP addresses (`todanas://` with TLS), or the path of the Unix socket.
+    /// Returns the addresses of the listeners as users write them: TCP addresses (`todanas://` with
+    /// TLS), or the path of the Unix socket.
     pub fn listening_on(&self) -> &[String] {
         &self.shared.listening.names
     }
 
-    /// Where the pages for monitoring are; empty where there are none.
+    /// Returns the addresses of the admin pages; empty if there are no pages.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         match &self.admin {
             None => &[],
@@ -327,13 +334,13 @@ impl Server {
         }
     }
 
-    /// What stops it.
+    /// Returns the handle that stops the server.
     pub fn handle(&self) -> ServerHandle {
         self.shared.lifecycle.handle.clone()
     }
 
-    /// What reads again from its files what may change while it runs: certificates and users. Says in the log how that
-    /// went.
+    /// Returns a function that reads certificates, users and scripts from their files again. It
+    /// logs the outcome.
     pub fn reloader(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
@@ -347,7 +354,7 @@ impl Server {
         }
     }
 
-    /// Returns what its [`Server::reloader`] reads.
+    /// Returns the names of what the function of [`Server::reloader`] reads.
     pub fn reloadable(&self) -> Vec<&'static str> {
         let all = [
             ("certificates", self.shared.listening.tls.is_some()),
@@ -421,12 +428,12 @@ impl Server {
             }
         }
         if !abandoned.is_empty() {
-            // It may hold locks that everything else needs: there is nothing to wait for.
+            // The thread may hold locks that everything else needs, so waiting for it is useless.
             patience.has_been_tried = true;
             let who = abandoned.join(", ");
             tracing::warn!("{who}: a request is left unfinished, the disk of a database does not answer");
         }
-        // Not before: workers that drain may wait for it.
+        // Closed only now, because workers that drain may wait for logins.
         self.shared.logins.close();
         if let Some(verifier) = verifier {
             let _ = verifier.join();
@@ -440,7 +447,8 @@ impl Server {
                 );
             }
         }
-        // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
+        // The connections of the exports are closed. Exports end after the snapshot keeper, because
+        // they may wait for the checkpoint that it has just interrupted.
         self.shared.persistence.exports.close_unless(&|| patience.is_over());
         if !self.shared.kyoto.calls.close_unless(&|| patience.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
@@ -451,12 +459,13 @@ impl Server {
         self.shared.kyoto.scripts.close();
         self.shared.replicas.end(&|| patience.is_over());
         self.shared.master_link.end(&|| patience.is_over());
-        // Of all that was answered.
+        // The snapshots hold every change that was acknowledged.
         let patience = patience.again();
         if !snapshots.is_none_or(|keeper| keeper.end(&|| patience.is_over())) {
             tracing::warn!("the last snapshots are left unfinished: the disk does not answer");
         }
-        // With patience of their own: what was called off may have used up that.
+        // Each of these waits has a deadline of its own: the interrupted work may have used up the
+        // previous one.
         let patience = patience.again();
         for owner in &mut self.owners {
             opening::make_last_checkpoint(owner, &|| patience.is_over());
@@ -464,10 +473,10 @@ impl Server {
         let patience = patience.again();
         for mut owner in self.owners {
             let outcome = owner.close(Some(&|| patience.is_over()));
-            // What a database says weighs more.
+            // The error of a database takes precedence.
             closed = outcome.and(closed);
         }
-        // Not before, so that it can say meanwhile that the server is stopping.
+        // The admin pages end last, so that they can report that the server is stopping.
         drop(self.admin);
         drop(self.pid_file);
         if let Some(log) = &self.shared.observation.request_log {
@@ -488,7 +497,8 @@ mod tests {
     use todana::Name;
     use todana_core::{Operation, Store};
 
-    /// Index and files of a hash on disk were taken for the server's own, and the database in memory beside it had to make do with less.
+    /// Index and files of a hash on disk were counted as the server's own memory, so the database
+    /// in memory beside it got less.
     #[test]
     fn what_a_database_on_disk_holds_takes_nothing_from_one_in_memory() {
         let folder = tempfile::tempdir().unwrap();
@@ -515,12 +525,12 @@ mod tests {
         for _ in 0..2 {
             keys().for_each(|key| assert!(hash.engine().view(&key, &mut |_| ()).unwrap()));
         }
-        // Its files are mapped; its index and what it gathers are in memory of the process's own.
+        // Its files are mapped; its index and write buffers are anonymous memory of the process.
         let anonymous = || process::anonymous_bytes().unwrap();
         let mapped = process::resident_bytes() - anonymous();
         let held = hash.status().committed_bytes;
         assert!(mapped > 8 << 20 && held > 0, "{mapped}, {held}");
-        // Other tests may come and go in this process meanwhile.
+        // Other tests of this process may allocate and free memory at the same time.
         let before = anonymous();
         shared.measure_memory();
         let most = before.max(anonymous());

@@ -1,4 +1,4 @@
-//! Which databases there are, where their data is kept, and which changes are born here.
+//! Options of the databases: their names, their data directories, snapshots and replication.
 
 use super::OptionsError;
 use crate::databases::snapshots::SnapshotOptions;
@@ -10,22 +10,24 @@ use todana::update_log::{LogOptions, SyncPolicy};
 use todana::{DataPurpose, Name, Storage};
 use todana_core::WhenFull;
 
-/// Which databases there are, and where their data is kept.
+/// The databases of a server, and the places of their data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseOptions {
-    /// What keeps the records of the first database, the one that memcached's protocols use; `None` is `mem:hash`.
+    /// The name of the first database, which memcached's protocols use. `None` stands for
+    /// `mem:hash`.
     pub database: Option<Name>,
-    /// Where the data of the first database is kept; `None`: it is gone with the process, or lies in files of its engine's own.
+    /// The data directory of the first database. `None`: a database in memory is lost with the
+    /// process; one on disk keeps its own files.
     pub data: Option<DataDirectoryOptions>,
-    /// More databases.
+    /// The other databases.
     pub further: Vec<DatabaseSpec>,
-    /// When a write counts as made where an engine keeps it in files of its own.
+    /// When a write counts as durable, for engines that keep records in files of their own.
     pub sync: SyncPolicy,
-    /// Snapshots of databases in memory, as Kyoto Tycoon makes them; `None`: none.
+    /// Snapshots of databases in memory, as Kyoto Tycoon takes them. `None` takes none.
     pub snapshots: Option<SnapshotOptions>,
-    /// Which changes are born here, and which master is followed.
+    /// The ID of this server in a replication chain, and the master that it follows.
     pub replication: ReplicationOptions,
-    /// Databases in memory store nothing: what is written is logged for replicas, and gone.
+    /// True if databases in memory store nothing: writes are logged for replicas and then dropped.
     pub stores_nothing: bool,
 }
 
@@ -43,29 +45,30 @@ impl Default for DatabaseOptions {
     }
 }
 
-/// A database besides the first.
+/// A database, as the options describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseSpec {
-    /// What keeps its records.
+    /// Its kind, path and tuning.
     pub name: Name,
-    /// Where its data is kept, as in [`DatabaseOptions::data`].
+    /// Its data directory, as in [`DatabaseOptions::data`].
     pub data: Option<DataDirectoryOptions>,
 }
 
-/// Where and how data is kept.
+/// A data directory, and how the server uses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataDirectoryOptions {
-    /// The data directory; it is made if it is not there.
+    /// The path of the directory. The server creates it if it is missing.
     pub directory: PathBuf,
-    /// When a write counts as made.
+    /// When a write counts as durable.
     pub sync: SyncPolicy,
-    /// A segment of the update log that has grown to so many bytes is followed by a new one.
+    /// The update log begins a new segment when the current one has this many bytes.
     pub segment_len: u64,
-    /// So is one that is so old and not empty.
+    /// The update log begins a new segment when the current one is this old and not empty.
     pub segment_age: Duration,
-    /// How checkpoints are made, when, and what is kept of the log behind them.
+    /// How and when checkpoints are made, and how much of the log before them is kept.
     pub checkpoints: CheckpointOptions,
-    /// It holds an update log for replicas, of a hash on disk, and no records.
+    /// True if the directory holds only the update log of a hash on disk, for replicas, and no
+    /// records.
     pub is_for_replicas: bool,
 }
 
@@ -75,7 +78,7 @@ impl DataDirectoryOptions {
         if self.is_for_replicas { DataPurpose::Replicas } else { DataPurpose::Records }
     }
 
-    /// A directory that is kept as usual.
+    /// Returns the options of a directory with the default segments and checkpoints.
     pub fn new(directory: PathBuf, sync: SyncPolicy) -> DataDirectoryOptions {
         let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
         let checkpoints = CheckpointOptions::default();
@@ -91,7 +94,7 @@ impl DataDirectoryOptions {
 }
 
 impl DatabaseOptions {
-    /// The databases in their order, and where the data of each is kept.
+    /// Returns all databases in their order, the first one included.
     pub fn all(&self) -> Vec<DatabaseSpec> {
         let default = || Name::parse("mem:hash").expect("it is the plain name of a kind");
         let first =
@@ -99,8 +102,9 @@ impl DatabaseOptions {
         std::iter::once(first).chain(self.further.iter().cloned()).collect()
     }
 
-    /// Checks the databases: each has its place, and is not asked for what it cannot do. `refuses`: nothing is evicted; `has_queues`:
-    /// there are queues of messages.
+    /// Checks that each database has a place for its data, and that its kind can do what the
+    /// options ask for. `refuses` is true if writes fail at the memory limit instead of evicting.
+    /// `has_queues` is true if the first database holds message queues.
     pub(super) fn validate(&self, refuses: bool, has_queues: bool) -> Result<(), OptionsError> {
         let databases = self.all();
         let wrong = |text: String| Err(OptionsError(text));

@@ -1,30 +1,36 @@
-//! Kyoto Tycoon's protocols: where they are spoken, by whom, and its scripts.
+//! Options of Kyoto Tycoon's protocols: the ports that speak them, their clients' rights, and
+//! scripts.
 
 use super::OptionsError;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::Kind;
 
-/// Kyoto Tycoon's protocols.
+/// Options of Kyoto Tycoon's protocols.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KyotoOptions {
-    /// Where Kyoto Tycoon's protocols are spoken.
+    /// The ports that speak Kyoto Tycoon's protocols.
     pub spoken: KyotoMode,
-    /// With [`KyotoMode::Only`]: at addresses with `proto[...]:` memcached is spoken as Kyoto Tycoon's plug-in does.
+    /// With [`KyotoMode::Only`]: addresses with `proto[...]:` speak memcached's protocol as Kyoto
+    /// Tycoon's plug-in does.
     pub plugin: Option<CompatiblePort>,
-    /// Kyoto Tycoon's clients may change nothing.
+    /// True refuses changes by Kyoto Tycoon's clients.
     pub read_only: bool,
-    /// The directory of the commands that Kyoto Tycoon's `synchronize` may run; `None`: none.
+    /// The directory of the commands that Kyoto Tycoon's `synchronize` may run. `None` allows no
+    /// command.
     pub commands: Option<PathBuf>,
-    /// The program, in Lua, with the procedures that Kyoto Tycoon's clients call; `None`: none.
+    /// The Lua program with the procedures that Kyoto Tycoon's clients call. `None` offers none.
     pub script: Option<PathBuf>,
-    /// The folder in which those procedures may write and read snapshots and copies of databases; `None`: nowhere.
+    /// The directory in which those procedures may write and read snapshots and copies of
+    /// databases. `None` refuses both.
     pub files: Option<PathBuf>,
-    /// How long a script may take: each call, and loading it.
+    /// The time limit of each call of a procedure, and of loading the program.
     pub script_time_max: Duration,
-    /// What a script may take of memory, in bytes: each of as many at once as there are `threads`.
+    /// The memory limit of one procedure in bytes. As many procedures as there are `threads` can
+    /// run at once.
     pub script_memory_max: usize,
-    /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
+    /// True accepts requests that web pages of other sites send. False refuses requests that
+    /// browsers mark as such.
     pub pages_allowed: bool,
 }
 
@@ -44,39 +50,42 @@ impl Default for KyotoOptions {
     }
 }
 
-/// Where Kyoto Tycoon's protocols are spoken.
+/// The ports that speak Kyoto Tycoon's protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KyotoMode {
-    /// Nowhere: connections that begin with them are closed, as memcached does.
+    /// None. Connections that begin with these protocols are closed, as memcached closes them.
     #[default]
     Off,
-    /// At memcached's ports, unless they are for one of its protocols alone; a connection's first bytes tell. Where clients have to
-    /// log in, whichever [`AuthenticationMode`](super::Authentication) it is, they do so with each HTTP request (`Basic`), and speak the binary protocol behind
-    /// such a one.
+    /// memcached's ports, unless they are restricted to one of its protocols. The first bytes of a
+    /// connection decide. With any [`AuthenticationMode`](super::AuthenticationMode) except none,
+    /// each HTTP request carries the login (`Basic`), and the binary protocol can be spoken after
+    /// such a request.
     Beside,
-    /// Nothing else is spoken, but at addresses that say what by `proto[...]:`.
+    /// All ports. Only addresses with `proto[...]:` speak something else.
     Only,
 }
 
-/// How memcached is spoken in the manner of Kyoto Tycoon's plug-in.
+/// How memcached's protocol is spoken in the way of Kyoto Tycoon's plug-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompatiblePort {
-    /// Flags are kept, as four bytes behind the value, where Kyoto Tycoon's clients see them; otherwise they are dropped.
+    /// True stores the flags as four bytes after the value, where Kyoto Tycoon's clients see them.
+    /// False drops the flags.
     pub keeps_flags: bool,
-    /// Its clients may change nothing.
+    /// True refuses changes by the clients of this port.
     pub is_read_only: bool,
-    /// There are queues of messages: `set` puts one at the end, `get` takes the first, and waits for one so long at most, and `delete`
-    /// acknowledges it; what is not acknowledged is there again when its connection is closed. The first database has to be ordered.
+    /// Turns keys into message queues. `set` appends a message. `get` takes the first one and waits
+    /// for it at most this long. `delete` acknowledges it. A message that is not acknowledged
+    /// returns to its queue when the connection closes. The first database must be ordered.
     pub queue_wait: Option<Duration>,
 }
 
 impl KyotoOptions {
-    /// Returns true if memcached's clients leave each other messages.
+    /// Returns true if memcached's clients use message queues.
     pub(super) fn has_queues(&self) -> bool {
         self.plugin.is_some_and(|port| port.queue_wait.is_some())
     }
 
-    /// Checks the options; `first`: the engine of the first database.
+    /// Checks the options. `first` is the kind of the first database.
     pub(super) fn validate(&self, first: Kind) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
         if self.has_queues() {

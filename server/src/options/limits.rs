@@ -1,24 +1,25 @@
-//! Limits of clients and their requests.
+//! Limits on clients and their requests.
 
 use super::OptionsError;
 
-/// Limits of clients and their requests.
+/// Limits on clients and their requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitOptions {
-    /// Worker threads.
+    /// The number of worker threads.
     pub threads: usize,
-    /// Connections served at once.
+    /// The number of connections served at once.
     pub connections_max: usize,
-    /// True refuses connections over that number; false leaves them waiting to be accepted.
+    /// True refuses connections beyond that number. False leaves them waiting in the backlog.
     pub connections_refused: bool,
-    /// Seconds after which an unused TCP connection is closed; 0 for never.
+    /// The seconds after which an idle TCP connection is closed; 0 for never.
     pub idle_timeout_s: u32,
-    /// Connections may be unused for as long as they like between requests, so that only the rest of a request has to come in time.
+    /// True allows any idle time between requests: only the rest of an incomplete request has to
+    /// arrive in time.
     pub idle_between_requests: bool,
     /// The largest item in bytes, by memcached's size rule.
     pub item_size_max: u64,
-    /// Requests of one connection in a row before others get a turn. The keys of one `get` line are one request; replies
-    /// that fill the output buffer end a turn sooner.
+    /// The number of requests that one connection may execute before others get a turn. The keys of
+    /// one `get` line count as one request. Replies that fill the output buffer end a turn sooner.
     pub requests_per_event: u32,
     /// False refuses `flush_all`.
     pub flush_allowed: bool,

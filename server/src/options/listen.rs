@@ -1,4 +1,4 @@
-//! Where clients connect: addresses, ports, sockets, TLS.
+//! Options of the listeners: addresses, ports, sockets, TLS.
 
 use super::OptionsError;
 use crate::transport::addresses::{PlaceTls, Speech};
@@ -6,32 +6,34 @@ use crate::transport::tls::TlsOptions;
 use crate::transport::udp::message::MESSAGE_LEN_MAX;
 use std::path::PathBuf;
 
-/// Where clients connect.
+/// The addresses on which the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty: 127.0.0.1. Before them may stand
-    /// `notls:`, `btls:` (without client certificates) or `mtls:` (with), and `proto[ascii]:`, `proto[binary]:` or
-    /// `proto[auto]:` for what is spoken there instead of [`protocol`](super::ProtocolOptions::protocol).
+    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty stands for
+    /// 127.0.0.1. Each may begin with `notls:`, `btls:` (without client certificates) or `mtls:`
+    /// (with them), and with `proto[ascii]:`, `proto[binary]:` or `proto[auto]:`, which replaces
+    /// [`protocol`](super::ProtocolOptions::protocol) at this address.
     pub addresses: Vec<String>,
     /// The TCP port for addresses that name none; 0 lets the system choose.
     pub port: u16,
-    /// False: not over TCP.
+    /// False disables TCP.
     pub tcp: bool,
-    /// The UDP port for addresses that name none; 0 lets the system choose, `None` is no UDP.
+    /// The UDP port for addresses that name none; 0 lets the system choose, `None` disables UDP.
     pub udp_port: Option<u16>,
-    /// All replies to one UDP request together, in bytes; whatever is longer is answered by an error. Senders of datagrams
-    /// can be forged, and then the replies go to a victim.
+    /// The most bytes of all replies to one UDP request; a longer reply becomes an error. The
+    /// sender of a datagram can be forged, and replies then go to a victim.
     pub udp_reply_max: usize,
-    /// Listen on this Unix socket instead of TCP.
+    /// The path of a Unix socket to listen on instead of TCP.
     pub unix_socket: Option<PathBuf>,
-    /// Its permissions.
+    /// The permissions of the Unix socket.
     pub unix_mask: u32,
-    /// Connections that may wait to be accepted.
+    /// The number of connections that may wait to be accepted.
     pub backlog: u32,
-    /// Speak TLS on all TCP addresses that do not say otherwise.
+    /// TLS for all TCP addresses that do not say otherwise.
     pub tls: Option<TlsOptions>,
-    /// Takes what memcached takes beside TLS, and what is refused else: UDP, which is served in clear, and listeners that ask
-    /// for client certificates without an authority to check them by, where each handshake fails.
+    /// Accepts two combinations that memcached accepts and that are refused otherwise: UDP in clear
+    /// text beside TLS, and listeners that require client certificates without an authority to
+    /// verify them, where each handshake fails.
     pub lenient_tls: bool,
 }
 
@@ -84,7 +86,7 @@ impl ListenOptions {
         }
     }
 
-    /// Returns true if TLS is asked for like this at one of the addresses.
+    /// Returns true if one of the addresses asks for TLS in this form.
     fn asks(&self, tls: PlaceTls) -> bool {
         let mut names = self.addresses.iter().flat_map(|list| list.split(','));
         names.any(|name| Speech::of(name.trim()).0.tls == tls)

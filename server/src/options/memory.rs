@@ -1,18 +1,18 @@
-//! How much memory the process takes.
+//! Options of the memory limit.
 
 use super::OptionsError;
 
-/// The least memory limit. Some 2 MiB are taken before the first record.
+/// The least memory limit. A process has about 2 MiB before its first record.
 const LIMIT_MIN_MIB: u64 = 4;
 
-/// How much memory is used.
+/// The memory limit and its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// The anonymous memory of the process (`RssAnon`) in MiB; 0 for no limit.
     pub limit_mib: u64,
-    /// Refuse writes at the limit instead of evicting.
+    /// True refuses writes at the limit. False evicts records.
     pub refuse_when_full: bool,
-    /// Every store fails for want of memory, to test clients (`-o emulate_full`).
+    /// Fails each store as if no memory were left, for tests of clients (`-o emulate_full`).
     pub emulate_full: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What a server can be told, by concern. The names are memcached's where it has them.
+//! The options of a server, by concern. They have memcached's names where memcached has such an
+//! option.
 
 mod databases;
 mod kyoto;
@@ -18,27 +19,27 @@ pub use protocols::{AuthenticationMode, ProtocolOptions};
 
 use std::fmt;
 
-/// What a server can be told.
+/// The options of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// Where clients connect.
+    /// The addresses on which it listens.
     pub listen: ListenOptions,
-    /// How much memory is used.
+    /// The memory limit and its effect.
     pub memory: MemoryOptions,
-    /// Which protocols are spoken, and by whom.
+    /// The protocols, and how clients log in.
     pub protocols: ProtocolOptions,
-    /// Which databases there are, and where their data is kept.
+    /// The databases, and the places of their data.
     pub databases: DatabaseOptions,
-    /// What is logged, counted and shown of the server.
+    /// Logs, statistics and monitoring.
     pub observation: ObservationOptions,
-    /// Limits of clients and their requests.
+    /// Limits on clients and their requests.
     pub limits: LimitOptions,
     /// Has each operation executed by another thread.
     #[cfg(test)]
     pub(crate) defers_replies: bool,
 }
 
-/// An option whose value cannot be.
+/// An invalid option. Its text names the option and the problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsError(String);
 
@@ -51,7 +52,7 @@ impl fmt::Display for OptionsError {
 impl std::error::Error for OptionsError {}
 
 impl ServerOptions {
-    /// Checks each part, and then what cannot be seen from one part alone.
+    /// Checks each part by itself, and then the combinations of options of several parts.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
         let ServerOptions { listen, memory, protocols, databases, limits, .. } = self;

@@ -1,26 +1,27 @@
-//! What is logged, counted and shown of the server.
+//! Options of logs, statistics and monitoring.
 
 use std::path::PathBuf;
 
-/// What is logged, counted and shown of the server.
+/// Options of logs, statistics and monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservationOptions {
-    /// 0 errors and warnings, 1 notices too, 2 connections too.
+    /// 0 logs errors and warnings, 1 also notices, 2 also connections.
     pub verbosity: u8,
-    /// From verbosity 2 on, tell each request and its reply on standard error, in memcached's words, in place of what logs
-    /// have to say of connections.
+    /// From verbosity 2 on, logs each request and its reply on standard error in memcached's
+    /// format, instead of the log lines about connections.
     pub logs_requests: bool,
-    /// Write the process id here.
+    /// The path of the file that holds the process ID.
     pub pid_file: Option<PathBuf>,
-    /// Bytes of events that wait for a watcher that is slow to read them; what is more is skipped.
+    /// The most bytes of events that wait for a slow watcher; further events are skipped.
     pub watcher_buffer_bytes: usize,
-    /// What ends the prefix of a key in `stats detail`, which it also switches on; `None` is a colon, and off.
+    /// The byte that ends the prefix of a key in `stats detail`. Setting it also enables those
+    /// statistics. `None` stands for a colon, with the statistics disabled.
     pub prefix_delimiter: Option<u8>,
-    /// `stats sizes` counts.
+    /// True enables `stats sizes`.
     pub track_sizes: bool,
-    /// The crawler is there, which serves `lru_crawler`'s lists.
+    /// True enables the crawler, which serves the lists of `lru_crawler`.
     pub crawler_enabled: bool,
-    /// Where the pages for monitoring are; `None` is nowhere.
+    /// The address of the admin pages; `None` for no pages.
     pub admin: Option<AdminOptions>,
 }
 
@@ -39,13 +40,15 @@ impl Default for ObservationOptions {
     }
 }
 
-/// Where `/metrics`, `/healthz` and `/readyz` are served, over HTTP.
+/// The address of the admin pages: `/metrics`, `/healthz` and `/readyz` over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminOptions {
-    /// Addresses to listen on, written as in [`ListenOptions::addresses`](super::ListenOptions::addresses). Empty: 127.0.0.1.
+    /// Addresses to listen on, in the form of
+    /// [`ListenOptions::addresses`](super::ListenOptions::addresses). Empty stands for 127.0.0.1.
     pub listen: Vec<String>,
     /// The port for addresses that name none; 0 lets the system choose.
     pub port: u16,
-    /// False: where the address cannot be had, the server does without them and says so.
+    /// True fails the start if the address cannot be bound. False logs a warning and starts without
+    /// the pages.
     pub is_required: bool,
 }

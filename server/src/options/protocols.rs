@@ -1,25 +1,28 @@
-//! Which protocols are spoken, and how clients log in.
+//! Options of the protocols and of logins.
 
 use super::KyotoOptions;
 use std::path::PathBuf;
 use todana_protocol::memcached::DialectChoice;
 
-/// Which protocols are spoken, and by whom.
+/// The protocols of the server, and how clients log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolOptions {
-    /// Which dialect connections speak; logins over one of them decide by themselves.
+    /// The dialect of memcached that connections speak. A login that exists in one dialect only
+    /// overrides it.
     pub protocol: DialectChoice,
-    /// A negative time to live in the text commands is a sliding one: so many seconds after the last access
-    /// (`-o negative_exptime=sliding`).
+    /// A negative time to live in the text commands is a sliding expiry: the record expires that
+    /// many seconds after its last access (`-o negative_exptime=sliding`).
     pub negative_is_sliding: bool,
-    /// Takes commands that are for tests: `debugtime` (`-o debug_commands`).
+    /// Accepts commands for tests: `debugtime` (`-o debug_commands`).
     pub debug_commands: bool,
-    /// Shown as `cas_enabled` by `stats settings`, and no more: an unused CAS id takes no memory here.
+    /// The value of `cas_enabled` in `stats settings`. It has no other effect: an unused CAS ID
+    /// takes no memory here.
     pub cas_enabled: bool,
-    /// How clients say who they are.
+    /// How clients log in.
     pub authentication: AuthenticationMode,
-    /// Host names by which browsers may ask, of Kyoto Tycoon's protocols and of the admin pages, besides addresses and
-    /// `localhost`; if there are any, nobody may by another name.
+    /// Host names that browsers may use for Kyoto Tycoon's protocols and for the admin pages,
+    /// besides addresses and `localhost`. If the list is not empty, all other names are refused to
+    /// every client.
     pub http_hosts: Vec<String>,
     /// Kyoto Tycoon's protocols.
     pub kyoto: KyotoOptions,
@@ -39,18 +42,20 @@ impl Default for ProtocolOptions {
     }
 }
 
-/// How clients say who they are.
+/// How clients log in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum AuthenticationMode {
-    /// They do not: whoever can connect is served.
+    /// No login: every client that can connect is served.
     #[default]
     None,
-    /// By SASL PLAIN over the binary protocol, which is then the only one of memcached's. The file has lines `user:password`, the
-    /// password hashed as by [`password_line`](crate::password_line), or plain.
+    /// SASL PLAIN over the binary protocol, which is then the only dialect of memcached. The file
+    /// has lines `user:password`. The password is hashed as by
+    /// [`password_line`](crate::password_line), or plain.
     Sasl(PathBuf),
-    /// By a password of the same file, over either protocol: SASL PLAIN over the binary one, a token `user password` over the
-    /// text one.
+    /// A password from such a file, over either dialect: SASL PLAIN in the binary dialect, a token
+    /// `user password` in the text dialect.
     Passwords(PathBuf),
-    /// By a token over the text protocol, which is then the only one of memcached's. The file has up to eight lines `user:password`.
+    /// A token in the text dialect, which is then the only dialect of memcached. The file has up to
+    /// eight lines `user:password`.
     Text(PathBuf),
 }
