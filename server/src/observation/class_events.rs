@@ -1,22 +1,23 @@
-//! What engines report about records that leave, by memcached's size classes: engines know nothing of these.
+//! Counts of evictions and other removals by memcached's size classes, which engines do not know.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::SizeClass;
 use todana_engine::{Departure, DepartureCause};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, size_class};
 
-/// What is counted of each class.
+/// The events that are counted for each class.
 #[derive(Clone, Copy)]
 pub(crate) enum ClassEvent {
     Evicted,
     EvictedWithExpiry,
     EvictedByWrite,
     EvictedUnread,
-    /// Not a count: seconds since the last use of the last evicted record that was in the engine's sample.
+    /// Not a count: the seconds since the last use of the last evicted record that was in the
+    /// engine's sample.
     EvictedIdle,
-    /// Expired, and gone to make room.
+    /// An expired record that was removed to make room.
     Displaced,
-    /// Removed with all others.
+    /// Removed with all other records.
     Cleared,
     Swept,
     ExpiredUnread,
@@ -83,7 +84,7 @@ impl ClassEventCounters {
         }
     }
 
-    /// Returns the counts of a class, by memcached's number.
+    /// Returns the counts of a class, by memcached's number of it.
     pub(crate) fn of(&self, class: usize) -> ClassEvents {
         ClassEvents(self.0[class - 1].each_ref().map(|count| count.load(Ordering::Relaxed)))
     }

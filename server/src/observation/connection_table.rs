@@ -1,7 +1,8 @@
-//! The roster: who is connected, from where, and since when they have been silent. Workers write it, `stats conns` reads it.
+//! The table of all connections: their addresses, states and idle times. Workers write it; `stats
+//! conns` reads it.
 //!
-//! A seat is written to when its state changes, and at most once a second for the time of its last command; so keeping it
-//! costs the hot path two comparisons.
+//! An entry is written when its state changes, and at most once a second for the time of its last
+//! command. So maintaining it costs the hot path two comparisons.
 
 use crate::transport::listener::{Listener, Stream};
 use mio::net::TcpStream;
@@ -14,13 +15,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One end of a connection, as memcached writes it.
+/// One end of a connection, in memcached's notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionAddress {
     Tcp(SocketAddr),
     Udp(SocketAddr),
     Unix(Arc<str>),
-    /// The system did not say.
+    /// The system did not report the address.
     Unknown,
 }
 
@@ -43,23 +44,23 @@ impl fmt::Display for ConnectionAddress {
 
 impl ConnectionAddress {
     fn unix(path: &Path) -> ConnectionAddress {
-        // A name without blanks: each statistic is one line of three words.
+        // Blanks are replaced: each statistic is one line of three words.
         ConnectionAddress::Unix(path.display().to_string().replace(char::is_whitespace, "?").into())
     }
 }
 
-/// What a connection is doing, in memcached's words.
+/// The state of a connection, with memcached's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
-    /// It waits for a request.
+    /// The connection waits for a request.
     Waiting,
-    /// It waits for the rest of one.
+    /// The connection waits for the rest of a request.
     Receiving,
-    /// A request is executed.
+    /// The connection executes a request.
     Executing,
-    /// Its peer has to read.
+    /// The connection waits for its peer to read.
     Sending,
-    /// It watches events.
+    /// The connection watches events.
     Watching,
 }
 
@@ -83,7 +84,7 @@ impl ConnectionState {
     }
 }
 
-/// A connection on the roster.
+/// An entry of the connection table.
 #[derive(Debug)]
 pub(crate) struct ConnectionInfo {
     pub(crate) descriptor: i32,
@@ -132,13 +133,14 @@ fn tcp_ends(tcp: &TcpStream) -> (i32, ConnectionAddress, ConnectionAddress) {
 pub(crate) struct ConnectionTable {
     listeners: Vec<(i32, ConnectionAddress)>,
     unix: Option<ConnectionAddress>,
-    /// Sockets that datagrams come from, in the order of the UDP thread.
+    /// The UDP sockets, in the order of the UDP thread.
     datagrams: Vec<ConnectionInfo>,
     connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
 }
 
 impl ConnectionTable {
-    /// Creates an empty roster; `datagrams`: descriptor and address of each UDP socket.
+    /// Creates a table without connections. `datagrams` yields the descriptor and address of each
+    /// UDP socket.
     pub(crate) fn new(
         listeners: &[Listener],
         datagrams: impl Iterator<Item = (i32, Option<SocketAddr>)>,
@@ -170,7 +172,7 @@ impl ConnectionTable {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection comes.
+    /// Adds a connection.
     pub(crate) fn insert(&self, stream: &mut Stream, now: u64) -> Arc<ConnectionInfo> {
         let unix = || self.unix.clone().unwrap_or(ConnectionAddress::Unknown);
         let (descriptor, peer, local) = match stream {
@@ -183,7 +185,7 @@ impl ConnectionTable {
         info
     }
 
-    /// A connection goes; to be called before its descriptor is free for another one.
+    /// Removes a connection. Must be called before its descriptor is free for another one.
     pub(crate) fn remove(&self, info: &ConnectionInfo) {
         self.lock().remove(&info.descriptor);
     }
@@ -192,12 +194,12 @@ impl ConnectionTable {
         &self.listeners
     }
 
-    /// The sockets of UDP, which are nobody's in particular.
+    /// Returns the UDP sockets.
     pub(crate) fn datagrams(&self) -> &[ConnectionInfo] {
         &self.datagrams
     }
 
-    /// All who are there now.
+    /// Returns all connections.
     pub(crate) fn connections(&self) -> Vec<Arc<ConnectionInfo>> {
         self.lock().values().cloned().collect()
     }

@@ -1,39 +1,39 @@
-//! What happens to connections and bytes, counted by worker where it is hot.
+//! Counters of connections and bytes; those on the hot path are counted by worker.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One worker's own counters: only it writes.
+/// The counters of one worker. No other thread writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerCounters {
     pub(crate) bytes_read: WorkerCounter,
     pub(crate) bytes_written: WorkerCounter,
     pub(crate) connection_yields: WorkerCounter,
-    /// Slow readers closed for want of memory.
+    /// Slow readers that were disconnected for want of memory.
     pub(crate) readers_cut_off: WorkerCounter,
-    /// Attempts to log in, and those that failed.
+    /// Attempts to log in; `logins_refused` counts the failed ones.
     pub(crate) logins: WorkerCounter,
     pub(crate) logins_refused: WorkerCounter,
-    /// Connections closed because nobody used them.
+    /// Connections that were closed because they were idle.
     pub(crate) idle_kicks: WorkerCounter,
-    /// Replies waiting for slow readers, and ...
+    /// Replies that wait for slow readers.
     pub(crate) pending_outputs: WorkerCounter,
-    /// ... their bytes.
+    /// The bytes of replies that wait for slow readers.
     pub(crate) pending_bytes: WorkerCounter,
-    /// Bytes of requests that are not whole yet.
+    /// The bytes of incomplete requests.
     pub(crate) partial_bytes: WorkerCounter,
-    /// What Kyoto's clients have asked for.
+    /// Commands of Kyoto Tycoon's clients.
     pub(crate) kyoto: crate::session::kyoto::Counters,
-    /// What memcached's clients have asked its plug-in for.
+    /// Commands of memcached's clients at the port of Kyoto Tycoon's plug-in.
     pub(crate) plugin: crate::session::kyoto::PluginCounters,
 }
 
-/// A counter that one thread writes and any reads.
+/// A counter that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerCounter(AtomicU64);
 
 impl WorkerCounter {
-    /// Wraps around where `by` is the difference to less.
+    /// Adds `by`, which may be a negative difference: the sum wraps around.
     #[inline]
     pub(crate) fn add(&self, by: u64) {
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
@@ -44,23 +44,24 @@ impl WorkerCounter {
     }
 }
 
-/// Counters that several threads write, each seldom.
+/// Counters that several threads write, each of them rarely.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionCounters {
     pub(crate) current: AtomicU64,
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// Times accepting had to pause, for want of descriptors or because there were enough connections.
+    /// The number of times that accepting paused, for want of descriptors or because the limit of
+    /// connections was reached.
     pub(crate) accept_pauses: AtomicU64,
-    /// How long in all, without the pause under way.
+    /// The duration of all pauses except the current one.
     pub(crate) accept_paused_us: AtomicU64,
-    /// It pauses now.
+    /// True while accepting pauses.
     pub(crate) accepting_paused: AtomicBool,
 }
 
 macro_rules! sums {
     (workers: $($of_workers:ident)*; others: $($other:ident)*) => {
-        /// The counters that `stats reset` takes back to zero, those of all workers summed up.
+        /// The counters that `stats reset` sets to zero, summed over all workers.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub(crate) struct CounterSums {
             $(pub(crate) $of_workers: u64,)*
@@ -72,7 +73,7 @@ macro_rules! sums {
                 $(self.$of_workers += worker.$of_workers.get();)*
             }
 
-            /// Returns what has been counted since `before`, which was read earlier.
+            /// Returns the difference from `before`, which was read earlier.
             pub(crate) fn since(self, before: CounterSums) -> CounterSums {
                 CounterSums {
                     $($of_workers: self.$of_workers - before.$of_workers,)*

@@ -1,4 +1,5 @@
-//! Logs as agents know them from Kyoto Tycoon: a file that can be opened again, and lines that say of which of three kinds they are.
+//! Log files in the format of Kyoto Tycoon: a file that can be reopened, and lines that name one of
+//! three kinds.
 //!
 //! ```text
 //! 2026-11-22T01:13:20.973733Z: [SYSTEM]: message key=value
@@ -19,16 +20,16 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged: each says what those before it say, and more.
+/// The lines that are logged. Each variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogKinds {
-    /// Nothing.
+    /// No lines.
     None,
-    /// What has failed.
+    /// Failures.
     Errors,
-    /// What the server does by itself, and what it cannot do.
+    /// Also what the server does by itself, and what it cannot do.
     System,
-    /// Connections, too.
+    /// Also connections.
     #[default]
     All,
 }
@@ -44,7 +45,7 @@ impl LogKinds {
     }
 }
 
-/// Where lines go: a file that they are put behind the end of, or standard output.
+/// The destination of log lines: a file to which they are appended, or standard output.
 #[derive(Clone, Debug)]
 pub struct LogFile {
     path: Option<PathBuf>,
@@ -52,13 +53,15 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file, which is made if it is not there; `None` is standard output. Fails when it cannot be opened.
+    /// Opens the file and creates it if it is missing. `None` stands for standard output. Fails if
+    /// the file cannot be opened.
     pub fn open(path: Option<&Path>) -> io::Result<LogFile> {
         let file = path.map(open).transpose()?;
         Ok(LogFile { path: path.map(Path::to_path_buf), file: Arc::new(Mutex::new(file)) })
     }
 
-    /// Opens it again by its name, for whoever has moved it away. Fails when it cannot be opened; lines go where they went then.
+    /// Opens the file again by its name, after it was moved away. Fails if it cannot be opened;
+    /// lines then continue to go to the old file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.path {
             let file = open(path)?;
@@ -67,7 +70,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Sends this process's logs there. Does nothing the second time.
+    /// Sends the log lines of this process to the file. A second call has no effect.
     pub fn receive(&self, kinds: LogKinds) {
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(false)
@@ -82,7 +85,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// Writes to where lines go at the moment.
+/// Writes to the current destination.
 #[derive(Debug)]
 pub struct LogWriter(Arc<Mutex<Option<File>>>);
 
@@ -110,7 +113,7 @@ impl MakeWriter<'_> for LogFile {
     }
 }
 
-/// How a line looks.
+/// The format of a line.
 struct KyotoLines;
 
 impl<S, N> FormatEvent<S, N> for KyotoLines

@@ -8,23 +8,23 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
 
-/// How a log line looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// One line of text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The target of what an operator has asked for by a signal, and is told at any verbosity.
+/// The target of messages that an operator requested by a signal. They are logged at any verbosity.
 pub const NOTICE: &str = "todana::notice";
 
-/// Whether notices are logged at any verbosity.
+/// True if notices are logged at any verbosity.
 static NOTICES: AtomicBool = AtomicBool::new(false);
 
-/// Changes the level of the running program; there is none under an embedder's own logger.
+/// Changes the level at run time. It is unset if an embedding program has its own logger.
 static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 fn levels(verbosity: u32) -> Targets {
@@ -38,19 +38,20 @@ fn levels(verbosity: u32) -> Targets {
     Targets::new().with_default(level).with_target(NOTICE, notices)
 }
 
-/// As [`init_logging`]; what signals have brought about is logged at any verbosity.
+/// Does the same as [`init_logging`], and logs the effects of signals at any verbosity.
 pub fn init_logging_with_notices(format: LogFormat, verbosity: u8) {
     NOTICES.store(true, Ordering::Relaxed);
     init_logging(format, verbosity);
 }
 
-/// Sends logs to standard error: warnings and errors always, more by verbosity. Does nothing the second time.
+/// Sends logs to standard error: warnings and errors always, more by verbosity. A second call has
+/// no effect.
 pub fn init_logging(format: LogFormat, verbosity: u8) {
     let (filter, handle) = reload::Layer::new(levels(verbosity.into()));
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
-        // Colours are for people, not for files.
+        // Only terminals show colours; files should not contain them.
         .with_ansi(std::io::stderr().is_terminal());
     let registry = tracing_subscriber::registry().with(filter);
     // A second initialisation (tests, an embedder's own logger) keeps the first.
@@ -63,10 +64,10 @@ pub fn init_logging(format: LogFormat, verbosity: u8) {
     }
 }
 
-/// Changes how much is logged (the `verbosity` command).
+/// Changes the verbosity (the `verbosity` command).
 pub(crate) fn set_verbosity(verbosity: u32) {
     if let Some(handle) = LEVEL.get() {
-        // It fails only when the logger is gone.
+        // Fails only if the logger no longer exists.
         let _ = handle.reload(levels(verbosity));
     }
 }

@@ -1,4 +1,4 @@
-//! What is observed of a running server: counters, connections, watched events, the log of requests.
+//! Observation of a running server: counters, connections, watched events, logs, metrics.
 
 pub(crate) mod admin;
 pub(crate) mod class_events;
@@ -26,7 +26,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use todana::{CachedClock, Clock};
 
-/// Everything that statistics, metrics and watchers show besides databases. Workers write it, mostly each its own part.
+/// The figures and events of the server, except those of its databases. Most parts are written by
+/// one worker each.
 pub(crate) struct Observation {
     pub(crate) started: Instant,
     /// Unix seconds.
@@ -36,11 +37,11 @@ pub(crate) struct Observation {
     /// The sums at the last `stats reset`.
     at_reset: Mutex<CounterSums>,
     pub(crate) verbosity: AtomicU32,
-    /// The log of requests and replies, if there may be one.
+    /// The log of requests and replies, if it may be enabled.
     pub(crate) request_log: Option<RequestLog>,
     pub(crate) connection_table: ConnectionTable,
     pub(crate) crawler: Arc<Crawler>,
-    /// Rounds of the janitor.
+    /// The rounds of the background thread.
     pub(crate) housekeepings: AtomicU64,
     pub(crate) observers: Arc<EventObservers>,
 }
@@ -56,7 +57,7 @@ impl Observation {
             started: Instant::now(),
             started_at: clock.now().0,
             connections: ConnectionCounters::default(),
-            // One more, for UDP.
+            // One more than there are workers, for UDP.
             workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
             at_reset: Mutex::default(),
             verbosity: AtomicU32::new(options.observation.verbosity.into()),
@@ -68,7 +69,7 @@ impl Observation {
         }
     }
 
-    /// Creates the observers of requests, who count and watch as the options say.
+    /// Creates the observers of requests, as the options describe them.
     pub(crate) fn observers(options: &ServerOptions, clock: &Arc<CachedClock>) -> Arc<EventObservers> {
         let observers = EventObservers::new(
             WatcherTable::new(options.observation.watcher_buffer_bytes),
@@ -85,7 +86,7 @@ impl Observation {
         self.request_log.is_some() && self.verbosity.load(Ordering::Relaxed) > 1
     }
 
-    /// Logs a part of the conversation.
+    /// Writes an entry of the request log.
     #[cold]
     pub(crate) fn log_request(&self, write: impl FnOnce(&mut RequestLogEntry<'_>)) {
         if let Some(log) = &self.request_log {
@@ -93,13 +94,14 @@ impl Observation {
         }
     }
 
-    /// Returns how much is logged: nothing twice, where requests and connections are logged in full.
+    /// Returns the verbosity of other logs. Where requests and connections are logged in full,
+    /// nothing is logged twice.
     pub(crate) fn log_verbosity(&self) -> u32 {
         let verbosity = self.verbosity.load(Ordering::Relaxed);
         if self.request_log.is_some() { verbosity.min(1) } else { verbosity }
     }
 
-    /// Returns what has been counted since the last reset.
+    /// Returns the counts since the last reset.
     pub(crate) fn sums(&self) -> CounterSums {
         // Read under the lock, so that no reset comes in between.
         let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,7 +130,7 @@ impl Observation {
         sums
     }
 
-    /// Returns the sum of a counter that goes up and down.
+    /// Returns the sum over all workers of a counter that grows and shrinks.
     pub(crate) fn sum(&self, of: fn(&WorkerCounters) -> &WorkerCounter) -> u64 {
         self.workers.iter().fold(0, |sum: u64, worker| sum.wrapping_add(of(worker).get()))
     }
@@ -137,7 +139,7 @@ impl Observation {
         self.connections.current.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns what all connections together keep of requests that are not complete, long values included.
+    /// Returns the bytes of all incomplete requests, large values included.
     pub(crate) fn unfinished_bytes(&self) -> u64 {
         self.sum(|worker| &worker.partial_bytes)
     }

@@ -1,6 +1,6 @@
-//! Who looks on while requests are executed: statistics by prefix, and connections that watch.
+//! Observers of the execution of requests: statistics by prefix, and connections that watch events.
 //!
-//! A request costs them one relaxed load as long as nobody does.
+//! A request costs one relaxed load as long as there are no observers.
 
 use crate::execution::Completion;
 use crate::observation::class_events::ClassEventCounters;
@@ -20,14 +20,14 @@ use todana_engine::{Departure, EvictionObserver};
 use todana_protocol::memcached::WatchStreams;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
-/// PrefixStatistics are counted; the lower bits are streams that are watched.
+/// Set if prefixes are counted. The lower bits are the streams that are watched.
 const PREFIXES: u32 = 1 << 16;
 const STREAMS: u32 = PREFIXES - 1;
 /// The streams that report outcomes.
 const OUTCOMES: WatchStreams =
     WatchStreams::FETCHERS.and(WatchStreams::MUTATIONS).and(WatchStreams::DELETIONS);
 
-/// All who look on.
+/// All observers.
 #[derive(Debug)]
 pub(crate) struct EventObservers {
     flags: AtomicU32,
@@ -37,7 +37,7 @@ pub(crate) struct EventObservers {
     clock: Arc<CachedClock>,
 }
 
-/// A record as it was before a command.
+/// A record as it was before an operation.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RecordBefore {
     is_there: bool,
@@ -61,7 +61,7 @@ impl EventObservers {
         }
     }
 
-    /// Whether anybody looks on.
+    /// Returns true if there is any observer.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.flags.load(Ordering::Relaxed) != 0
@@ -79,12 +79,12 @@ impl EventObservers {
         self.flags.load(Ordering::Relaxed) & PREFIXES != 0
     }
 
-    /// A connection begins to watch; false if too many do.
+    /// Adds a connection that watches. Returns false if there are too many.
     pub(crate) fn watch(&self, descriptor: i32, handle: WakeHandle, streams: WatchStreams) -> bool {
         self.watchers.add(descriptor, handle, streams, |all| self.set_streams(all))
     }
 
-    /// A connection that watched is gone.
+    /// Removes a connection that watched.
     pub(crate) fn unwatch(&self, descriptor: i32) {
         self.watchers.remove(descriptor, |all| self.set_streams(all));
     }
@@ -94,13 +94,13 @@ impl EventObservers {
         let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
-    /// Whether one of these streams is watched.
+    /// Returns true if one of these streams is watched.
     #[inline]
     pub(crate) fn watch_any(&self, streams: WatchStreams) -> bool {
         self.flags.load(Ordering::Relaxed) & u32::from(streams.bits()) != 0
     }
 
-    /// Tells an event, if its stream is watched. `write` writes its line from the type on.
+    /// Sends an event if its stream is watched. `write` writes its line from the type on.
     #[inline]
     pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         if self.watch_any(stream) {
@@ -121,8 +121,9 @@ impl EventObservers {
         });
     }
 
-    /// A round of the sweep for expired records has ended. The words are those of memcached's crawler, which goes over one
-    /// queue of one slab class at a time; here there is one round for all, planned at most a second ahead.
+    /// Sends the end of a round of the expiry sweep. The words are those of memcached's crawler,
+    /// which walks one queue of one slab class at a time. Here one round covers all records, and it
+    /// is planned at most a second ahead.
     pub(crate) fn send_swept(&self, round: &Round) {
         self.send(WatchStreams::SYSTEM, |line| {
             let Round { since_last, elapsed, seen, removed } = round;
@@ -134,7 +135,7 @@ impl EventObservers {
         });
     }
 
-    /// Tells of a request that is no command.
+    /// Sends an event for a request that is not a valid command.
     pub(crate) fn send_faulty(&self, descriptor: i32) {
         self.send(WatchStreams::REQUESTS, |line| {
             line.put_text(format_args!("rawcmd cfd={descriptor} cmd=faulty"))
@@ -253,7 +254,7 @@ impl EventObservers {
         }
     }
 
-    /// Seconds to live, as a client says it; a time that has come is negative.
+    /// Returns a time to live in seconds, as a client writes it. A time in the past is negative.
     fn seconds(&self, ttl: Ttl) -> i64 {
         match ttl {
             Ttl::Never => 0,
@@ -269,9 +270,9 @@ impl EvictionObserver for EventObservers {
         self.watch_any(WatchStreams::EVICTIONS)
     }
 
-    /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire; `fetch` is whether it has been read
-    /// since it was stored, as far as that is known: where nobody has asked for access times, since memory became scarce.
-    /// `la` is 0 then.
+    /// Sends an eviction. As in memcached, `ttl` is the remaining time, or -1 for a record that
+    /// does not expire. `fetch` shows whether the record has been read since it was stored. Without
+    /// access times, reads are known only since memory became scarce, and `la` is 0.
     fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
         self.send(WatchStreams::EVICTIONS, |line| {
             let Record { attributes, value, .. } = record;
@@ -303,16 +304,16 @@ impl EvictionObserver for EventObservers {
     }
 }
 
-/// Lines of events.
+/// Writes the lines of events.
 trait EventLine {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>);
-    /// ` key=...`
+    /// Writes ` key=...`.
     fn put_key(&mut self, key: &[u8]);
 }
 
 impl EventLine for Vec<u8> {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
-        // A Vec takes whatever is written.
+        // Writing to a Vec does not fail.
         let _ = self.write_fmt(text);
     }
 
@@ -322,7 +323,7 @@ impl EventLine for Vec<u8> {
     }
 }
 
-/// Where a connection comes from, as its events tell it.
+/// The address of a connection, in the format of events.
 struct RemoteAddress<'a>(&'a ConnectionAddress);
 
 impl std::fmt::Display for RemoteAddress<'_> {
@@ -340,14 +341,14 @@ impl std::fmt::Display for RemoteAddress<'_> {
     }
 }
 
-/// What came of a command, as far as it is told.
+/// The outcome of an operation, as far as events show it.
 #[derive(Default)]
 struct OperationOutcome {
     is_hit: bool,
     is_deleted: bool,
     is_created: bool,
     stored_len: Option<usize>,
-    /// Of a store, in memcached's words.
+    /// The outcome of a store, in memcached's words.
     status: &'static str,
 }
 
@@ -366,7 +367,7 @@ impl OperationOutcome {
             Reply::NotFound => "not_found",
             Reply::Refused(RefusalReason::TooLarge) => "too_large",
             Reply::Refused(RefusalReason::OutOfMemory) => "no_memory",
-            // memcached has no words for these: it keeps nothing on disk.
+            // memcached has no words for these, because it keeps nothing on disk.
             Reply::Refused(RefusalReason::Damaged) => "damaged",
             Reply::Refused(RefusalReason::Busy) => "busy",
             Reply::Refused(RefusalReason::ReadOnly) => "read_only",
@@ -381,7 +382,7 @@ impl OperationOutcome {
 fn read_before(database: &Database, key: &[u8]) -> RecordBefore {
     let mut before = RecordBefore::default();
     let now = database.now();
-    // A local engine's reads do not fail.
+    // Reads of a local engine do not fail.
     let _ = database.engine().peek(key, &mut |record| {
         let is_there = record.attributes.expiry.is_live(now);
         let (key_len, value_len) = (key.len() as u64, record.value.len());

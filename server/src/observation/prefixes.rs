@@ -1,15 +1,16 @@
-//! What happens to keys, by their prefix: `stats detail`. Counted only while somebody wants it.
+//! Statistics by the prefix of keys: `stats detail`. They are counted only while they are enabled.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use todana_core::{Operation, PrefixCounters, Reply};
 
-/// What prefixes a client may make up; what would go beyond is not counted.
+/// The memory limit for prefixes, because clients choose them. Prefixes beyond it are not counted.
 const BYTES_MAX: usize = 4 << 20;
-/// What a prefix takes besides its bytes, roughly.
+/// The approximate memory of a prefix besides its bytes.
 const OVERHEAD: usize = 96;
 
-/// Counters by prefix: what stands in a key before the delimiter. Keys without one are not counted.
+/// Counters by prefix, which is the part of a key before the delimiter. Keys without a delimiter
+/// are not counted.
 #[derive(Debug)]
 pub(crate) struct PrefixStatistics {
     delimiter: u8,
@@ -43,7 +44,7 @@ impl PrefixStatistics {
         char::from(self.delimiter)
     }
 
-    /// PrefixCounts a command; `found` of a read: whether there was a record.
+    /// Counts an operation. `found` is true for a read that found a record.
     pub(crate) fn count(&self, command: &Operation<'_>, found: bool) {
         match command {
             Operation::Get(get) => self.add(get.key, |counts| {
@@ -76,7 +77,7 @@ impl PrefixStatistics {
         *self.state() = PrefixTable::default();
     }
 
-    /// Tells of all prefixes, in their order.
+    /// Reports all prefixes, in their order.
     pub(crate) fn report(&self, out: &mut dyn FnMut(Reply<'_>)) {
         let state = self.state();
         let prefixes = state.counts.iter().map(|(name, counts)| {

@@ -1,5 +1,5 @@
-//! The conversation on standard error, as memcached tells it from the second `-v` on: what connections come and go, each
-//! request and its reply.
+//! The log of connections, requests and replies on standard error, as memcached writes it from the
+//! second `-v` on.
 //!
 //! ```text
 //! <23 new auto-negotiating client connection
@@ -10,9 +10,10 @@
 //! <23 connection closed.
 //! ```
 //!
-//! Always true: values are never shown, nor the block of a login; bytes that are not printable are written as `\xNN`, and a
-//! line ends somewhere; whoever reads too slowly loses lines, which are counted, and neither stops a worker nor takes more
-//! than [`WAITING_MAX`] bytes. Nothing is written, and no thread runs, before the first line.
+//! Invariants: values and the blocks of logins are never shown. Bytes that are not printable are
+//! written as `\xNN`, and the length of lines is limited. A reader that is too slow loses lines,
+//! which are counted; it never stops a worker, and at most [`WAITING_MAX`] bytes wait for it.
+//! Nothing is written, and no thread runs, before the first line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,13 +22,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use todana_protocol::memcached::{DialectChoice, RequestHead};
 
-/// What may wait to be written; what comes then is counted and skipped.
+/// The most bytes that wait to be written. Further entries are counted and skipped.
 const WAITING_MAX: usize = 1 << 20;
-/// What is written of a key or a line. The longest line of one key has less.
+/// The most bytes that are shown of a key or a line. A line with one key of full length is shorter.
 const SHOWN_MAX: usize = 1024;
-/// A buffer above this is given back after use.
+/// A buffer with more capacity than this is freed after use.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
-/// How long the end of the server waits for what is still to be written.
+/// How long the end of the server waits for entries that are not written yet.
 const FINISH_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The log and its thread.
@@ -36,14 +37,14 @@ pub(crate) struct RequestLog(Arc<SharedLog>);
 #[derive(Default)]
 struct SharedLog {
     state: Mutex<RequestLogBuffer>,
-    /// There is something to write, or all is written.
+    /// Signals that there is something to write, or that all is written.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct RequestLogBuffer {
     waiting: Vec<u8>,
-    /// Entries left out since the last one that was taken.
+    /// The entries that were skipped since the last one that had room.
     skipped: u64,
     is_writing: bool,
     has_thread: bool,
@@ -54,7 +55,7 @@ impl SharedLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, for ever.
+    /// Writes entries as they arrive, and never returns.
     fn write_all(&self, mut out: impl Write) {
         let mut state = self.state();
         loop {
@@ -66,7 +67,7 @@ impl SharedLog {
             state.is_writing = true;
             let lines = std::mem::take(&mut state.waiting);
             drop(state);
-            // Nobody may be there to read.
+            // Standard error may have been closed.
             let _ = out.write_all(&lines);
             state = self.state();
             if state.waiting.is_empty() && lines.capacity() <= BUFFER_KEPT_MAX {
@@ -82,7 +83,7 @@ impl RequestLog {
         RequestLog(Arc::default())
     }
 
-    /// Takes an entry, one or more lines that belong together.
+    /// Logs an entry, which is one or more lines that belong together.
     pub(crate) fn log(&self, write: impl FnOnce(&mut RequestLogEntry<'_>)) {
         let mut state = self.0.state();
         if !state.has_thread {
@@ -90,7 +91,7 @@ impl RequestLog {
             let thread = std::thread::Builder::new().name("request_log".into());
             let outcome = standard_error().and_then(|out| thread.spawn(move || inner.write_all(out)));
             if outcome.is_err() {
-                // No descriptors or no memory are left; the next entry tries again.
+                // No descriptors or no memory are left. The next entry tries again.
                 return;
             }
             state.has_thread = true;
@@ -100,7 +101,7 @@ impl RequestLog {
         }
     }
 
-    /// Waits, but not for long, until all is written.
+    /// Waits until everything is written, at most [`FINISH_WAIT_MAX`].
     pub(crate) fn finish(&self) {
         let is_busy = |state: &mut RequestLogBuffer| !state.waiting.is_empty() || state.is_writing;
         drop(self.0.changed.wait_timeout_while(self.0.state(), FINISH_WAIT_MAX, is_busy));
@@ -108,7 +109,7 @@ impl RequestLog {
 }
 
 impl RequestLogBuffer {
-    /// Writes an entry behind what waits; false if there is no room for it.
+    /// Appends an entry to the buffer. Returns false if the buffer is full.
     fn take(&mut self, write: impl FnOnce(&mut RequestLogEntry<'_>)) -> bool {
         if self.waiting.len() >= WAITING_MAX {
             self.skipped += 1;
@@ -124,21 +125,22 @@ impl RequestLogBuffer {
     }
 }
 
-/// A file of its own: whoever else writes to standard error does not wait for this log.
+/// Opens standard error once more, so that other writers to it do not wait for this log.
 fn standard_error() -> io::Result<File> {
     io::stderr().as_fd().try_clone_to_owned().map(File::from)
 }
 
-/// Lines that are being written.
+/// Writes the lines of an entry.
 pub(crate) struct RequestLogEntry<'e>(&'e mut Vec<u8>);
 
 impl RequestLogEntry<'_> {
     fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
-        // A Vec takes whatever is written.
+        // Writing to a Vec does not fail.
         let _ = self.0.write_fmt(text);
     }
 
-    /// Bytes of a client's, so that they cannot be taken for anything else.
+    /// Writes bytes of a client, escaped so that they cannot be mistaken for other parts of the
+    /// log.
     fn put_bytes(&mut self, bytes: &[u8]) {
         for &byte in &bytes[..bytes.len().min(SHOWN_MAX)] {
             match byte {
@@ -157,7 +159,7 @@ impl RequestLogEntry<'_> {
     }
 
     pub(crate) fn opened(&mut self, descriptor: i32, choice: DialectChoice) {
-        // As memcached has it: with and without a full stop.
+        // Some of memcached's texts end with a full stop and some do not.
         let kind = match choice {
             DialectChoice::Auto => "auto-negotiating client connection",
             DialectChoice::Text => "ascii client connection.",
@@ -166,7 +168,7 @@ impl RequestLogEntry<'_> {
         self.put_text(format_args!("<{descriptor} new {kind}\n"));
     }
 
-    /// A connection that may speak either has said its first byte.
+    /// Logs the first byte of a connection that may speak either dialect.
     pub(crate) fn chosen(&mut self, descriptor: i32, is_binary: bool) {
         let dialect = if is_binary { "binary" } else { "ascii" };
         self.put_text(format_args!("{descriptor}: Client using the {dialect} protocol\n"));
@@ -176,7 +178,7 @@ impl RequestLogEntry<'_> {
         self.put_text(format_args!("<{descriptor} connection closed.\n"));
     }
 
-    /// A request, as far as it stands in a line or a header.
+    /// Logs a request: its line, or its header and key.
     pub(crate) fn request(&mut self, descriptor: i32, head: RequestHead<'_>) {
         match head {
             RequestHead::Continued => {}
@@ -201,7 +203,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// Four bytes a line.
+    /// Writes four bytes per line.
     fn put_header(&mut self, mark: char, descriptor: i32, indent: &str, header: &[u8]) {
         for bytes in header.chunks(4) {
             self.put_text(format_args!("{mark}{descriptor} {indent}"));
@@ -213,7 +215,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// Logs what a request was answered by: a packet, or a line.
+    /// Logs the reply to a request: a packet, or a line.
     pub(crate) fn answer(&mut self, descriptor: i32, is_binary: bool, is_last: bool, reply: &[u8]) {
         match is_binary {
             true => self.response(descriptor, reply),
@@ -221,7 +223,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// What a request is answered by in text; `is_last`: its line ends with it.
+    /// Logs a reply in text. `is_last` is true if it ends the request's line.
     fn reply(&mut self, descriptor: i32, reply: &[u8], is_last: bool) {
         if let Some(rest) = reply.strip_prefix(b"VALUE ") {
             self.put_text(format_args!(">{descriptor} sending key "));
@@ -232,7 +234,7 @@ impl RequestLogEntry<'_> {
             }
             return;
         }
-        // A walk over statistics goes on for long.
+        // A walk over statistics would fill the log.
         if reply.is_empty() || reply.starts_with(b"STAT ") || reply.starts_with(b"PREFIX ") {
             return;
         }
@@ -241,7 +243,7 @@ impl RequestLogEntry<'_> {
         self.0.push(b'\n');
     }
 
-    /// How a checkpoint, a backup or a log that was asked for ended: by the last line of what was sent last.
+    /// Logs the end of a checkpoint, a backup or a log stream: the last line that was sent.
     pub(crate) fn end_of_export(&mut self, descriptor: i32, sent: &[u8]) {
         let sent = sent.strip_suffix(b"\r\n").unwrap_or(sent);
         let last = sent.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -252,7 +254,7 @@ impl RequestLogEntry<'_> {
         }
     }
 
-    /// What it would have been answered by, had it not asked for silence.
+    /// Logs the reply that a request with `noreply` would have received.
     pub(crate) fn silenced(&mut self, descriptor: i32, reply: &[u8]) {
         if reply.is_empty() {
             return;
@@ -262,7 +264,7 @@ impl RequestLogEntry<'_> {
         self.0.push(b'\n');
     }
 
-    /// The same for a packet.
+    /// Logs a reply in a packet.
     fn response(&mut self, descriptor: i32, packet: &[u8]) {
         let Some((header, body)) = packet.split_at_checked(24) else { return };
         if header[6..8] != [0, 0] {
@@ -312,12 +314,12 @@ mod tests {
         assert_eq!(ended(b"CHECKPOINT position=1\r\n"), ">7 CHECKPOINT position=1\n");
     }
 
-    /// A standard error that nobody reads.
+    /// A standard error that is never read.
     struct StuckWriter(std::sync::mpsc::Receiver<()>);
 
     impl Write for StuckWriter {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            // Until the test ends.
+            // Blocks until the test ends.
             let _ = self.0.recv();
             Err(io::ErrorKind::BrokenPipe.into())
         }
@@ -334,7 +336,7 @@ mod tests {
         let (end, stuck) = channel();
         let inner = Arc::clone(&log.0);
         std::thread::spawn(move || inner.write_all(StuckWriter(stuck)));
-        // What the thread has taken waits no longer, however late it took it.
+        // The entry leaves the buffer as soon as the thread takes it, however late that is.
         log.log(|entry| entry.closed(7));
         while !log.0.state().waiting.is_empty() {
             std::thread::yield_now();

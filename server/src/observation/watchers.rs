@@ -1,7 +1,9 @@
-//! Connections that watch events (`watch`): what is told goes into a bounded buffer for each, and out as it is read.
+//! Connections that watch events (`watch`). Each has a bounded buffer, from which lines leave as
+//! the client reads.
 //!
-//! Always true: a watcher that does not read costs its buffer and nothing else; what it misses is counted and told in its
-//! place as `skipped=N`; the lines of all threads have one order, that of their `gid`.
+//! Invariants: a watcher that does not read costs only its buffer. Lines that it misses are
+//! counted, and `skipped=N` takes their place. The lines of all threads have one order, that of
+//! their `gid`.
 
 use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
@@ -11,9 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use todana_protocol::memcached::ReplySink;
 use todana_protocol::memcached::WatchStreams;
 
-/// WatcherTable at once.
+/// The number of watchers that may exist at once.
 const WATCHERS_MAX: usize = 20;
-/// A buffer holds a few lines, whatever it is told to hold.
+/// The least size of a buffer, whatever the options say: it holds a few lines.
 const BUFFER_MIN: usize = 4 << 10;
 
 /// All watchers.
@@ -33,7 +35,7 @@ struct WatchedEvents {
     counts: EventCounts,
 }
 
-/// What `stats` says of events.
+/// The counts of events in `stats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EventCounts {
     pub(crate) watchers: u64,
@@ -45,11 +47,11 @@ pub(crate) struct EventCounts {
 #[derive(Debug)]
 struct EventWatcher {
     descriptor: i32,
-    /// Wakes its connection.
+    /// Wakes the watcher's connection.
     handle: WakeHandle,
     streams: WatchStreams,
     buffer: Vec<u8>,
-    /// Lines that found no room since the last one that did.
+    /// The lines that did not fit since the last one that did.
     skipped: u64,
 }
 
@@ -62,7 +64,8 @@ impl WatcherTable {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one, unless there are too many. `set` gets what is watched now, in the order in which that changes.
+    /// Adds a watcher, unless there are too many. `set` receives the streams that are watched now,
+    /// in the order of the changes.
     pub(crate) fn add(
         &self,
         descriptor: i32,
@@ -79,23 +82,24 @@ impl WatcherTable {
         has_room
     }
 
-    /// Takes one out.
+    /// Removes a watcher. `set` receives the streams that are still watched.
     pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(WatchStreams)) {
         let mut log = self.log();
         log.watchers.retain(|watcher| watcher.descriptor != descriptor);
         set(log.streams());
     }
 
-    /// Tells an event to those who watch its stream. `write` writes its line from the type on.
+    /// Sends an event to the watchers of its stream. `write` writes its line from the type on.
     pub(crate) fn send(&self, stream: WatchStreams, write: impl FnOnce(&mut Vec<u8>)) {
         let mut log = self.log();
         let WatchedEvents { gid, watchers, line, counts } = &mut *log;
         *gid += 1;
         counts.written += 1;
         line.clear();
-        // After the lock, so that times rise as numbers do, unless the clock is set back.
+        // Read while the lock is held, so that times rise with the numbers, unless the clock is set
+        // back.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // A Vec takes whatever is written.
+        // Writing to a Vec does not fail.
         let _ = write!(line, "ts={}.{:06} gid={gid} type=", now.as_secs(), now.subsec_micros());
         write(line);
         line.push(b'\n');
@@ -108,7 +112,7 @@ impl WatcherTable {
         }
     }
 
-    /// Moves what waits for a connection to its output.
+    /// Moves the lines that wait for a connection to its output.
     pub(crate) fn move_to(&self, descriptor: i32, output: &mut Output) {
         let mut log = self.log();
         let found = log.watchers.iter_mut().find(|watcher| watcher.descriptor == descriptor);
@@ -130,7 +134,7 @@ impl WatchedEvents {
 }
 
 impl EventWatcher {
-    /// Puts a line into the buffer; false if it has no room.
+    /// Appends a line to the buffer. Returns false if it does not fit.
     fn put(&mut self, line: &[u8], buffer_max: usize) -> bool {
         let note = if self.skipped > 0 { format!("skipped={}\n", self.skipped) } else { String::new() };
         if self.buffer.len() + note.len() + line.len() > buffer_max {
@@ -162,7 +166,7 @@ mod tests {
         let (mut output, mut bytes) = (Output::default(), Vec::new());
         watchers.move_to(descriptor, &mut output);
         output.write_to(&mut bytes).unwrap();
-        // Without the time, which is another one each time.
+        // The time is removed because it differs in each run.
         let text = String::from_utf8(bytes).unwrap();
         text.lines().map(|line| line.split_once(" gid=").map_or(line, |(_, rest)| rest).to_string()).collect()
     }

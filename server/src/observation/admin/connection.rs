@@ -1,21 +1,22 @@
-//! One connection to the admin pages: requests in turn, each answered before the next one is read.
+//! A connection to the admin pages. It answers requests one after another.
 
 use super::http::{HttpRequest, HttpResponse, ParsedRequest, REQUEST_BYTES_MAX, parse};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A request has to come in, and its response to be taken, within so long.
+/// The time limit for receiving a request, and for sending its response.
 pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// A connection without a request is kept so long: scrapes come every 15 to 60 seconds.
+/// The time limit of a connection without a request. Scrapes come every 15 to 60 seconds.
 pub(super) const IDLE: Duration = Duration::from_secs(75);
-/// So long, and so many bytes, whoever is being turned away may still send. Closing at once would make the system
-/// take back the response that explains why.
+/// How long, and up to how many bytes, a client may still send after its last response. If the
+/// server closed at once, the system would discard the response that explains the reason.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 << 10;
-/// After so many requests a connection has to be made anew, so that none can keep the thread for itself.
+/// The number of requests after which a client has to reconnect, so that no connection keeps the
+/// thread to itself.
 const REQUESTS_MAX: u32 = 100;
 
-/// A socket whose sending side can be closed by itself.
+/// A socket whose sending side can be closed separately.
 pub(super) trait AdminSocket: Read + Write {
     fn close_output(&mut self) -> io::Result<()>;
 }
@@ -28,7 +29,7 @@ impl AdminSocket for mio::net::TcpStream {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ConnectionFate {
-    /// To be called again when the socket is ready, or the deadline past.
+    /// The connection waits until the socket is ready or the deadline has passed.
     Stays,
     Ends,
 }
@@ -36,9 +37,9 @@ pub(super) enum ConnectionFate {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionStage {
     Serving,
-    /// The response on its way is the last.
+    /// The response that is being sent is the last.
     Closing,
-    /// What still comes is read and forgotten.
+    /// Further bytes of the client are read and discarded.
     Draining,
 }
 
@@ -46,14 +47,14 @@ pub(super) struct AdminConnection<S> {
     pub(super) socket: S,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// How much of the output is sent.
+    /// The number of bytes of the output that are sent.
     sent: usize,
     stage: ConnectionStage,
     requests: u32,
     drained: usize,
-    /// When it last came to something: its beginning, or a response taken.
+    /// The time of the last progress: the start, or a response that was sent completely.
     pub(super) since: Instant,
-    /// It has come to nothing if it is still there then.
+    /// The connection is closed if it still exists at this time.
     pub(super) deadline: Instant,
 }
 
@@ -72,7 +73,7 @@ impl<S: AdminSocket> AdminConnection<S> {
         }
     }
 
-    /// Goes on as far as the socket allows.
+    /// Continues as far as the socket allows.
     pub(super) fn proceed(
         &mut self,
         now: Instant,
@@ -101,7 +102,7 @@ impl<S: AdminSocket> AdminConnection<S> {
         if self.sent == self.output.len() {
             (self.output, self.sent) = (Vec::new(), 0);
             self.since = now;
-            // What was sent ahead is the beginning of a request, if not a whole one.
+            // Pipelined bytes are the beginning of a request, or a complete one.
             self.deadline = now + if self.input.is_empty() { IDLE } else { REQUEST_TIME_MAX };
         }
         Ok(len > 0)
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Gives what it is to give, piece by piece, and takes at most so much at a time.
+    /// Yields scripted pieces, and accepts a limited number of bytes per write.
     #[derive(Default)]
     struct ScriptedSocket {
         incoming: VecDeque<Vec<u8>>,

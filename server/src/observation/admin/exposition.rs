@@ -8,13 +8,13 @@ use std::fmt::Write;
 /// The content type of the answer.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// MetricLabels of a sample: names and values.
+/// The labels of a sample: names and values.
 pub(super) type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
-/// Differences by their samples, as they were last shown.
+/// The differences by sample, as they were last shown.
 pub(super) type ShownDifferences = HashMap<String, GrowingDifference>;
 
-/// A text under way: by family, in the order of their first samples.
+/// A text under construction: by family, in the order of their first samples.
 pub(super) struct MetricsText<'a> {
     shared: &'a Shared,
     shown: &'a mut ShownDifferences,
@@ -65,7 +65,7 @@ impl<'a> MetricsText<'a> {
             families.push(format!("# HELP {family} {}\n# TYPE {family} {kind}\n", row.help));
             families.len() - 1
         });
-        // A String takes what is written.
+        // Writing to a String does not fail.
         let _ = writeln!(self.families[index], "{sample} {text}");
     }
 
@@ -85,8 +85,9 @@ fn put_labels(text: &mut String, labels: MetricLabels<'_>) {
     }
 }
 
-/// The difference of two counters that are read one after the other while both grow. Now and then it would come out
-/// smaller than before, which Prometheus takes for a restart: it then adds the whole count to the rate.
+/// The difference of two counters that are read one after the other while both grow. Without a
+/// correction it would sometimes shrink, which Prometheus takes for a restart: it then adds the
+/// complete count to the rate.
 #[derive(Default)]
 pub(super) struct GrowingDifference {
     shown: u64,
@@ -95,7 +96,7 @@ pub(super) struct GrowingDifference {
 
 impl GrowingDifference {
     fn less(&mut self, from: u64, part: u64) -> u64 {
-        // `stats reset` does take counters back.
+        // Only `stats reset` sets counters back.
         let floor = if from < self.from { 0 } else { self.shown };
         self.from = from;
         self.shown = from.saturating_sub(part).max(floor);

@@ -1,34 +1,35 @@
-//! As much of HTTP/1.1 as pages to read need: requests without a body in, whole responses out. Owns no socket.
+//! The part of HTTP/1.1 that read-only pages need: requests without a body in, complete responses
+//! out. Owns no socket.
 
 use std::fmt::Write;
 use todana_protocol::kyoto::BrowserMark;
 
-/// The head of a request may be so long.
+/// The longest head of a request.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// A request, as far as it matters.
+/// A request, as far as the pages need it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HttpRequest {
-    /// Without the query.
+    /// The path without the query.
     pub(super) path: String,
-    /// HEAD: the response goes out without its body.
+    /// True for HEAD: the response is sent without its body.
     pub(super) is_head: bool,
-    /// Another request may follow on the same connection.
+    /// True if another request may follow on the same connection.
     pub(super) keeps_alive: bool,
-    /// The name by which it asks; HTTP/1.0 needs none.
+    /// The host name of the request, which HTTP/1.0 may omit.
     pub(super) host: Option<String>,
-    /// A browser has sent it.
+    /// True if the headers show that a browser sent the request.
     pub(super) is_of_browser: bool,
 }
 
-/// What the bytes received so far are.
+/// The meaning of the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParsedRequest {
     Partial,
-    /// A whole request of so many bytes.
+    /// A complete request, and its length in bytes.
     Whole(HttpRequest, usize),
-    /// Nothing to go on from: to be answered so, and closed.
+    /// Not a valid request. The connection is closed after this answer.
     Refused(HttpStatus),
 }
 
@@ -59,7 +60,7 @@ impl HttpStatus {
     }
 }
 
-/// What a page answers.
+/// The response of a page.
 #[derive(Debug)]
 pub(super) struct HttpResponse {
     pub(super) status: HttpStatus,
@@ -72,15 +73,15 @@ impl HttpResponse {
         HttpResponse { status, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
-    /// The answer to what is no request.
+    /// Returns the response to an invalid request.
     pub(super) fn refusal(status: HttpStatus) -> HttpResponse {
         HttpResponse::text(status, format!("{}\n", status.line()))
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     pub(super) fn encode(&self, is_head: bool, keeps_alive: bool) -> Vec<u8> {
         let mut head = String::new();
-        // A String takes whatever is written.
+        // Writing to a String does not fail.
         let _ = write!(
             head,
             "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
@@ -118,7 +119,7 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     let is_head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
-        // A body may follow, so there is no telling where the next request begins.
+        // A body may follow, so the beginning of the next request is unknown.
         _ => return ParsedRequest::Refused(HttpStatus::MethodNotAllowed),
     };
     let mut keeps_alive = request.version == Some(1);
@@ -130,14 +131,14 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
         if is("Host") {
             hosts.push(String::from_utf8_lossy(header.value).into_owned());
         } else if is("Transfer-Encoding") || is("Content-Length") && header.value.trim_ascii() != b"0" {
-            // No page takes a body.
+            // No page accepts a body.
             return ParsedRequest::Refused(HttpStatus::BadRequest);
         } else if is("Connection") {
             let mut words = header.value.split(|&byte| byte == b',');
             keeps_alive &= !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"));
         }
     }
-    // HTTP/1.0 has none.
+    // HTTP/1.0 needs no host.
     if hosts.len() > 1 || hosts.is_empty() && request.version == Some(1) {
         return ParsedRequest::Refused(HttpStatus::BadRequest);
     }
@@ -145,7 +146,7 @@ pub(super) fn parse(input: &[u8]) -> ParsedRequest {
     ParsedRequest::Whole(HttpRequest { path, is_head, keeps_alive, host: hosts.pop(), is_of_browser }, len)
 }
 
-/// The path of a request's target, which may be a whole address (as sent through proxies).
+/// Returns the path of a request's target, which may be a complete address if a proxy sent it.
 fn path(target: &str) -> String {
     let target = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |start| &rest[start..]),

@@ -1,7 +1,7 @@
-//! `/metrics`: the names of memcached_exporter, so that dashboards and alerts made for it go on working, and ours as
-//! `todana_*`. They are rows of the measurements; docs/metrics.md lists them.
+//! `/metrics`: the names of memcached_exporter, so that existing dashboards and alerts work, and
+//! further ones as `todana_*`. They are rows of the measurements; docs/metrics.md lists them.
 //!
-//! A metric whose figure is missing is omitted, as the exporter does.
+//! A metric without a current value is omitted, as the exporter does.
 
 use super::exposition::{MetricsText, ShownDifferences};
 use crate::observation::measurements::{
@@ -10,14 +10,15 @@ use crate::observation::measurements::{
 };
 use crate::shared::Shared;
 
-/// Writes the answer to `/metrics`, and remembers which counts must not shrink.
+/// Writes the answer to `/metrics`, and remembers the counts that must not shrink.
 #[derive(Default)]
 pub(super) struct MetricsPage {
     shown: ShownDifferences,
 }
 
 impl MetricsPage {
-    /// All of it, or without what there is of each class: fourteen of fifteen samples where all classes are in use.
+    /// Returns all metrics, or all except those of single classes, which are fourteen of fifteen
+    /// samples where all classes are in use.
     pub(super) fn text(&mut self, shared: &Shared, with_classes: bool) -> String {
         let readings = ServerReadings::take(shared);
         let mut text = MetricsText::new(shared, &mut self.shown);

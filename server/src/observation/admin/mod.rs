@@ -1,15 +1,17 @@
 //! The admin listener: pages for monitoring, on a port of their own.
 //!
 //! ```text
-//! http          bytes -> request, response -> bytes
-//! conversation  one connection: requests in turn
-//! pages         /  /healthz  /readyz  /metrics  /metrics/totals
-//! metrics       measurements -> exposition, Prometheus' text format
+//! http        bytes -> request, response -> bytes
+//! connection  answers requests one after another
+//! pages       /  /healthz  /readyz  /metrics  /metrics/totals
+//! metrics     measurements -> exposition, Prometheus' text format
 //! ```
 //!
-//! Always true: one thread serves it and no worker hears of it; a request is bounded in size and time, connections are
-//! bounded in number; a newcomer is always let in, in place of whoever has kept the thread waiting longest.
-//! Not here: keys. The paths of the common port belong to them.
+//! Invariants: one thread serves the pages, apart from the workers. A request is limited in size
+//! and time, and the number of connections is limited. A new connection is always accepted: it
+//! replaces the connection that has been idle longest.
+//!
+//! Not here: keys. The paths of the common port belong to keys.
 
 mod connection;
 mod exposition;
@@ -32,19 +34,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connections at once.
+/// The number of connections at once.
 pub(crate) const CONNECTIONS_MAX: usize = 32;
 const BACKLOG: u32 = 128;
-/// How long accepting pauses when there are no descriptors left.
+/// How long accepting pauses when no descriptors are left.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections accepted between two looks at those that are there.
+/// The number of connections accepted before existing ones are served again.
 const ACCEPTED_AT_ONCE: usize = 8;
 
 const WAKE: Token = Token(usize::MAX);
-/// Tokens from here on are connections, below it listeners.
+/// Tokens from this number on are connections, lower ones are listeners.
 const FIRST_CONNECTION: usize = 1 << 16;
 
-/// The admin pages, listening.
+/// The bound listener of the admin pages.
 pub(crate) struct AdminListener {
     poll: Poll,
     stopper: AdminStopper,
@@ -53,7 +55,8 @@ pub(crate) struct AdminListener {
     connections: Slab<AdminConnection<TcpStream>>,
 }
 
-/// Why there are no admin pages, inside the error of a server that was to have them.
+/// The reason why the admin pages could not be started. It is the inner error of a server that
+/// requires them.
 #[derive(Debug)]
 pub struct AdminError(io::Error);
 
@@ -69,7 +72,7 @@ impl std::error::Error for AdminError {
     }
 }
 
-/// Ends the thread of the admin pages.
+/// Stops the thread of the admin pages.
 #[derive(Clone)]
 pub(crate) struct AdminStopper {
     waker: Arc<Waker>,
@@ -79,13 +82,14 @@ pub(crate) struct AdminStopper {
 impl AdminStopper {
     pub(crate) fn end(&self) {
         self.ends.store(true, Ordering::SeqCst);
-        // A loop that is gone needs no waking.
+        // A loop that has ended needs no wake-up.
         let _ = self.waker.wake();
     }
 }
 
 impl AdminListener {
-    /// Listens where the options say; `None` where that is nowhere, or where the pages may be missing and are.
+    /// Binds the addresses of the options. Returns `None` if there are none, or if they cannot be
+    /// bound and the pages are optional.
     pub(crate) fn bind(options: Option<&AdminOptions>) -> io::Result<Option<AdminListener>> {
         let Some(options) = options else { return Ok(None) };
         match AdminListener::listen(options) {
@@ -129,7 +133,7 @@ impl AdminListener {
         Ok(AdminListener { poll, stopper, listeners, addresses, connections: Slab::new() })
     }
 
-    /// Where it listens, with the ports that the system chose.
+    /// Returns the bound addresses, with the ports that the system chose.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -138,11 +142,11 @@ impl AdminListener {
         self.stopper.clone()
     }
 
-    /// Serves until its ending.
+    /// Serves until the stopper is used.
     pub(crate) fn run(mut self, shared: Arc<Shared>) {
         let mut pages = AdminPages::new(shared);
         let mut events = Events::with_capacity(64);
-        // Listeners that may have more.
+        // The listeners that may have more connections.
         let mut pending: Vec<usize> = Vec::new();
         let mut pause = Duration::ZERO;
         while !self.stopper.ends.load(Ordering::SeqCst) {
@@ -182,7 +186,7 @@ impl AdminListener {
         }
     }
 
-    /// Takes some of the connections that wait in; true if there may be more.
+    /// Accepts some of the waiting connections. Returns true if there may be more.
     fn accept(&mut self, index: usize, pages: &mut AdminPages) -> io::Result<bool> {
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listeners[index].accept_stream() {
@@ -211,7 +215,7 @@ impl AdminListener {
             self.connections.remove(index);
             return;
         }
-        // Most requests are here already.
+        // Most requests have already arrived.
         self.proceed(index, pages);
     }
 

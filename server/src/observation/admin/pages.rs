@@ -1,4 +1,4 @@
-//! The pages: which there are, and what each answers.
+//! The admin pages and their answers.
 
 use super::exposition;
 use super::http::{HttpRequest, HttpResponse, HttpStatus};
@@ -34,7 +34,8 @@ impl AdminPages {
             "/healthz" if self.shared.lifecycle.is_loading() => {
                 HttpResponse::text(HttpStatus::Ok, "loading\n")
             }
-            // That it answers is the answer: whoever stops it should not be restarted for that.
+            // Any answer shows that the process is alive. A server that is stopping should not be
+            // restarted for that.
             "/healthz" => HttpResponse::text(HttpStatus::Ok, "ok\n"),
             "/readyz" => self.readiness(),
             "/metrics" => self.metrics(true),
@@ -43,7 +44,7 @@ impl AdminPages {
         }
     }
 
-    /// The pages, and what whoever looks after the server should know.
+    /// Returns the list of pages, and warnings for the operator.
     fn index(&self) -> String {
         let mut text = INDEX.to_string();
         let flags_lost = self.shared.replicas.flags_lost();
@@ -66,7 +67,7 @@ impl AdminPages {
         !self.shared.databases.iter().all(takes_writes)
     }
 
-    /// Whether new clients should come here.
+    /// Returns whether new clients should use this server.
     fn readiness(&self) -> HttpResponse {
         match self.shared.lifecycle.stopping() {
             Stopping::No if self.shared.lifecycle.is_loading() => {

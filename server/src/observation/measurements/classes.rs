@@ -1,11 +1,15 @@
-//! Size classes: where memcached would have put each record, by its size rule; what it tells of their queues and their memory.
+//! Figures by size class: the classes that memcached would use for the records, and the state of
+//! their queues and memory.
 //!
-//! The small queue of S3-FIFO, where all records begin and most of those that go are found, is told as the cold one; the
-//! main queue, which is for what has been used, as the warm one. Nothing is ever hot. How many there are in each, and ages,
-//! are estimated from the engine's sample ([`todana_core::RecordSample`]), which is exact for some hundred records.
+//! The small queue of S3-FIFO is reported as memcached's cold queue: all records begin there, and
+//! most evictions happen there. The main queue, for records that were used again, is reported as
+//! the warm one. The hot queue is always empty. The lengths of the queues and the ages are
+//! estimates from the engine's sample ([`todana_core::RecordSample`]), which is exact up to some
+//! hundred records.
 //!
-//! Engines count records by sizes and report those that leave; all else about classes is here and in the ledger. The count
-//! by sizes is theirs as tools list keys class by class: classes of which the sample has no record would be missing.
+//! Engines count records by size and report removals. Everything else about classes is here and in
+//! `class_events`. The count by size must be the engines' because tools list keys class by class:
+//! classes without a record in the sample would be missing.
 
 use super::{MeasurementValue, table};
 use crate::observation::class_events::ClassEvent::{
@@ -18,18 +22,18 @@ use todana::ClassCounters;
 use todana_core::{SampledRecord, SizeClass};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
-/// memcached's slab pages, by which `stats slabs` counts.
+/// The size of memcached's slab pages, by which `stats slabs` counts.
 const SLAB_PAGE: u64 = 1 << 20;
 
-/// One of memcached's size classes, and what our records of these sizes have come to.
+/// One of memcached's size classes, and the figures of the records of these sizes.
 #[derive(Clone, Default)]
 pub(crate) struct ClassReadings {
-    /// As memcached numbers it.
+    /// memcached's number of the class.
     pub(crate) number: usize,
     held: SizeClass,
     events: ClassEvents,
     happened: ClassCounters,
-    /// Records that sweeps have read: the share of these sizes.
+    /// The records that sweeps have read: the share of these sizes.
     swept_over: u64,
     sampled: SampledClass,
 }
@@ -38,14 +42,15 @@ pub(crate) struct ClassReadings {
 #[derive(Clone, Default)]
 struct SampledClass {
     records: u64,
-    /// Of those, the ones in the main queue.
+    /// The sampled records in the main queue.
     kept: u64,
-    /// The longest time without a use, of those in the small queue and of those in the main one.
+    /// The longest time without a use, in the small queue and in the main queue.
     age_s: u64,
     kept_age_s: u64,
 }
 
-/// Returns the classes that hold something, or ever did anything; records that are larger than the last count there.
+/// Returns all classes that hold records or have counted events. Larger records count in the last
+/// class.
 pub(crate) fn classes(shared: &Shared) -> Vec<ClassReadings> {
     let last = CHUNK_SIZES.len();
     let database = &shared.databases.primary().database;
@@ -86,13 +91,14 @@ impl ClassReadings {
         self.held.records
     }
 
-    /// Returns true if there are records of the class, or some have gone by themselves: `stats items` has these.
+    /// Returns true if `stats items` shows the class: it has records, or records of it were removed
+    /// without a client's request.
     pub(crate) fn has_items(&self) -> bool {
         let gone = [Evicted, Displaced, Swept, ExpiredUnread].iter().any(|event| self.events.get(*event) > 0);
         gone || self.held.records + self.happened.out_of_memory + self.happened.reclaimed > 0
     }
 
-    /// Returns the number of records in the main queue, as many as there are in the sample.
+    /// Returns the number of records in the main queue, estimated from the sample.
     fn warm(&self) -> u64 {
         share(self.held.records, self.sampled.kept, self.sampled.records)
     }
@@ -105,7 +111,7 @@ impl ClassReadings {
         self.events.get(Displaced) + self.events.get(Cleared) + self.happened.reclaimed
     }
 
-    /// Returns the bytes by memcached's size rule.
+    /// Returns the bytes of the records by memcached's size rule.
     fn requested_bytes(&self) -> u64 {
         self.held.plain_bytes + self.held.records * ITEM_OVERHEAD_BYTES
     }
@@ -204,12 +210,12 @@ fn plain_sets(happened: &ClassCounters) -> MeasurementValue {
     MeasurementValue::Difference { all: happened.cmd_set, part: happened.cas_hits + happened.cas_badval }
 }
 
-/// Returns as much of `all` as `part` is of a sample.
+/// Returns the share of `all` that `part` is of the sample.
 fn share(all: u64, part: u64, sampled: u64) -> u64 {
     if sampled == 0 {
         return 0;
     }
-    // A sample is some thousands at most, and what there is fits in memory.
+    // Does not overflow: a sample has some thousands of records at most, and `all` fits in memory.
     (u128::from(all) * u128::from(part) / u128::from(sampled)) as u64
 }
 

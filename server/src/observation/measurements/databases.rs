@@ -1,4 +1,4 @@
-//! Each database, and each replica.
+//! Figures of each database and of each replica.
 
 use super::table;
 use crate::databases::Served;
@@ -17,7 +17,7 @@ pub(crate) struct DatabaseReadings {
 }
 
 impl DatabaseReadings {
-    /// Reads a database, if there is one of this number.
+    /// Reads a database. Returns `None` if there is none of this number.
     pub(crate) fn read(shared: &Shared, number: usize) -> Option<DatabaseReadings> {
         let status = shared.databases.get(number)?.database.status();
         Some(DatabaseReadings { number, status, directory: shared.persistence.exports.directory(number) })
@@ -80,18 +80,18 @@ table! { REPLICAS, "ReplicaTable", "`stats replicas` has these by number, as `0:
     "flags_lost", _, _, Counter, "Records sent to it without their client flags." => replica.flags_lost();
 }
 
-/// Returns in a word whether changes come to disk, by the update log or by the engine's own files; `None` where nothing is
-/// kept.
+/// Returns in one word whether changes reach the disk, through the update log or the engine's own
+/// files. Returns `None` for a database that is not kept on disk.
 pub(crate) fn health(served: &Served) -> Option<&'static str> {
     let log = served.database.log().map(UpdateLog::health);
-    // Where an engine's own files are well, the log for replicas beside them counts.
+    // If the engine's own files are well, the log for replicas beside them decides.
     let health = match (served.database.durability()?.health(), log) {
         (DurabilityHealth::Well, Some(health)) => health,
         (health, _) => health,
     };
     Some(match health {
         DurabilityHealth::Lost(_) => "lost",
-        // Changes are in the log; the tree cannot take them.
+        // Changes are in the log, but the tree cannot store them.
         DurabilityHealth::Well if served.has_files() && served.database.has_stuck_checkpoints() => "stuck",
         DurabilityHealth::Well if takes_writes(served) => "well",
         DurabilityHealth::Well | DurabilityHealth::Stuck(_) => "stuck",
@@ -103,7 +103,7 @@ pub(crate) fn pending_bytes(served: &Served) -> u64 {
     served.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
 }
 
-/// Returns true if every change can be brought to disk, where it is to be.
+/// Returns true if every change can be written to disk, for a database that is kept there.
 pub(crate) fn takes_writes(served: &Served) -> bool {
     served.refused_write().is_none() && served.database.takes_changes()
 }

@@ -1,4 +1,4 @@
-//! What Kyoto Tycoon's clients have asked for.
+//! Commands of Kyoto Tycoon's clients.
 
 use super::{MeasurementValue, ServerReadings, table};
 use crate::session::kyoto::VERSION;
@@ -42,7 +42,7 @@ table! { KYOTO, "Kyoto Tycoon's protocols",
     _, "conf_os_name", _, Gauge, "The operating system." => "Linux";
 }
 
-/// Commands less those that missed.
+/// Returns the commands without those that missed.
 fn hits(all: u64, part: u64) -> MeasurementValue {
     MeasurementValue::Difference { all, part }
 }

@@ -6,9 +6,10 @@
 //! page       the generated part of docs/metrics.md
 //! ```
 //!
-//! `stats` (`statistics`), `/metrics` (`admin::metrics`), Kyoto's `report` and docs/metrics.md are made of the same rows: a
-//! new figure is one new row.
-//! Not here: formats, and lists that are no figures (`stats conns`, `sizes`, `detail`).
+//! `stats` (`statistics`), `/metrics` (`admin::metrics`), Kyoto's `report` and docs/metrics.md are
+//! generated from the same rows: a new figure is one new row.
+//!
+//! Not here: formats, and lists that are not figures (`stats conns`, `sizes`, `detail`).
 
 mod classes;
 mod databases;
@@ -59,13 +60,14 @@ pub(crate) struct MeasurementTable<S: 'static> {
     pub(crate) rows: &'static [MeasurementRow<S>],
 }
 
-/// One figure. A name that it does not have is empty.
+/// One figure. It has an empty name where it is not shown.
 pub(crate) struct MeasurementRow<S> {
-    /// In `stats`.
+    /// The name in `stats`.
     pub(crate) statistic: &'static str,
-    /// In Kyoto's `report`.
+    /// The name in Kyoto's `report`.
     pub(crate) report: &'static str,
-    /// In `/metrics`, with labels as `{name=value}`. A label `{name}` has the value of the row, and the sample is 1.
+    /// The name in `/metrics`, with labels as `{name=value}`. A label `{name}` has the value of the
+    /// row, and the sample is 1.
     pub(crate) metric: &'static str,
     pub(crate) kind: MetricKind,
     pub(crate) help: &'static str,
@@ -75,14 +77,15 @@ pub(crate) struct MeasurementRow<S> {
 /// The value of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum MeasurementValue {
-    /// There is no such figure now: it is left out.
+    /// The figure does not exist now and is omitted.
     Missing,
     Count(u64),
-    /// `yes` or `no`, in metrics 1 or 0.
+    /// `yes` or `no`; 1 or 0 in metrics.
     Flag(bool),
     Time(Duration),
     Text(String),
-    /// A counter less a part of it, which is read later while both grow. Metrics never show less than before.
+    /// A counter less a part of it, which is read later while both grow. Metrics never show a
+    /// smaller value than before.
     Difference {
         all: u64,
         part: u64,
@@ -132,8 +135,9 @@ values! {
     &str => |text| MeasurementValue::Text(text.into());
 }
 
-/// Defines a table. A row is `"statistic", "report", "metric", MetricKind, "Help." => value;`, with `_` for a name that it does
-/// not have; or `"statistic" => value;`, which is a gauge, and not on the page.
+/// Defines a table. A row is `"statistic", "report", "metric", MetricKind, "Help." => value;`, with
+/// `_` for each missing name. A row `"statistic" => value;` is a gauge that docs/metrics.md does
+/// not list.
 macro_rules! table {
     ($name:ident, $title:literal, $about:literal, |$shared:ident, $of:ident: $S:ty| $(
         $statistic:tt $(, $report:tt, $metric:tt, $kind:ident, $help:literal)? => $value:expr;

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
-/// The generated part begins here.
+/// The comment before the generated part.
 const MARK: &str = "<!-- Generated from server/src/observation/measurements: \
     `WRITE_DOCS=1 cargo test -p todana-server --lib page` writes it anew. -->
 ";
 
-/// Writes a table. `labels` are those that each of its metrics has.
+/// Writes the section of a table. `labels` are the labels of each of its metrics.
 fn section<S>(page: &mut String, table: &MeasurementTable<S>, labels: &str) {
     let _ = write!(page, "\n### {}\n\n", table.title);
     if !table.about.is_empty() {

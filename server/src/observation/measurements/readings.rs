@@ -1,4 +1,5 @@
-//! What the rows about the whole server read: counters that are summed once for an answer, so that its figures agree.
+//! The inputs of the rows about the server: counters that are summed once per answer, so that its
+//! figures agree.
 
 use crate::observation::counters::CounterSums;
 use crate::replica::FollowState;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use todana::{Counters, DataDirectory, Sweeps};
 use todana_core::EngineStatus;
 
-/// Everything read at one time, or nearly so: workers go on counting meanwhile.
+/// All inputs, read at nearly the same time: workers continue to count meanwhile.
 pub(crate) struct ServerReadings {
     /// User mode, and kernel.
     pub(super) cpu_time: (Duration, Duration),
@@ -18,17 +19,17 @@ pub(crate) struct ServerReadings {
     /// Since the last reset.
     pub(super) sums: CounterSums,
     pub(super) kyoto: kyoto::Sums,
-    /// Of the first database, since the last reset: commands, ...
+    /// The operations of the first database since the last reset.
     pub(super) counters: Counters,
-    /// ... records, ...
+    /// The records of the first database since the last reset.
     pub(super) status: EngineStatus,
-    /// ... and sweeps.
+    /// The sweeps of the first database since the last reset.
     pub(super) sweeps: Sweeps,
-    /// Of its engine, since the start.
+    /// The status of its engine since the start.
     pub(super) engine: EngineStatus,
-    /// Of its update log in the data directory: the synced bytes, and all.
+    /// The synced bytes and all bytes of its update log in the data directory.
     pub(super) log: Option<(u64, u64)>,
-    /// The data directory, where there is a log.
+    /// The data directory, if there is a log.
     pub(super) directory: Option<Arc<DataDirectory>>,
     pub(super) follow_state: FollowState,
 }
@@ -37,7 +38,7 @@ impl ServerReadings {
     pub(crate) fn take(shared: &Shared) -> ServerReadings {
         let primary = shared.databases.primary();
         let is_logged = primary.database.engine_sync().is_none() && shared.options.databases.data.is_some();
-        // In this order, so that no more is on disk than was appended.
+        // Read in this order, so that the synced bytes never exceed the appended ones.
         let log = primary.database.log().filter(|_| is_logged).map(|log| (log.synced().0, log.end().0));
         ServerReadings {
             cpu_time: crate::process::cpu_time(),

@@ -1,4 +1,4 @@
-//! The records of the first database, what is kept of them on disk, and replication.
+//! Figures of the records of the first database, of its files, and of replication.
 
 use super::databases::{health, takes_writes};
 use super::{MeasurementValue, ServerReadings, table};
@@ -17,7 +17,7 @@ table! { RECORDS, "Memory and records", "", |s, r: ServerReadings|
         r.status.expired_unfetched;
     "evicted_unfetched", _, _, Counter, "Records that were evicted and had never been read, estimated." =>
         r.status.evicted_unfetched;
-    // What has been used since its last turn is never evicted.
+    // A record that was used since its last turn is never evicted.
     "evicted_active", _, _, Counter, "Always 0." => 0u64;
     "evictions", _, "memcached_items_evicted_total", Counter, "Records removed to make room." => r.status.evictions;
     "reclaimed", _, "memcached_items_reclaimed_total", Counter,
@@ -27,7 +27,8 @@ table! { RECORDS, "Memory and records", "", |s, r: ServerReadings|
     "crawler_items_checked", _, "memcached_lru_crawler_items_checked_total", Counter, "Records that crawls have read." =>
         s.observation.crawler.items_checked.load(std::sync::atomic::Ordering::Relaxed) + r.sweeps.seen;
     "lrutail_reflocked", _, _, Counter, "Always 0." => 0u64;
-    // The main queue is what comes nearest to the warm one; nothing returns from it to the small one.
+    // The main queue is the nearest equivalent of the warm one; no record returns from it to the
+    // small one.
     "moves_to_cold", _, "memcached_lru_crawler_moves_to_cold_total", Counter,
         "Records moved to the cold queue; always 0." => 0u64;
     "moves_to_warm", _, "memcached_lru_crawler_moves_to_warm_total", Counter,
@@ -130,7 +131,8 @@ fn keeps<T>(shared: &Shared, r: &ServerReadings, value: impl FnOnce() -> T) -> O
     (shared.databases.primary().database.engine_sync().is_some() || r.log.is_some()).then(value)
 }
 
-/// Returns how many snapshots were made and failed, the newest one's time stamp, and why the last one failed.
+/// Returns the number of snapshots made, the number that failed, the time stamp of the newest one,
+/// and the reason of the last failure.
 fn snapshots(shared: &Shared) -> Option<(u64, u64, u64, String)> {
     shared.options.databases.snapshots.as_ref().map(|_| shared.persistence.snapshots.told())
 }

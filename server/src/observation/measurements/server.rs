@@ -1,4 +1,4 @@
-//! The process, its connections, its commands, and what works in the background.
+//! Figures of the process, its connections, its commands and its background work.
 
 use super::{MeasurementValue, ServerReadings, table};
 use crate::handle::Stopping;
@@ -126,7 +126,7 @@ table! { LISTENING, "Limits and listening", "", |s, r: ServerReadings|
         s.memory.limit_bytes().unwrap_or(0);
     "accepting_conns", _, "memcached_accepting_connections", Gauge, "1 while new connections are accepted." =>
         is_accepting(s);
-    // The exporter's name up to 0.10.
+    // The name in memcached_exporter up to 0.10.
     _, _, "memcached_accepting_conns", Gauge, "1 while new connections are accepted (older name)." => is_accepting(s);
     "listen_disabled_num", _, "memcached_connections_listener_disabled_total", Counter,
         "Times that accepting paused for want of descriptors." => r.sums.accept_pauses;
@@ -138,12 +138,13 @@ table! { LISTENING, "Limits and listening", "", |s, r: ServerReadings|
 }
 
 table! { HOUSEKEEPING, "Index and housekeeping", "", |s, r: ServerReadings|
-    // The hash grows by a bucket at a time, so this is the next lower power.
+    // The hash grows by one bucket at a time, so this is the next lower power of two.
     "hash_power_level", _, _, Gauge, "Buckets of all shards, as a power of two, rounded down." =>
         r.status.index.buckets.max(1).ilog2();
     "hash_bytes", _, _, Gauge, "Bytes of their directories." => r.status.index.bytes;
     "hash_is_expanding", _, _, Gauge, "1 if one has grown within the last second or two." => r.status.index.is_growing;
-    // Blocks of records are moved so that sparse pages can be given back: that is what comes nearest.
+    // The nearest equivalent: blocks of records that were moved so that sparse pages could be
+    // freed.
     "slab_reassign_rescues", _, _, Counter, "Blocks of records moved so that sparse memory could be given back." =>
         r.status.blocks_moved;
     "slab_reassign_chunk_rescues", _, _, Counter, "Always 0." => 0u64;

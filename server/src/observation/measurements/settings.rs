@@ -81,9 +81,10 @@ table! { SETTINGS, "Settings of the crawler",
     "ssl_enabled" => MeasurementValue::Flag(tls(s).is_some());
     "ssl_chain_cert" => path(tls(s).map(|tls| &*tls.chain));
     "ssl_key" => path(tls(s).and_then(|tls| tls.key.as_deref()));
-    // OpenSSL's numbers, which memcached shows: 1 asks, 2 more requires, 4 more asks once.
+    // memcached shows OpenSSL's numbers: 1 requests a certificate, 2 more requires it, 4 more
+    // requests it once.
     "ssl_verify_mode" => tls(s).map_or(0, |tls| [0u64, 1, 3, 7][usize::from(tls.verify_mode.min(3))]);
-    // Either format is taken, whatever is said.
+    // Both formats are accepted, whatever the option says.
     "ssl_keyformat" => 1u64;
     "ssl_ciphers" => tls(s).and_then(|tls| tls.ciphers.as_deref()).unwrap_or("NULL");
     "ssl_ca_cert" => path(tls(s).and_then(|tls| tls.ca.as_deref()));

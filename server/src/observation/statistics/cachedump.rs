@@ -5,12 +5,12 @@ use crate::session::memcached::listing::{Room, Walk};
 use crate::shared::Shared;
 use todana_protocol::memcached::ClassSet;
 
-/// Class numbers are below this.
+/// One more than the highest class number that is accepted.
 const CLASSES: u32 = 64;
-/// The answer is no longer than this.
+/// The most bytes of the answer.
 const BYTES_MAX: usize = 2 << 20;
 
-/// The walk that answers it, or what is wrong.
+/// Returns the walk that produces the answer, or the error message.
 pub(super) fn walk(
     shared: &Shared,
     class: Option<&[u8]>,
@@ -26,7 +26,8 @@ pub(super) fn walk(
     if class >= CLASSES {
         return Err("CLIENT_ERROR Illegal slab id");
     }
-    // Tools ask for every class that could be; a walk for nothing would be long for them all.
+    // Tools ask for every possible class. Walking over all records for an empty class would take
+    // long each time.
     let is_empty = !classes(shared).iter().any(|held| held.number == class as usize && held.records() > 0);
     let records = match limit {
         _ if is_empty => 0,

@@ -1,9 +1,9 @@
-//! `stats conns`: one connection after the other.
+//! `stats conns`: one connection after another.
 
 use super::StatisticsWriter;
 use crate::observation::connection_table::ConnectionState;
 
-/// `asker` is the descriptor of the connection that asks.
+/// Writes all connections. `asker` is the descriptor of the connection that asks.
 pub(super) fn put(asker: i32, w: &mut StatisticsWriter<'_, '_>) {
     let shared = w.shared;
     let now = todana::Clock::now(&*shared.clock).0;

@@ -6,7 +6,7 @@ use todana_core::Reply;
 pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(Reply<'_>)) {
     let refusal = "CLIENT_ERROR stats detail not allowed";
     match word {
-        // Prefixes are parts of keys.
+        // Prefixes are parts of keys, so they are protected like lists of keys.
         _ if !shared.options.limits.dump_allowed => out(Reply::Faulty(refusal)),
         Some(b"on") => {
             shared.observation.observers.count_prefixes(true);

@@ -1,15 +1,16 @@
-//! `stats`: the names that tools read, with the values we have.
+//! `stats`: the names that tools read, with the server's values.
 //!
 //! ```text
 //! general, settings, items, slabs, databases, replicas   rows of the measurements
-//! sizes     how many records of which size, on request (`-o track_sizes`)
-//! conns     one connection after the other
+//! sizes     the number of records by size, on request (`-o track_sizes`)
+//! conns     one connection after another
 //! detail    reads and stores by prefix of the key
 //! cachedump some keys of a class
 //! ```
 //!
-//! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
-//! have not, the value is that of what comes nearest, or 0; docs/protocol/memcached.md, "Statistics", says which.
+//! Names and order are those of memcached 1.6 (protocol.txt and the documentation in its source
+//! tree). Where memcached has something that this server has not, the value is that of the nearest
+//! equivalent, or 0; docs/protocol/memcached.md, "Statistics", lists these.
 
 mod cachedump;
 mod conns;
@@ -25,7 +26,7 @@ use std::fmt::{Display, Write};
 use todana::Database;
 use todana_core::Reply;
 
-/// Writes statistics, one buffer for all names and values.
+/// Writes statistics, with one buffer for all names and values.
 struct StatisticsWriter<'a, 'b> {
     shared: &'a Shared,
     out: &'a mut (dyn FnMut(Reply<'_>) + 'b),
@@ -38,7 +39,7 @@ impl StatisticsWriter<'_, '_> {
     fn put(&mut self, prefix: impl Display, name: &str, value: impl Display) {
         self.name.clear();
         self.value.clear();
-        // A String takes what is written.
+        // Writing to a String does not fail.
         let _ = write!(self.name, "{prefix}{name}");
         let _ = write!(self.value, "{value}");
         (self.out)(Reply::Statistic { name: &self.name, value: &self.value });
@@ -55,7 +56,8 @@ impl StatisticsWriter<'_, '_> {
     }
 }
 
-/// Answers `stats GROUP` for the connection with this descriptor, or says which walk over all records will.
+/// Answers `stats GROUP` for the connection with this descriptor. Returns the walk over all records
+/// that continues the answer, if the group needs one.
 pub(crate) fn answer(
     shared: &Shared,
     group: &[u8],
@@ -64,7 +66,7 @@ pub(crate) fn answer(
 ) -> Option<Walk> {
     let mut words = group.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
-    // Any beginning of these names is enough, as in memcached.
+    // Any prefix of these names is accepted, as in memcached.
     let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
     let mut writer = StatisticsWriter { shared, out, value: String::new(), name: String::new() };
     match word {
@@ -110,7 +112,7 @@ pub(crate) fn answer(
             }
         },
         _ if is("conns") => conns::put(asker, &mut writer),
-        // There is no external storage, and so nothing to say of it.
+        // There is no external storage, so the group is empty.
         _ if is("extstore") => {}
         _ => {
             out(Reply::Unknown);
@@ -121,7 +123,7 @@ pub(crate) fn answer(
     None
 }
 
-/// Writes all databases, or the one of this name.
+/// Writes the statistics of all databases, or of the one with this name.
 fn databases(name: Option<&[u8]>, writer: &mut StatisticsWriter<'_, '_>) {
     let shared = writer.shared;
     let wanted =
