@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use todana_client::{FetchedRecord, Store, Verb, WriteOutcome};
+use todana_client::{FetchedRecord, StoreVerb, TextStore, WriteOutcome};
 
 /// The tsv format, for users who have only the executable.
 const TSV_HELP: &str = "\
@@ -238,13 +238,13 @@ pub(crate) struct CounterArguments {
 /// Fails, after a message, if a record was not stored.
 pub(crate) fn stored(
     key: &OsStr,
-    verb: Verb,
+    verb: StoreVerb,
     outcome: WriteOutcome,
     quiet: QuietOption,
 ) -> Result<(), CommandFailure> {
     let why = match (outcome, verb) {
         (WriteOutcome::Done, _) => return Ok(()),
-        (WriteOutcome::NotStored, Verb::Add) => "not stored: the record exists already",
+        (WriteOutcome::NotStored, StoreVerb::Add) => "not stored: the record exists already",
         (WriteOutcome::Exists, _) => "not stored: the record has another version",
         _ => "not stored: no such record",
     };
@@ -283,19 +283,19 @@ impl RecordCommand {
     }
 
     /// Returns the store request of a `set`, or `None` for other commands.
-    pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<Store<'a>> {
+    pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<TextStore<'a>> {
         let RecordCommand::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
             return None;
         };
         let verb = match (add, replace, append, prepend, cas) {
-            (true, ..) => Verb::Add,
-            (_, true, ..) => Verb::Replace,
-            (_, _, true, ..) => Verb::Append,
-            (_, _, _, true, _) => Verb::Prepend,
-            (.., Some(version)) => Verb::Cas(*version),
-            _ => Verb::Set,
+            (true, ..) => StoreVerb::Add,
+            (_, true, ..) => StoreVerb::Replace,
+            (_, _, true, ..) => StoreVerb::Append,
+            (_, _, _, true, _) => StoreVerb::Prepend,
+            (.., Some(version)) => StoreVerb::Cas(*version),
+            _ => StoreVerb::Set,
         };
-        Some(Store { verb, key: key.as_bytes(), value, flags: *flags, exptime: *ttl })
+        Some(TextStore { verb, key: key.as_bytes(), value, flags: *flags, exptime: *ttl })
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn read(
         let mut reading = RecordReader { file: path, options, tally, see };
         let place = format_args!("byte {offset}");
         match message.change {
-            message::Change::Set { key, stored } => {
+            message::UpdateChange::Set { key, stored } => {
                 match options.split(stored.as_raw().unwrap_or_default()) {
                     // A value that was overwritten by an expired one must be removed.
                     Ok((expiry, _)) if expiry.at != 0 && expiry.at <= now => {
@@ -109,9 +109,9 @@ pub(super) fn read(
                     _ => reading.put(&place, key, &stored),
                 }
             }
-            message::Change::Remove { key } => reading.show(&place, FileChange::Remove(key)),
-            message::Change::Clear => reading.show(&place, FileChange::Clear),
-            message::Change::Other { .. } => Ok(()),
+            message::UpdateChange::Remove { key } => reading.show(&place, FileChange::Remove(key)),
+            message::UpdateChange::Clear => reading.show(&place, FileChange::Clear),
+            message::UpdateChange::Other { .. } => Ok(()),
         }
     })
 }

@@ -1,11 +1,11 @@
 //! What a client of memcached's dialects can ask for: operations on records, and words about the server and the connection.
 
-use super::{Crawler, Export, List, Streams};
+use super::{CrawlerCommand, ExportRequest, RecordListing, WatchStreams};
 use todana_core::Operation;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Command<'a> {
+pub enum MemcachedCommand<'a> {
     /// About records: the reply is the operation's.
     Operation(Operation<'a>),
     /// Statistics of a group (empty: the general ones): many `Statistic`, then `End`; or `Unknown`.
@@ -32,14 +32,14 @@ pub enum Command<'a> {
         graceful: bool,
     },
     /// List records: `Done`, a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
-    List(List),
+    List(RecordListing),
     /// Steer the crawler. `Done`, or `Faulty` with what stands against it.
-    Crawler(Crawler),
+    Crawler(CrawlerCommand),
     /// Send these kinds of events as they happen, and serve nothing else on this connection. `Done`, or `Faulty`.
-    Watch(Streams),
+    Watch(WatchStreams),
     /// Make something of the data that is kept on disk, and perhaps send it. Takes as long as it takes, in pieces that are written
     /// as they come; `Faulty` if it cannot begin.
-    Export(Export),
+    Export(ExportRequest),
     /// Have the connection's further commands on records go to another database, by its number. `Done`, or `Faulty` if there is none.
     UseDatabase(u32),
     /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
@@ -56,10 +56,10 @@ pub enum Command<'a> {
     Quit,
 }
 
-impl<'a> From<Operation<'a>> for Command<'a> {
+impl<'a> From<Operation<'a>> for MemcachedCommand<'a> {
     #[inline]
-    fn from(operation: Operation<'a>) -> Command<'a> {
-        Command::Operation(operation)
+    fn from(operation: Operation<'a>) -> MemcachedCommand<'a> {
+        MemcachedCommand::Operation(operation)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Replies as packets.
 
-use super::form::{Answer, BinaryForm};
+use super::form::{BinaryForm, ResponseKind};
 use super::header::ResponseHeader;
-use super::status::Status;
-use crate::memcached::server::{Sink, put_prefixes, put_value};
+use super::status::PacketStatus;
+use crate::memcached::server::{ReplySink, put_prefixes, put_value};
 use todana_core::{ArithmeticReply, HitReply, RefusalReason, Reply};
 
 /// The body that tells a client it is known.
@@ -14,7 +14,7 @@ const DETAILED: &[u8] = b"detailed";
 
 /// Writes a reply as the packet wants it.
 #[inline]
-pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match *reply {
         Reply::Hit(ref hit) => self::hit(form, hit, out),
         Reply::Miss => miss(form, out),
@@ -27,10 +27,16 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
         Reply::Reset | Reply::End => done(form, 0, b"", out),
         Reply::Version(text) | Reply::Mechanisms(text) => done(form, 0, text.as_bytes(), out),
         Reply::Authenticated => done(form, 0, AUTHENTICATED, out),
-        Reply::Challenge(challenge) => plain(form, Status::Continue, 0, challenge, out),
+        Reply::Challenge(challenge) => plain(form, PacketStatus::Continue, 0, challenge, out),
         Reply::Statistic { name, value } => {
             let (name, value) = (name.as_bytes(), value.as_bytes());
-            head(form, Status::Success, Lengths { extras: 0, key: name.len(), value: value.len() }, 0, out);
+            head(
+                form,
+                PacketStatus::Success,
+                BodyLengths { extras: 0, key: name.len(), value: value.len() },
+                0,
+                out,
+            );
             out.put(name);
             out.put(value);
         }
@@ -39,38 +45,46 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             let mut value = Vec::new();
             put_prefixes(all, &mut value);
             value.put(b"END\r\n");
-            let lengths = Lengths { extras: 0, key: DETAILED.len(), value: value.len() };
-            head(form, Status::Success, lengths, 0, out);
+            let lengths = BodyLengths { extras: 0, key: DETAILED.len(), value: value.len() };
+            head(form, PacketStatus::Success, lengths, 0, out);
             out.put(DETAILED);
             out.put(&value);
         }
         Reply::NotStored => error(form, not_stored(form), out),
-        Reply::Exists => error(form, Status::Exists, out),
-        Reply::NotFound => error(form, Status::NotFound, out),
+        Reply::Exists => error(form, PacketStatus::Exists, out),
+        Reply::NotFound => error(form, PacketStatus::NotFound, out),
         Reply::Refused(refusal) => error(form, refused(refusal), out),
-        Reply::Unknown if matches!(form.answer, Answer::Statistics) => error(form, Status::NotFound, out),
-        Reply::Unknown => error(form, Status::UnknownCommand, out),
+        Reply::Unknown if matches!(form.answer, ResponseKind::Statistics) => {
+            error(form, PacketStatus::NotFound, out)
+        }
+        Reply::Unknown => error(form, PacketStatus::UnknownCommand, out),
         Reply::Faulty(_) => match form.answer {
-            Answer::Fault(status) => error(form, status, out),
-            _ => error(form, Status::Invalid, out),
+            ResponseKind::Fault(status) => error(form, status, out),
+            _ => error(form, PacketStatus::Invalid, out),
         },
         // No packet asks for these.
         Reply::Inspection(_) | Reply::Listed { .. } | Reply::Integer(_) | Reply::Real(_) => {
-            error(form, Status::UnknownCommand, out)
+            error(form, PacketStatus::UnknownCommand, out)
         }
     }
 }
 
 /// The lengths of what follows a header.
 #[derive(Clone, Copy)]
-struct Lengths {
+struct BodyLengths {
     extras: usize,
     key: usize,
     value: usize,
 }
 
 #[inline]
-fn head(form: &BinaryForm<'_>, status: Status, lengths: Lengths, version: u64, out: &mut impl Sink) {
+fn head(
+    form: &BinaryForm<'_>,
+    status: PacketStatus,
+    lengths: BodyLengths,
+    version: u64,
+    out: &mut impl ReplySink,
+) {
     let header = ResponseHeader {
         opcode: form.opcode,
         status,
@@ -85,16 +99,16 @@ fn head(form: &BinaryForm<'_>, status: Status, lengths: Lengths, version: u64, o
 
 /// Flags, key and value, as far as they were asked for.
 #[inline]
-fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
+fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
     let (key, with_value) = match form.answer {
-        Answer::Record { key, with_value } => (key.unwrap_or_default(), with_value),
+        ResponseKind::Record { key, with_value } => (key.unwrap_or_default(), with_value),
         _ => (&b""[..], false),
     };
     let flags = record.attributes.flags.to_be_bytes();
     let value = if with_value { record.value.len() } else { 0 };
-    let lengths = Lengths { extras: flags.len(), key: key.len(), value };
-    head(form, Status::Success, lengths, record.attributes.version, out);
+    let lengths = BodyLengths { extras: flags.len(), key: key.len(), value };
+    head(form, PacketStatus::Success, lengths, record.attributes.version, out);
     out.put(&flags);
     out.put(key);
     if with_value {
@@ -104,61 +118,61 @@ fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl Sink) {
 
 /// Whoever wants the key back gets it on a miss too, in the place of a text.
 #[inline]
-fn miss(form: &BinaryForm<'_>, out: &mut impl Sink) {
+fn miss(form: &BinaryForm<'_>, out: &mut impl ReplySink) {
     if form.is_quiet {
         return;
     }
     match form.answer {
-        Answer::Record { key: Some(key), .. } => {
-            head(form, Status::NotFound, Lengths { extras: 0, key: key.len(), value: 0 }, 0, out);
+        ResponseKind::Record { key: Some(key), .. } => {
+            head(form, PacketStatus::NotFound, BodyLengths { extras: 0, key: key.len(), value: 0 }, 0, out);
             out.put(key);
         }
-        _ => error(form, Status::NotFound, out),
+        _ => error(form, PacketStatus::NotFound, out),
     }
 }
 
 /// It went as expected.
 #[inline]
-fn done(form: &BinaryForm<'_>, version: u64, value: &[u8], out: &mut impl Sink) {
+fn done(form: &BinaryForm<'_>, version: u64, value: &[u8], out: &mut impl ReplySink) {
     if !form.is_quiet {
-        plain(form, Status::Success, version, value, out);
+        plain(form, PacketStatus::Success, version, value, out);
     }
 }
 
 #[inline]
-fn plain(form: &BinaryForm<'_>, status: Status, version: u64, value: &[u8], out: &mut impl Sink) {
-    head(form, status, Lengths { extras: 0, key: 0, value: value.len() }, version, out);
+fn plain(form: &BinaryForm<'_>, status: PacketStatus, version: u64, value: &[u8], out: &mut impl ReplySink) {
+    head(form, status, BodyLengths { extras: 0, key: 0, value: value.len() }, version, out);
     out.put(value);
 }
 
 /// It did not; that is said even to those who asked for quiet.
-fn error(form: &BinaryForm<'_>, status: Status, out: &mut impl Sink) {
+fn error(form: &BinaryForm<'_>, status: PacketStatus, out: &mut impl ReplySink) {
     plain(form, status, 0, status.text().as_bytes(), out);
 }
 
-fn not_stored(form: &BinaryForm<'_>) -> Status {
+fn not_stored(form: &BinaryForm<'_>) -> PacketStatus {
     match form.answer {
-        Answer::Store { not_stored } => not_stored,
-        _ => Status::NotStored,
+        ResponseKind::Store { not_stored } => not_stored,
+        _ => PacketStatus::NotStored,
     }
 }
 
-fn refused(refusal: RefusalReason) -> Status {
+fn refused(refusal: RefusalReason) -> PacketStatus {
     match refusal {
-        RefusalReason::TooLarge => Status::TooLarge,
-        RefusalReason::OutOfMemory => Status::OutOfMemory,
-        RefusalReason::NonNumeric => Status::NonNumeric,
+        RefusalReason::TooLarge => PacketStatus::TooLarge,
+        RefusalReason::OutOfMemory => PacketStatus::OutOfMemory,
+        RefusalReason::NonNumeric => PacketStatus::NonNumeric,
         RefusalReason::LogUnwritable
         | RefusalReason::FilesUnwritable
         | RefusalReason::Unavailable
-        | RefusalReason::Busy => Status::TemporaryFailure,
-        RefusalReason::Damaged => Status::InternalError,
-        RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => Status::NotAuthenticated,
-        RefusalReason::ReadOnly => Status::NotSupported,
-        RefusalReason::NoPlans => Status::Invalid,
+        | RefusalReason::Busy => PacketStatus::TemporaryFailure,
+        RefusalReason::Damaged => PacketStatus::InternalError,
+        RefusalReason::NotAuthenticated | RefusalReason::NotEnabled => PacketStatus::NotAuthenticated,
+        RefusalReason::ReadOnly => PacketStatus::NotSupported,
+        RefusalReason::NoPlans => PacketStatus::Invalid,
         // No packet sets a memory limit.
         RefusalReason::LimitTooSmall | RefusalReason::LimitInBytes | RefusalReason::LimitNotAdjustable => {
-            Status::Invalid
+            PacketStatus::Invalid
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::session::background::JobRefused;
 use crate::session::context::WorkerContext;
 use crate::session::login::Passage;
 use crate::session::wake::{Waits, Wake};
-use crate::session::{BATCH, KyotoStep, Next, Retained, Session, Turn};
+use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -364,7 +364,7 @@ impl KyotoWorker {
 impl Session for KyotoSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> KyotoStep {
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
         let output_before = turn.output.len();
         let mut consumed = 0;
         let mut closes = false;
@@ -393,7 +393,7 @@ impl Session for KyotoSession {
         let counters = worker.scope.counters();
         counters.bytes_read.add(consumed as u64);
         counters.bytes_written.add((turn.output.len() - output_before) as u64);
-        KyotoStep { consumed, next }
+        Step { consumed, next }
     }
 
     fn wake(&mut self, wake: Wake, context: &mut WorkerContext) -> bool {

@@ -120,7 +120,7 @@ impl Scope {
                 self.report(pairs);
                 answer.done_with(pairs);
             }
-            Procedure::Status => self.status(call, pairs, answer)?,
+            Procedure::AnswerStatus => self.status(call, pairs, answer)?,
             Procedure::TuneReplication => self.tune_replication(call, answer)?,
             Procedure::UlogList => self.list_logs(pairs, answer)?,
             procedure => self.cursor(session, context, procedure, call, answer)?,

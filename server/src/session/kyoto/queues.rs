@@ -31,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::{Records, ScanDirection};
 use todana_core::Result as Outcome;
 use todana_protocol::ReplySink;
-use todana_protocol::memcached::plugin::{PluginDialect, PluginRequest, put_plugin_value};
+use todana_protocol::memcached::plugin::{PluginDecoder, PluginRequest, put_plugin_value};
 
 /// How long somebody waits before looking again without having been called.
 const LOOK: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ const SEQUENCE_END: u32 = 10_000;
 /// What a connection of the plug-in's keeps besides its bytes.
 #[derive(Default)]
 pub(crate) struct PluginSession {
-    pub(super) dialect: PluginDialect,
+    pub(super) dialect: PluginDecoder,
     /// Once it has asked for a message.
     consumer: Option<Box<Consumer>>,
     /// The reply that has to come before anything else is done ...

@@ -193,7 +193,7 @@ impl Scope {
             return Err(CallFailure::SCRIPTING_DISABLED);
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-        let task = Task::Script { name: name.to_vec(), input };
+        let task = Task::ScriptCall { name: name.to_vec(), input };
         Ok(Work { local: local(context, 0)?.clone(), task })
     }
 }
@@ -238,7 +238,7 @@ impl Work {
             | Task::Regex { pattern: given, .. }
             | Task::Similar { origin: given, .. } => given.len(),
             Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
-            Task::Script { name, input } => {
+            Task::ScriptCall { name, input } => {
                 let of = |(name, value): &(Vec<u8>, Vec<u8>)| 2 * KEY_OVERHEAD + name.len() + value.len();
                 name.len() + input.iter().map(of).sum::<usize>()
             }
@@ -251,12 +251,14 @@ impl Work {
     pub(super) fn only_looks(&self) -> bool {
         match &self.task {
             Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
-            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } | Task::Script { .. } => false,
+            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } | Task::ScriptCall { .. } => {
+                false
+            }
         }
     }
 
     pub(super) fn is_script(&self) -> bool {
-        matches!(self.task, Task::Script { .. })
+        matches!(self.task, Task::ScriptCall { .. })
     }
 
     /// Whether it is soon done, so that others need not notice.
@@ -273,7 +275,7 @@ impl Work {
             }
             Task::Vacuum => is_small,
             // Nobody knows how long one takes.
-            Task::RemoveLogs { .. } | Task::Script { .. } => false,
+            Task::RemoveLogs { .. } | Task::ScriptCall { .. } => false,
             Task::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
         }
     }
@@ -311,7 +313,7 @@ impl Work {
             Task::RemoveLogs { until } => {
                 super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
             }
-            Task::Script { name, input } => {
+            Task::ScriptCall { name, input } => {
                 shared.kyoto.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
             }
             Task::Vacuum => {

@@ -213,7 +213,7 @@ impl MemcachedSession {
             }
             // It was complete before, whatever the room for incomplete requests is now.
             None => {
-                let limits = Limits { unfinished_len_max: usize::MAX, ..worker.limits };
+                let limits = MemcachedLimits { unfinished_len_max: usize::MAX, ..worker.limits };
                 self.dialect.decode(&limits, &data[*at..], scratch)
             }
         };
