@@ -85,7 +85,7 @@ struct PaddedShard(RwLock<IndexShard>);
 /// The hash on disk.
 ///
 /// ```
-/// use todana_core::{Action, Attributes, Durable, Engine, Record, Visitor};
+/// use todana_core::{Action, Attributes, DurableEngine, Engine, Record, Visitor};
 /// use todana_engine::{DiskHash, DiskHashOptions};
 ///
 /// struct Set<'a>(&'a [u8]);
