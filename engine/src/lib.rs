@@ -1,8 +1,8 @@
-//! The local engines. They know records and visitors, not commands, clocks, logs or networks.
+//! The local engines. They know records and visitors, but not commands, clocks, logs or networks.
 //!
-//! `raw` is the only place with `unsafe`: memory mappings and prefetch, under safe types. [`MemHash`] stands on
-//! `arena`, which hands out movable blocks of those mappings, and so does [`MemTree`]; [`DiskHash`] stands on files of its own,
-//! [`DiskTree`] on LMDB. [`Void`] stores nothing.
+//! `raw` is the only place with `unsafe` code. [`MemHash`] and [`MemTree`] store their records in
+//! an `arena` of movable blocks, [`DiskHash`] in files of its own, [`DiskTree`] in LMDB. [`Void`]
+//! stores nothing.
 #![deny(unsafe_code)]
 
 mod arena;

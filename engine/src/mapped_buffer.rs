@@ -1,11 +1,12 @@
-//! Memory for a long value on its way in, which then is the value: of the engines that write it to a file.
+//! Memory for a long value that is being received and then becomes the value, for the engines that
+//! write it to a file.
 
 use crate::raw::{MemoryMapping, SYSTEM_PAGE};
 use std::any::Any;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, SharedBytes, ValueBuffer};
 
-/// A mapping of the value's length: it takes memory as it is filled.
+/// A mapping with the length of the value. It uses memory only as it is filled.
 pub(crate) struct MappedBuffer {
     mapping: Option<MemoryMapping>,
     len: usize,
@@ -23,7 +24,7 @@ impl MappedBuffer {
         Ok(MappedBuffer { mapping, len, filled: 0 })
     }
 
-    /// The next bytes to be filled, at most `len`.
+    /// Returns the next bytes to be filled, at most `len`.
     pub(crate) fn room(buffer: &mut dyn ValueBuffer, len: usize) -> Result<&mut [u8]> {
         let buffer = (buffer as &mut dyn Any)
             .downcast_mut::<MappedBuffer>()
@@ -48,16 +49,16 @@ impl ValueBuffer for MappedBuffer {
     }
 
     fn into_shared(self: Box<Self>) -> SharedBytes {
-        Arc::new(Value { mapping: self.mapping, len: self.len })
+        Arc::new(MappedValue { mapping: self.mapping, len: self.len })
     }
 }
 
-struct Value {
+struct MappedValue {
     mapping: Option<MemoryMapping>,
     len: usize,
 }
 
-impl AsRef<[u8]> for Value {
+impl AsRef<[u8]> for MappedValue {
     fn as_ref(&self) -> &[u8] {
         self.mapping.as_ref().map_or(&[], |mapping| &mapping.bytes()[..self.len])
     }

@@ -1,26 +1,28 @@
-//! Recent writes: the bytes that a log took last, in a file whose memory the process shares with the system.
+//! Recent writes: the bytes that were last appended to a log, in a file that is mapped for writing.
 //!
 //! ```text
 //! DIR/recent: a ring; the byte of position p lies at offset p % length of the file
 //! ```
 //!
-//! A log gathers entries in memory and hands them to the system many at a time. What it has not handed over yet is copied here, which
-//! costs no system call, and is there when the process has been killed: the next opening appends it to the log.
+//! A log gathers entries in memory and writes many of them at once. Entries that are not written
+//! yet are copied to this ring. That costs no system call, and the copy survives if the process is
+//! killed: the next opening appends it to the log.
 //!
-//! Invariants: a byte stays until the ring has come round to it; nothing in here is synced, nor does anything rely on it after the power
-//! was lost. Not here: which bytes are whole entries (each log's checksums tell), and until when they are needed.
+//! Invariants: a byte stays until the ring comes round to it; the ring is never synced, and nothing
+//! relies on it after a power loss. Not here: which bytes are complete entries (the checksums of
+//! each log decide), and how long they are needed.
 
 use crate::disk::{Disk, File, SharedMemory};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::Path;
 
-/// The file's name.
+/// The name of the file.
 pub const RECENT: &str = "recent";
 
-/// No ring is longer: it is read as a whole.
+/// The maximum length of a ring, which is read completely.
 const LEN_MAX: u64 = 64 << 20;
 
-/// A ring of the bytes that a log took last.
+/// A ring of the bytes that were last appended to a log.
 pub struct RecentWrites {
     memory: RingMemory,
     len: u64,
@@ -28,12 +30,12 @@ pub struct RecentWrites {
 
 enum RingMemory {
     Shared(Box<dyn SharedMemory>),
-    /// Of a file system that has no such memory: a system call for each write.
+    /// Used on file systems without shared memory: one system call per write.
     File(Box<dyn File>),
 }
 
 impl RecentWrites {
-    /// Creates the file in a directory, in the place of any that is there. `None` if it cannot be made.
+    /// Creates the file in a directory, replacing an old one. `None` if that fails.
     pub fn create(disk: &dyn Disk, directory: &Path, len: u64) -> Option<RecentWrites> {
         let (file, len) = new_file(disk, directory, len)?;
         if let Some(memory) = file.share(len) {
@@ -43,7 +45,7 @@ impl RecentWrites {
         Some(RecentWrites { memory: RingMemory::File(file), len })
     }
 
-    /// The same, but only where [`RecentWrites::put`] cannot fail.
+    /// Creates the file only if [`RecentWrites::put`] cannot fail afterwards.
     pub fn create_shared(disk: &dyn Disk, directory: &Path, len: u64) -> Option<RecentWrites> {
         let (file, len) = new_file(disk, directory, len)?;
         match file.share(len) {
@@ -55,14 +57,14 @@ impl RecentWrites {
         }
     }
 
-    /// Returns how many bytes it holds.
-    #[allow(clippy::len_without_is_empty)] // It always holds as many.
+    /// Returns the length of the ring.
+    #[allow(clippy::len_without_is_empty)] // The length never changes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Puts bytes at a position, in the place of those that lie a length of the ring before them. Returns false if they are not there
-    /// then: they are more than it holds, or the file could not be written.
+    /// Writes bytes at a position, over those one ring length before. Returns false if they are not
+    /// in the ring afterwards, because they are too many or the file could not be written.
     pub fn put(&mut self, position: u64, bytes: &[u8]) -> bool {
         if bytes.len() as u64 > self.len {
             return false;
@@ -87,8 +89,8 @@ impl RecentWrites {
         }
     }
 
-    /// Reads the ring that a process has left in a directory: its bytes from a position on, the first of them first. `None` if there is
-    /// none.
+    /// Reads the ring that a process has left in a directory: its bytes in order, from a position
+    /// on. `None` if there is no ring.
     pub fn read(disk: &dyn Disk, directory: &Path, position: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match disk.open(&directory.join(RECENT), false) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -106,8 +108,8 @@ impl RecentWrites {
     }
 }
 
-/// Returns true if a process has left such a file in a directory. Fails where that cannot be known: what is in the file must not be
-/// passed over because a descriptor is missing for a moment.
+/// Returns true if a process has left a ring in a directory. Fails if that cannot be determined:
+/// the ring must not be ignored because of a temporary lack of file descriptors.
 pub fn has_recent(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     match disk.open(&directory.join(RECENT), false) {
         Ok(_) => Ok(true),
@@ -116,15 +118,16 @@ pub fn has_recent(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes the file from a directory. One that cannot be removed is passed over at the next opening: its entries are no newer than the
-/// log's.
+/// Removes the file from a directory. A file that remains is harmless: its entries are no newer
+/// than the log.
 pub fn remove(disk: &dyn Disk, directory: &Path) {
     let _ = disk.remove(&directory.join(RECENT));
 }
 
 fn new_file(disk: &dyn Disk, directory: &Path, len: u64) -> Option<(Box<dyn File>, u64)> {
     let path = directory.join(RECENT);
-    // A file anew: nothing of the old one is in it, and a process that still has that does not meet this one's.
+    // Create a new file, which contains no old bytes and is not shared with a process that still
+    // uses the old one.
     let _ = disk.remove(&path);
     let file = disk.create(&path).ok()?;
     Some((file, len.clamp(1, LEN_MAX)))
@@ -142,7 +145,7 @@ mod tests {
             let Some(mut recent) = creates(&SystemDisk, folder.path(), 4096) else { continue };
             assert!(recent.put(10_000, &[1; 100]) && recent.put(10_100, &[2; 4000]));
             assert!(!recent.put(14_100, &[3; 4097]));
-            // As a killed process leaves it: nobody has closed anything.
+            // Read without closing the ring, as after a kill.
             let bytes = RecentWrites::read(&SystemDisk, folder.path(), 10_004).unwrap().unwrap();
             assert_eq!(bytes, [[1; 96].as_slice(), &[2; 4000]].concat());
             drop(recent);

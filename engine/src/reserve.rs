@@ -1,12 +1,14 @@
-//! Reserve: room on a disk that is given up when the disk is full, so that a start and removals need no more than is there.
+//! The reserve: disk space that is given up when the disk is full, so that an opening and removals
+//! still work.
 //!
 //! ```text
-//! DIR/reserve: a fixed sequence of bytes. A write that finds no room removes the file and is tried again
+//! DIR/reserve: a fixed sequence of bytes. A write without space removes the file and is tried again
 //! ```
 //!
-//! Invariants: the reserve is either held (the file is there) or spent; while it is spent nothing may be written but what leads to more
-//! room, which is for its owner to see to ([`Reserve::is_spent`]). Nothing in the file is ever read, nor synced.
-//! Not here: when it is created again (each owner tries now and then), and what counts as a removal.
+//! Invariants: the reserve is either held (the file exists) or spent. While it is spent, only
+//! operations that free space may write; the owner enforces this ([`Reserve::is_spent`]). The file
+//! is never read, except to recognise it, nor synced. Not here: when the file is created again
+//! (each owner tries regularly), and which operations count as removals.
 
 use crate::disk::{Disk, File, MappedFile, SharedMemory};
 use parking_lot::Mutex;
@@ -15,29 +17,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The file's name.
+/// The name of the file.
 pub const RESERVE: &str = "reserve";
 
-/// Is written at once when the file is created.
+/// The length of one write when the file is created.
 const PIECE_LEN: usize = 64 << 10;
 
-/// Room in a directory that is given up when the disk is full.
+/// Disk space in a directory that is given up when the disk is full.
 pub struct Reserve {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     len: AtomicU64,
     is_spent: AtomicBool,
-    /// Held while the file is created or removed: both change how much room there is for others.
+    /// Held while the file is created or removed, because both change the space available to
+    /// others.
     changing: Mutex<()>,
 }
 
-/// Returns true if an operation failed because there is no room: no blocks, no inodes, or no quota.
+/// Returns true if an operation failed for lack of space: blocks, inodes or quota.
 pub fn is_out_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl Reserve {
-    /// Finds the reserve that an earlier opening has left in a directory; it is spent if there is none.
+    /// Finds the reserve that an earlier opening has left in a directory; it is spent if there is
+    /// none.
     pub fn find(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Reserve> {
         let path = directory.join(RESERVE);
         let found = if is_foreign(&*disk, &path) { None } else { disk.open(&path, false).ok() };
@@ -46,15 +50,15 @@ impl Reserve {
         Arc::new(Reserve { disk, path, len, is_spent, changing: Mutex::new(()) })
     }
 
-    /// Returns true while the room has been given up.
+    /// Returns true while the space is given up.
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.is_spent.load(Ordering::Acquire)
     }
 
-    /// Creates the file with `len` bytes, or with an eighth of that at least, unless it is there. Returns false if there is no room for it.
-    /// Where it cannot be created for another reason there is no reserve, and nothing is refused for that. A length of 0 gives up
-    /// nothing.
+    /// Creates the file with `len` bytes, or at least an eighth of that, unless it exists. Returns
+    /// false if there is no space for it. If it cannot be created for another reason, there is no
+    /// reserve, and no write is refused because of that. A length of 0 gives up nothing.
     pub fn hold(&self, len: u64) -> bool {
         let _changing = self.changing.lock();
         if !self.is_spent() && self.len() == len {
@@ -64,7 +68,7 @@ impl Reserve {
             self.is_spent.store(false, Ordering::Release);
             return true;
         }
-        // A file that does not get shorter again, as a tree's, leaves less room than there was.
+        // A file that never shrinks, such as that of a tree, leaves less space than before.
         let mut tries = (0..4).map(|halvings| len >> halvings).map(|len| self.create(len).map(|()| len));
         let outcome = tries.find(|outcome| !outcome.as_ref().is_err_and(is_out_of_room));
         self.len.store(outcome.as_ref().map_or(0, |held| *held.as_ref().unwrap_or(&0)), Ordering::Relaxed);
@@ -83,7 +87,7 @@ impl Reserve {
         let _ = self.disk.remove(&self.path);
         let created = if len > 0 { self.write(len) } else { Ok(()) };
         if created.is_err() {
-            // A part of it must not take the room that others need.
+            // An incomplete file must not take the space that others need.
             let _ = self.disk.remove(&self.path);
         }
         created
@@ -101,7 +105,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Runs an operation that writes `len` bytes, and once more if it found no room and the reserve may help.
+    /// Runs an operation that writes `len` bytes, and repeats it if it found no space and the
+    /// reserve may help.
     fn retry<T>(&self, len: u64, mut run: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match run() {
             Err(error)
@@ -111,7 +116,8 @@ impl Reserve {
                 if !self.is_spent.swap(true, Ordering::AcqRel) {
                     let _ = self.disk.remove(&self.path);
                 }
-                // Also where it had been spent: another thread may just have tried to create it, and had all the room meanwhile.
+                // Repeat it even if the reserve was spent: another thread may just have tried to
+                // create it and taken all space meanwhile.
                 run()
             }
             outcome => outcome,
@@ -119,7 +125,8 @@ impl Reserve {
     }
 }
 
-/// Bytes of the file, not all alike: some file systems give zeros no room.
+/// Returns the bytes of the file. They vary, because some file systems store zeros without using
+/// space.
 fn piece() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut piece = vec![0; PIECE_LEN];
@@ -132,7 +139,8 @@ fn piece() -> Vec<u8> {
     piece
 }
 
-/// Returns true if there is something of this name that is no reserve: it begins as one does, or with zeros after a loss of power.
+/// Returns true if a file of this name is not a reserve. A reserve begins with its fixed bytes, or
+/// with zeros after a power loss.
 fn is_foreign(disk: &dyn Disk, path: &Path) -> bool {
     let begin = disk.open(path, false).and_then(|file| {
         let mut bytes = [0; 64];
@@ -145,12 +153,12 @@ fn is_foreign(disk: &dyn Disk, path: &Path) -> bool {
     }
 }
 
-/// A file system on which writes use a reserve when there is no other room.
+/// A file system on which writes use a reserve when there is no other space.
 #[derive(Clone)]
 pub struct ReserveDisk {
-    /// The file system underneath.
+    /// The file system below.
     pub disk: Arc<dyn Disk>,
-    /// What is given up.
+    /// The space that is given up.
     pub reserve: Arc<Reserve>,
 }
 
@@ -160,7 +168,7 @@ struct ReserveFile {
 }
 
 impl ReserveDisk {
-    /// Has writes to a file use the reserve, too.
+    /// Makes writes to an open file use the reserve too.
     pub fn adopt(&self, file: Box<dyn File>) -> Box<dyn File> {
         Box::new(ReserveFile { file, reserve: Arc::clone(&self.reserve) })
     }
@@ -199,7 +207,7 @@ impl File for ReserveFile {
 
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        // A write that fails has moved on within its pieces.
+        // A failed write may have advanced its pieces.
         self.reserve.retry(len, || self.file.write_at(offset, &mut pieces.to_vec()))
     }
 
@@ -242,7 +250,7 @@ mod tests {
         assert!(!folder.path().join(RESERVE).exists());
     }
 
-    /// A file that somebody had in the directory was removed for the reserve.
+    /// A user's file in the directory was removed for the reserve.
     #[test]
     fn file_of_the_same_name_stays() {
         let folder = tempfile::tempdir().unwrap();
@@ -253,7 +261,7 @@ mod tests {
         let full = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
         assert!(reserve.retry(1, full).is_err() && !reserve.is_spent());
         assert_eq!(std::fs::read(&path).unwrap(), b"tables for two");
-        // As a loss of power may leave one.
+        // The state that a power loss may leave.
         std::fs::write(&path, [0; 100]).unwrap();
         assert!(reserve.hold(100_000));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 100_000);
@@ -274,7 +282,7 @@ mod tests {
             (outcome.is_ok(), tries, reserve.is_spent())
         };
         assert_eq!(run(10, &|_| Err(io::ErrorKind::PermissionDenied.into())), (false, 1, false));
-        // More than there would be.
+        // More than the reserve could supply.
         assert_eq!(run(1001, &|_| full()), (false, 1, false));
         assert_eq!(run(10, &|tries| if tries == 1 { full() } else { Ok(()) }), (true, 2, true));
         assert!(!folder.path().join(RESERVE).exists());

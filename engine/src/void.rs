@@ -1,6 +1,8 @@
-//! `Void`: an engine that stores nothing. Writes are decided on and told of, so that an update log has them; there is never a record.
+//! `Void`: an engine that stores nothing. Writes are decided and reported, so that an update log
+//! contains them, but no record ever exists.
 //!
-//! It is the black hole of Kyoto Tycoon (`-pldb ktplugdbvoid.so`): a master that only hands on what it is sent.
+//! It corresponds to the black hole of Kyoto Tycoon (`-pldb ktplugdbvoid.so`): a master that only
+//! forwards what it receives.
 
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -18,13 +20,13 @@ use todana_core::{Action, Engine, EngineStatus, Record, Result, ScanPosition, Si
 /// ```
 #[derive(Debug)]
 pub struct Void {
-    /// Writes come one after the other: what is told of them has an order.
+    /// Serialises writes, so that their reports have an order.
     writing: Mutex<()>,
     classes: usize,
 }
 
 impl Void {
-    /// An engine whose status tells of so many size classes, all of them empty.
+    /// Creates an engine whose status contains this number of size classes, all of them empty.
     pub fn new(classes: usize) -> Void {
         Void { writing: Mutex::new(()), classes }
     }
@@ -39,7 +41,7 @@ impl Engine for Void {
         let _writing = self.writing.lock();
         let put = match visitor.visit(None) {
             Action::Put(record) => (record.value.to_vec(), record.attributes),
-            // Of a record that is not there nothing is retagged or removed.
+            // There is no record to retag or remove.
             Action::Keep | Action::Retag(_) | Action::Remove => return Ok(()),
         };
         visitor.applied(Some(Record::new(&put.0, put.1)));

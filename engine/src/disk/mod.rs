@@ -1,6 +1,8 @@
-//! What the database needs of a file system, so that tests can put one underneath that fails and crashes.
+//! The operations that an engine needs of a file system, as a trait, so that tests can use file
+//! systems that fail and crash.
 //!
-//! A file's bytes are on disk for certain only after [`File::sync`], its name only after [`Disk::sync_directory`].
+//! The bytes of a file are certain to be on disk only after [`File::sync`], its name only after
+//! [`Disk::sync_directory`].
 
 mod patched;
 mod read_only;
@@ -16,32 +18,35 @@ pub use system::SystemDisk;
 
 /// A file system.
 pub trait Disk: Send + Sync {
-    /// Returns the file system underneath, to which everything goes that this one does not do itself.
+    /// Returns the file system below, which handles all operations that this one does not
+    /// implement.
     fn below(&self) -> Option<&dyn Disk> {
         None
     }
 
-    /// Makes a file for reading and appending; fails with `AlreadyExists` if there is one.
+    /// Creates a file for reading and appending. Fails with `AlreadyExists` if there is one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         below(self)?.create(path)
     }
 
-    /// Opens a file for reading and, if `writable`, appending. Fails for what is no regular file: a pipe would keep the caller waiting.
+    /// Opens a file for reading and, if `writable`, appending. Fails for anything but a regular
+    /// file, because opening a pipe could block.
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
         below(self)?.open(path, writable)
     }
 
-    /// The names in a directory, in no order.
+    /// Returns the names in a directory, in no particular order.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
         below(self)?.list(directory)
     }
 
-    /// Makes a directory and those above it that are missing; one that is there is left alone.
+    /// Creates a directory and its missing parents. Does nothing if it exists.
     fn make_directory(&self, directory: &Path) -> io::Result<()> {
         below(self)?.make_directory(directory)
     }
 
-    /// Gives a file or a directory another name, in one step; a file that has it is replaced, and so is an empty directory.
+    /// Renames a file or a directory atomically. Replaces a file, or an empty directory, of the new
+    /// name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         below(self)?.rename(from, to)
     }
@@ -51,17 +56,18 @@ pub trait Disk: Send + Sync {
         below(self)?.remove(path)
     }
 
-    /// Removes an empty directory. A file system that cannot leaves it there.
+    /// Removes an empty directory. A file system that cannot do this leaves it.
     fn remove_directory(&self, directory: &Path) -> io::Result<()> {
         below(self)?.remove_directory(directory)
     }
 
-    /// Whether this name is a symbolic link, wherever that leads; false if there is nothing. A file system that has none says so.
+    /// Returns true if this name is a symbolic link, whatever it points to; false if there is
+    /// nothing. File systems without links return false.
     fn is_link(&self, path: &Path) -> io::Result<bool> {
         self.below().map_or(Ok(false), |below| below.is_link(path))
     }
 
-    /// Returns once the names in a directory are on disk.
+    /// Syncs the names in a directory.
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         below(self)?.sync_directory(directory)
     }
@@ -80,7 +86,7 @@ pub trait Disk: Send + Sync {
         self.below().map_or_else(|| self.lock(path), |below| below.lock_shared(path))
     }
 
-    /// Returns true if nothing changes on disk, whatever is done: a database on it is opened for reading.
+    /// Returns true if no operation changes the disk. Databases on it are opened for reading.
     fn is_read_only(&self) -> bool {
         self.below().is_some_and(Disk::is_read_only)
     }
@@ -90,7 +96,7 @@ fn below<D: Disk + ?Sized>(disk: &D) -> io::Result<&dyn Disk> {
     disk.below().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
-/// Describes the database in a directory whose lock file, at `lock`, could not be locked.
+/// Describes a database whose lock file, at `lock`, could not be locked.
 pub fn busy(disk: &dyn Disk, directory: &Path, lock: &Path) -> String {
     let directory = directory.display();
     if disk.is_read_only() {
@@ -99,7 +105,7 @@ pub fn busy(disk: &dyn Disk, directory: &Path, lock: &Path) -> String {
              the server that has it"
         );
     }
-    // Whoever has it lets readers in only if it reads itself.
+    // A shared lock is possible only if the holder is a reader itself.
     match disk.lock_shared(lock) {
         Ok(_) => {
             format!("{directory} is open for reading, in another process or in this one: close it there")
@@ -110,43 +116,45 @@ pub fn busy(disk: &dyn Disk, directory: &Path, lock: &Path) -> String {
 
 /// An open file.
 pub trait File: Send + Sync {
-    /// Its length.
+    /// Returns the length.
     fn len(&self) -> io::Result<u64>;
 
-    /// True for a file of no bytes.
+    /// Returns true for a file without bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    /// Reads at an offset. Returns fewer bytes than requested only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all the pieces, one behind the other, at an offset at or before the end. After an error any part of them
-    /// may be there.
+    /// Writes all pieces in sequence at an offset, which must not exceed the length. After an error
+    /// any part of them may have been written.
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
 
-    /// Cuts or extends it with zeros to this length.
+    /// Truncates the file to this length, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Shows its first `len` bytes in memory, those included that are appended later; `None` if it cannot. Nobody changes what
-    /// has been appended while that lasts.
+    /// Maps the first `len` bytes of the file, including those that are appended later; `None` if
+    /// that is not supported. Existing bytes must not be changed while the mapping exists.
     fn map(&self, len: u64) -> Option<MappedFile> {
         let _ = len;
         None
     }
 
-    /// Gives a file of no bytes this length, and shares its memory with the system; `None` if it cannot.
+    /// Extends an empty file to this length and maps it for writing; `None` if that is not
+    /// supported.
     fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
         let _ = len;
         None
     }
 
-    /// Returns once its bytes are on disk.
+    /// Syncs the bytes of the file.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A file's bytes in memory that outlives the process.
+/// The bytes of a file in memory that survives the process.
 pub trait SharedMemory: Send + Sync {
-    /// Changes bytes within the file. They are there for whoever reads it next, as if they had been written to it, and as little synced.
+    /// Changes bytes within the file. Later reads return them as if they had been written by a
+    /// system call, equally unsynced.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 }

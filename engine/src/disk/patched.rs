@@ -1,24 +1,26 @@
-//! A file shown with other bytes at one place than it has. Neither it nor its directory is changed.
+//! A file that is shown with different bytes in one place. Neither the file nor its directory is
+//! changed.
 
 use super::{Disk, File};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a file is to look like: these bytes at an offset, and this length.
+/// A change to a file: bytes at an offset, and a new length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePatch {
-    /// Where the bytes lie.
+    /// The offset of the bytes.
     pub offset: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The length of the file then; at least the end of the bytes.
+    /// The new length; at least the end of the bytes.
     pub len: u64,
-    /// The length that the file had when the patch was made for it.
+    /// The length of the file for which the patch was made.
     pub made_for_len: u64,
 }
 
-/// A file system on which one file looks as a patch says. All else is the file system below, and is changed there.
+/// A file system on which one file appears patched. Everything else is passed to the file system
+/// below.
 pub struct PatchedDisk {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -26,8 +28,9 @@ pub struct PatchedDisk {
 }
 
 impl PatchedDisk {
-    /// Shows a patch of the file of this name; none once the file has another length than the patch was made for, since somebody has
-    /// written to it then. The file cannot be opened for writing.
+    /// Patches the file of this name. The patch is ignored if the file has another length than the
+    /// one it was made for, because the file has then been written to. The file cannot be opened
+    /// for writing.
     pub fn new(disk: Arc<dyn Disk>, path: PathBuf, patch: FilePatch) -> PatchedDisk {
         PatchedDisk { disk, path, patch: Arc::new(patch) }
     }
@@ -51,14 +54,14 @@ impl Disk for PatchedDisk {
     }
 }
 
-/// An open file as a patch says. It is for reading alone, and is never mapped.
+/// An open file with a patch. It is read-only and is never mapped.
 pub struct PatchedFile {
     file: Box<dyn File>,
     patch: Arc<FilePatch>,
 }
 
 impl PatchedFile {
-    /// Shows a file with a patch.
+    /// Applies a patch to a file.
     pub fn new(file: Box<dyn File>, patch: Arc<FilePatch>) -> PatchedFile {
         PatchedFile { file, patch }
     }
@@ -75,7 +78,7 @@ impl File for PatchedFile {
         let into = &mut into[..there];
         let end = offset + there as u64;
         let patch_end = begin + bytes.len() as u64;
-        // What the file may lack lies within the patch, or reads as zeros.
+        // Bytes that the file lacks are in the patch, or read as zeros.
         let got = self.file.read_at(offset, into)?;
         into[got..].fill(0);
         let (from, to) = (offset.max(*begin), end.min(patch_end));

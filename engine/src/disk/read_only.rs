@@ -1,14 +1,15 @@
-//! A file system that is only read: what is changed in it stays in memory, and is gone with this.
+//! A read-only view of a file system: changes stay in memory and are discarded with the view.
 //!
 //! ```text
 //! file = the first bytes of the file on disk | bytes in memory
 //! ```
 //!
-//! It lets a database be opened for reading by the code that opens it for writing: a torn tail is cut off and recent writes are
-//! appended as ever, and nothing on disk changes. Locks are shared, so that many can read at a time.
+//! It allows a database to be opened for reading by the code that opens it for writing: a torn tail
+//! is cut off and recent writes are appended as usual, while nothing on disk changes. Locks are
+//! shared, so that several readers are possible.
 //!
-//! Invariants: nothing is written, created, renamed or removed in the file system underneath, but a lock file that is missing, for as
-//! long as it is locked; the files underneath do not change, as the lock keeps writers out.
+//! Invariants: nothing is written, created, renamed or removed in the file system below; the files
+//! below do not change, because the lock excludes writers.
 
 use super::{Disk, File, MappedFile};
 use parking_lot::{Mutex, RwLock};
@@ -17,36 +18,36 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// No more of a file is kept in memory: what an opening changes is little.
+/// The maximum number of changed bytes of a file; an opening changes little.
 const CHANGED_BYTES_MAX: u64 = 1 << 30;
 
-/// A file system that is only read.
+/// A read-only view of a file system.
 pub struct ReadOnlyDisk {
     inner: Arc<dyn Disk>,
-    names: Mutex<Names>,
+    names: Mutex<OverlaidNames>,
 }
 
-/// What names lead to, where that has been asked or changed.
+/// The files that were opened or changed, by name.
 #[derive(Default)]
-struct Names {
-    /// `None`: removed.
+struct OverlaidNames {
+    /// `None` if removed.
     files: HashMap<PathBuf, Option<Arc<OverlaidFile>>>,
     directories: HashSet<PathBuf>,
 }
 
 impl ReadOnlyDisk {
-    /// Returns this file system, to be read only.
+    /// Returns a read-only view of a file system.
     pub fn new(inner: Arc<dyn Disk>) -> ReadOnlyDisk {
         ReadOnlyDisk { inner, names: Mutex::default() }
     }
 
-    fn find(&self, names: &mut Names, path: &Path) -> io::Result<Arc<OverlaidFile>> {
+    fn find(&self, names: &mut OverlaidNames, path: &Path) -> io::Result<Arc<OverlaidFile>> {
         match names.files.get(path) {
             Some(Some(file)) => Ok(Arc::clone(file)),
             Some(None) => Err(ErrorKind::NotFound.into()),
             None => {
                 let base = self.inner.open(path, false)?;
-                let bytes = Bytes { kept: base.len()?, tail: Vec::new() };
+                let bytes = OverlaidBytes { kept: base.len()?, tail: Vec::new() };
                 let file = Arc::new(OverlaidFile { base: Some(base), bytes: RwLock::new(bytes) });
                 names.files.insert(path.to_path_buf(), Some(Arc::clone(&file)));
                 Ok(file)
@@ -69,11 +70,11 @@ impl Disk for ReadOnlyDisk {
         }
         let file = Arc::new(OverlaidFile { base: None, bytes: RwLock::default() });
         names.files.insert(path.to_path_buf(), Some(Arc::clone(&file)));
-        Ok(Box::new(Opened(file)))
+        Ok(Box::new(OpenOverlaidFile(file)))
     }
 
     fn open(&self, path: &Path, _writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(Opened(self.find(&mut self.names.lock(), path)?)))
+        Ok(Box::new(OpenOverlaidFile(self.find(&mut self.names.lock(), path)?)))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -137,21 +138,21 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// A file, as it is on disk and as it has been changed since.
+/// A file on disk with its changes.
 struct OverlaidFile {
     base: Option<Box<dyn File>>,
-    bytes: RwLock<Bytes>,
+    bytes: RwLock<OverlaidBytes>,
 }
 
 #[derive(Default)]
-struct Bytes {
-    /// So many of those on disk count ...
+struct OverlaidBytes {
+    /// The number of bytes at the beginning that are those on disk.
     kept: u64,
-    /// ... and these come after them.
+    /// The bytes after them.
     tail: Vec<u8>,
 }
 
-impl Bytes {
+impl OverlaidBytes {
     fn len(&self) -> u64 {
         self.kept + self.tail.len() as u64
     }
@@ -171,8 +172,9 @@ impl OverlaidFile {
         self.base.as_ref().map_or(Ok(0), |base| base.read_at(offset, into))
     }
 
-    fn write(&self, bytes: &mut Bytes, offset: u64, piece: &[u8]) -> io::Result<()> {
-        // An opening writes again what may not have come to the disk: that changes nothing.
+    fn write(&self, bytes: &mut OverlaidBytes, offset: u64, piece: &[u8]) -> io::Result<()> {
+        // An opening rewrites bytes that may not have reached the disk; if they have, nothing
+        // changes.
         let known = usize::try_from(bytes.kept.saturating_sub(offset)).unwrap_or(usize::MAX).min(piece.len());
         let mut there = vec![0; known];
         let is_known = self.read_base(offset, &mut there)? == known && there == piece[..known];
@@ -202,9 +204,9 @@ impl OverlaidFile {
 }
 
 /// An open file.
-struct Opened(Arc<OverlaidFile>);
+struct OpenOverlaidFile(Arc<OverlaidFile>);
 
-impl File for Opened {
+impl File for OpenOverlaidFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.bytes.read().len())
     }

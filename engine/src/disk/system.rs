@@ -1,4 +1,4 @@
-//! The machine's own file system.
+//! The file system of the machine.
 
 use super::{Disk, File, MappedFile, SharedMemory};
 use crate::raw::FileMemory;
@@ -7,7 +7,8 @@ use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// The machine's own file system. Files are made readable by their owner alone: they hold what users stored.
+/// The file system of the machine. New files are readable only by their owner, because they contain
+/// users' data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemDisk;
 
@@ -18,7 +19,7 @@ impl Disk for SystemDisk {
 
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
         use std::os::unix::fs::OpenOptionsExt;
-        // A pipe would keep this waiting, and a device may have no end.
+        // Opening a pipe could block, and a device may have no end.
         let file = OpenOptions::new().read(true).write(writable).custom_flags(libc::O_NONBLOCK).open(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
@@ -27,7 +28,7 @@ impl Disk for SystemDisk {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        // A name that is no text is none of ours.
+        // Names that are not UTF-8 are not ours.
         fs::read_dir(directory)?
             .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
             .collect()
@@ -160,7 +161,7 @@ impl Drop for HeldLock {
     }
 }
 
-/// Whether this is the file that has this name.
+/// Returns true if this file has this name.
 fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
     let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     match fs::metadata(path) {
@@ -198,7 +199,8 @@ impl File for SystemFile {
     }
 
     fn write_at(&self, offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        // One writer a file, so that its one place may be moved; the system's gathering write takes no place in std.
+        // A file has only one writer, so its position may be moved; std offers no gathering write
+        // at an offset.
         let mut file = &self.0;
         file.seek(SeekFrom::Start(offset))?;
         // Empty pieces at the end would look like a write of nothing.
@@ -236,8 +238,8 @@ impl File for SystemFile {
 mod tests {
     use super::*;
 
-    /// A test that had just closed a database found it "in use by another process": another thread was starting `mkfifo`, and the child
-    /// had the lock's file until it began that program.
+    /// A test that had just closed a database found it "in use by another process": another thread
+    /// was starting `mkfifo`, and the child held the lock file until it executed that program.
     #[test]
     fn lock_is_given_up_though_a_forked_process_has_its_file() {
         let folder = tempfile::tempdir().unwrap();
@@ -250,13 +252,14 @@ mod tests {
         drop(forked);
     }
 
-    /// A child that ended with its copies of everything gave up the lock of its parent, which went on writing.
+    /// A child that ended with its copies of everything released the lock of its parent, which went
+    /// on writing.
     #[test]
     fn child_of_a_fork_leaves_its_parents_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let lock = HeldLock::take(|| open_lock(&path), fs::File::try_lock, &path).unwrap();
-        // What a child has: the same open file.
+        // A child has the same open file.
         drop(HeldLock { file: lock.file.try_clone().unwrap(), process: std::process::id() + 1 });
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);

@@ -1,8 +1,9 @@
-//! The LMDB environment of a tree: opened once its file has been examined, and opened again after a failed write of a meta page.
+//! The LMDB environment of a tree: opened after its file has been checked, and reopened after a
+//! failed write of a meta page.
 
-use super::pages::{self, Meta};
-use super::readers::{self, Reading};
-use super::unclean::Unclean;
+use super::pages::{self, MetaPage};
+use super::readers::{self, SharedReader};
+use super::unclean::UncleanMarker;
 use crate::disk::{Disk, File, SystemDisk, busy};
 use crate::raw::{LmdbEnvironment, LmdbTable};
 use heed::MdbError;
@@ -12,47 +13,50 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// The environment of a directory, which is locked for as long as this is there.
-pub(super) struct Environment {
+/// The environment of a directory, which stays locked while this exists.
+pub(super) struct TreeEnvironment {
     path: PathBuf,
-    /// `None` while it cannot be opened again.
+    /// `None` if it could not be reopened.
     open: RwLock<Option<OpenEnvironment>>,
-    /// Address space to begin with.
+    /// The initial address space.
     map_bytes: usize,
-    // After `open`: what closes comes before what tells of it.
-    _unclean: Unclean,
-    /// Of one that is only read.
-    _reading: Option<Reading>,
+    // After `open`, so that the environment is closed before the marker is removed.
+    _unclean: UncleanMarker,
+    /// Present if the tree is read-only.
+    _reading: Option<SharedReader>,
     lock: Arc<dyn Send + Sync>,
 }
 
 pub(super) struct OpenEnvironment {
-    /// Shared by those that only read it.
+    /// Shared by all readers of a read-only tree.
     pub(super) lmdb: Arc<LmdbEnvironment>,
     pub(super) records: LmdbTable,
     pub(super) state: LmdbTable,
 }
 
-/// Up to 64 threads read beside each other, and there are copies and transactions that write.
+/// 64 concurrent readers, copies, and write transactions.
 const READERS_MAX: u32 = 126;
 
-/// Address space is asked for by halves down to this, where the system gives no more.
+/// The minimum address space. If the system gives less than requested, the request is halved down
+/// to this.
 pub(super) const MAP_BYTES_MIN: usize = 16 << 20;
 
-/// Whether less address space may be had. It is refused as an invalid argument, too: by valgrind, for one.
+/// Returns true if a smaller address space may succeed. Some systems, such as valgrind, refuse it
+/// as an invalid argument.
 fn is_too_much(error: io::ErrorKind) -> bool {
     matches!(error, io::ErrorKind::OutOfMemory | io::ErrorKind::InvalidInput)
 }
 
-impl Environment {
-    /// Opens the environment in a directory, created if need be, once it has been seen that reading it cannot end the process. `names`:
-    /// where its lock is; if that is read only, so is the environment, and nothing is created or changed.
+impl TreeEnvironment {
+    /// Opens the environment in a directory, or creates it, after checking that reading it cannot
+    /// end the process. `names` is the file system of the lock; if that is read-only, so is the
+    /// environment, and nothing is created or changed.
     pub(super) fn open(
         path: &Path,
         map_bytes: usize,
         walked_bytes_max: u64,
         names: &dyn Disk,
-    ) -> Result<Environment> {
+    ) -> Result<TreeEnvironment> {
         let unavailable = |what: &str, error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
         };
@@ -72,13 +76,13 @@ impl Environment {
             _ => unavailable("cannot be locked", error),
         })?;
         let lock: Arc<dyn Send + Sync> = Arc::from(lock);
-        let unclean = Unclean::find(path);
+        let unclean = UncleanMarker::find(path);
         let walked_bytes_max = if unclean.may_lack_pages() { u64::MAX } else { walked_bytes_max };
         examine(path, walked_bytes_max, is_read_only)?;
         let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
         let (open, reading, unclean) = if is_read_only {
             let (lmdb, reading) = readers::open(path, || read_environment(path, map_bytes, &lock))?;
-            let tables = lmdb.open_tables(TABLES).map_err(|error| trouble(path, &error))?;
+            let tables = lmdb.open_tables(TABLES).map_err(|error| lmdb_error(path, &error))?;
             (OpenEnvironment::new(lmdb, tables), Some(reading), unclean)
         } else {
             let open = open_environment(path, map_bytes, &lock)?;
@@ -86,10 +90,10 @@ impl Environment {
             (open, None, unclean)
         };
         let open = RwLock::new(Some(open));
-        Ok(Environment { path: path.into(), open, map_bytes, _unclean: unclean, _reading: reading, lock })
+        Ok(TreeEnvironment { path: path.into(), open, map_bytes, _unclean: unclean, _reading: reading, lock })
     }
 
-    /// Fails with `Unavailable` while it is closed.
+    /// Returns the open environment. Fails with `Unavailable` while it is closed.
     pub(super) fn get(&self) -> Result<MappedRwLockReadGuard<'_, OpenEnvironment>> {
         RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| {
             let why = "its file could not be opened again after a failed write; the next checkpoint tries to";
@@ -97,15 +101,15 @@ impl Environment {
         })
     }
 
-    /// Returns true if nothing can be read or written before it is opened again.
+    /// Returns true if no operation is possible until the environment is reopened.
     pub(super) fn has_failed(&self) -> bool {
         self.open.read().as_ref().is_none_or(|open| open.lmdb.has_failed())
     }
 
-    /// Closes it, and opens it again. There must be no transaction.
+    /// Closes and reopens the environment. There must be no transaction.
     pub(super) fn reopen(&self) -> Result<()> {
         let mut open = self.open.write();
-        // LMDB allows a process one environment of a file at a time.
+        // LMDB allows only one environment per file in a process.
         let map_bytes = open.take().map_or(self.map_bytes, |open| open.lmdb.map_bytes());
         examine(&self.path, 0, false)?;
         *open = Some(open_environment(&self.path, map_bytes, &self.lock)?);
@@ -116,12 +120,12 @@ impl Environment {
         &self.path
     }
 
-    /// An error of LMDB's in our words.
-    pub(super) fn trouble(&self, error: &heed::Error) -> Error {
-        trouble(&self.path, error)
+    /// Converts an LMDB error.
+    pub(super) fn lmdb_error(&self, error: &heed::Error) -> Error {
+        lmdb_error(&self.path, error)
     }
 
-    /// An error with the name of the tree in front.
+    /// Adds the name of the tree to an error.
     pub(super) fn named(&self, error: &Error) -> Error {
         Error::new(error.kind(), format!("\"{}\": {error}", self.path.display()))
     }
@@ -139,7 +143,7 @@ fn open_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) 
     let lmdb = with_room(path, map_bytes, |map_bytes| {
         LmdbEnvironment::open(path, map_bytes, READERS_MAX, Arc::clone(lock))
     })?;
-    let tables = lmdb.open_or_create_tables(TABLES).map_err(|error| trouble(path, &error))?;
+    let tables = lmdb.open_or_create_tables(TABLES).map_err(|error| lmdb_error(path, &error))?;
     Ok(OpenEnvironment::new(Arc::new(lmdb), tables))
 }
 
@@ -147,7 +151,7 @@ fn read_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) 
     with_room(path, map_bytes, |map_bytes| LmdbEnvironment::open_read_only(path, map_bytes, Arc::clone(lock)))
 }
 
-/// Opens an environment with as much address space as there is.
+/// Opens an environment with as much address space as possible.
 fn with_room(
     path: &Path,
     mut map_bytes: usize,
@@ -159,12 +163,12 @@ fn with_room(
             Err(heed::Error::Io(error)) if is_too_much(error.kind()) && map_bytes / 2 >= MAP_BYTES_MIN => {
                 map_bytes = round_up(map_bytes / 2);
             }
-            Err(error) => return Err(trouble(path, &error)),
+            Err(error) => return Err(lmdb_error(path, &error)),
         }
     }
 }
 
-fn trouble(path: &Path, error: &heed::Error) -> Error {
+fn lmdb_error(path: &Path, error: &heed::Error) -> Error {
     use heed::Error::{Io, Mdb};
     let kind = match error {
         Io(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
@@ -184,9 +188,10 @@ fn trouble(path: &Path, error: &heed::Error) -> Error {
     Error::new(kind, format!("\"{}\": {error}", path.display()))
 }
 
-/// Sees to it that reading the file cannot end the process: it is as long as its meta page says, since a page after its end, once
-/// mapped, would; and its pages make sense, which is seen by a walk if it is of up to so many bytes. One that is only read may be short:
-/// what is missing is not in use.
+/// Checks that reading the file cannot end the process. The file must be as long as its meta page
+/// says, because reading a mapped page after its end would. The pages of a file of up to
+/// `walked_bytes_max` bytes must be valid. A read-only file may be short, if the missing pages are
+/// unused.
 fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()> {
     let named =
         |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
@@ -196,7 +201,7 @@ fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unavailable(error)),
     };
-    let Some(meta) = Meta::read(&*file).map_err(named)? else { return Ok(()) };
+    let Some(meta) = MetaPage::read(&*file).map_err(named)? else { return Ok(()) };
     let file_bytes = file.len().map_err(unavailable)?;
     let is_short = file_bytes < meta.file_bytes();
     if is_short || file_bytes <= walked_bytes_max {
@@ -208,10 +213,10 @@ fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()>
     Ok(())
 }
 
-/// So much may always be missing at the end of a file, if it is not in use.
+/// The length that may always be missing at the end of a file, if it is unused.
 const MISSING_BYTES: u64 = 1 << 30;
 
-/// Extends a file to the length that its meta page says. What is missing is not in use.
+/// Extends a file to the length that its meta page says. The missing pages are unused.
 fn extend(file: &dyn File, (file_bytes, wanted): (u64, u64), is_read_only: bool) -> Result<()> {
     if wanted - file_bytes > file_bytes.max(MISSING_BYTES) {
         let message = format!("its meta page says that it has {wanted} bytes, and it has {file_bytes}");
@@ -223,7 +228,7 @@ fn extend(file: &dyn File, (file_bytes, wanted): (u64, u64), is_read_only: bool)
     file.set_len(wanted).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
 }
 
-/// In whole pages of whatever system.
+/// Rounds up to complete pages of any system.
 pub(super) fn round_up(bytes: usize) -> usize {
     const PAGE_MAX: usize = 64 << 10;
     bytes.clamp(PAGE_MAX, usize::MAX / 2).next_multiple_of(PAGE_MAX)

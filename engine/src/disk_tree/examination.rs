@@ -1,56 +1,56 @@
-//! Reads all of a tree: every page, every record with its checksum, and whether there are as many as the state says.
+//! Examination of a tree: checks every page, every record with its checksum, and the totals.
 
 use super::environment::MAP_BYTES_MIN;
-use super::state::Totals;
-use super::store::Store;
-use super::{DiskTreeOptions, place, record, sheaf};
+use super::state::RecordTotals;
+use super::store::TreeStore;
+use super::{DiskTreeOptions, long_key_group, place, record};
 use crate::disk::{ReadOnlyDisk, SystemDisk};
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// What an examination of a tree that is not damaged has found.
+/// The result of examining an undamaged tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExaminedTree {
-    /// How many records it has.
+    /// The number of records.
     pub records: u64,
-    /// Those among them that version 1 of the format has written, without a checksum.
+    /// The number of records without a checksum, written by version 1 of the format.
     pub without_checksum: u64,
-    /// The position up to which the tree has what its update log has.
+    /// The position in the update log up to which the tree is complete.
     pub mark: u64,
 }
 
-/// Examines the tree in a directory, which nobody may have open for writing.
+/// Examines the tree in a directory, which must not be open for writing.
 pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
-    // Opening it walks all pages.
+    // Opening the tree checks all pages.
     let options = DiskTreeOptions {
         map_bytes: MAP_BYTES_MIN,
         walked_bytes_max: u64::MAX,
         disk: Arc::new(ReadOnlyDisk::new(Arc::new(SystemDisk))),
         ..DiskTreeOptions::default()
     };
-    let (store, state) = Store::open(path, &options)?;
-    let mut counts = Counts::default();
+    let (store, state) = TreeStore::open(path, &options)?;
+    let mut counts = ExaminationCounts::default();
     store.read(|snapshot, records| {
         let checksums = store.checksums();
-        for entry in records.iter(snapshot).map_err(|error| store.trouble(&error))? {
-            let (at, value) = entry.map_err(|error| store.trouble(&error))?;
+        for entry in records.iter(snapshot).map_err(|error| store.lmdb_error(&error))? {
+            let (at, value) = entry.map_err(|error| store.lmdb_error(&error))?;
             if at.len() < place::PLACE_LEN_MAX {
                 let key = place::to_key(at);
                 counts.add(
                     &store,
                     key,
                     checksums.verified(key, value),
-                    checksums.behind_mark(value).is_some(),
+                    checksums.after_mark(value).is_some(),
                 );
                 continue;
             }
-            let sheaf = store.sheaf(at, value)?;
-            for (rest, stored) in &sheaf.stalks {
+            let group = store.group(at, value)?;
+            for (rest, stored) in &group.records {
                 let place = [at, rest].concat();
                 let key = place::to_key(&place);
-                let verified = sheaf::verified(sheaf.checksums(), key, stored);
-                counts.add(&store, key, verified, sheaf.checksums().is_some());
+                let verified = long_key_group::verified(group.checksums(), key, stored);
+                counts.add(&store, key, verified, group.checksums().is_some());
             }
         }
         Ok(())
@@ -59,7 +59,7 @@ pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
         let message = format!("{} records are damaged; the first: {first}", counts.damaged);
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
-    let found = Totals { perishable: state.totals.perishable, ..counts.totals };
+    let found = RecordTotals { with_expiry: state.totals.with_expiry, ..counts.totals };
     if found != state.totals {
         let message = format!(
             "it has {} records of {} bytes, and its state says {} of {}",
@@ -67,21 +67,21 @@ pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
         );
         return Err(store.named(&Error::new(ErrorKind::Corrupt, message)));
     }
-    let Counts { without_checksum, .. } = counts;
+    let ExaminationCounts { without_checksum, .. } = counts;
     Ok(ExaminedTree { records: found.records, without_checksum, mark: state.mark })
 }
 
 #[derive(Default)]
-struct Counts {
-    totals: Totals,
+struct ExaminationCounts {
+    totals: RecordTotals,
     without_checksum: u64,
     damaged: u64,
     first_damage: Option<Error>,
 }
 
-impl Counts {
-    /// `stored`: the record without its checksum; `None` if that differs.
-    fn add(&mut self, store: &Store, key: &[u8], stored: Option<&[u8]>, has_checksum: bool) {
+impl ExaminationCounts {
+    /// `stored` is the record without its checksum; `None` if the checksum is wrong.
+    fn add(&mut self, store: &TreeStore, key: &[u8], stored: Option<&[u8]>, has_checksum: bool) {
         let Some((stored, (attributes, _))) =
             stored.and_then(|stored| Some((stored, record::decode_header(stored)?)))
         else {
@@ -89,7 +89,7 @@ impl Counts {
             self.first_damage.get_or_insert_with(|| store.damaged(key));
             return;
         };
-        let one = Totals::one(key.len(), stored.len(), attributes.expiry);
+        let one = RecordTotals::one(key.len(), stored.len(), attributes.expiry);
         self.totals.records += one.records;
         self.totals.bytes += one.bytes;
         self.without_checksum += u64::from(!has_checksum);

@@ -1,14 +1,15 @@
 //! The front: changes that are not in LMDB yet, in the order of their keys.
 //!
 //! ```text
-//! front = chunks in order; chunk = at most 128 entries in order, and beside them 8 bytes of each key: the first ones behind the prefix
-//! prefix = what all keys begin with, as far as it is of use
+//! front = chunks in order; chunk = at most 128 entries in order, and for each the first 8 bytes of its key after the prefix
+//! prefix = the common beginning of all keys, up to a limit
 //! entry = a record or a removal with its key, in one allocation; long values by reference
 //! ```
 //!
-//! Two flat levels rather than a tree of many: some ten thousand changes are some hundred chunks, and the first bytes of the keys lie
-//! side by side, so that a search touches few cache lines. Without the prefix the first 8 bytes of `user:17` and `user:18` are the same,
-//! and a search looks at the keys themselves, each in a cache line of its own.
+//! Two flat levels instead of a deeper tree: ten thousand changes are a hundred chunks, and the
+//! first bytes of the keys are adjacent, so that a search touches few cache lines. Without the
+//! prefix, the first 8 bytes of keys such as `user:17` and `user:18` would be equal, and a search
+//! would read the keys themselves, each in its own cache line.
 
 use super::record;
 use std::cmp::Ordering;
@@ -16,47 +17,48 @@ use std::ops::Bound;
 use std::sync::Arc;
 use todana_core::{LONG_VALUE_LEN, Record, SharedBytes};
 
-/// A change of one record: what it is now, or that it is gone. Cloning it copies nothing.
+/// A change of one record: its new state, or its removal. Cloning it copies no data.
 #[derive(Clone)]
-pub(super) enum Entry {
+pub(super) enum FrontEntry {
     /// `key length (4) | 1 for a removal (1) | key | record`
     Short(Arc<[u8]>),
     /// A record with a long value.
-    Long(Arc<LongEntry>),
+    Long(Arc<LongFrontEntry>),
 }
 
-pub(super) struct LongEntry {
+pub(super) struct LongFrontEntry {
     key: Box<[u8]>,
-    /// The record but for the value.
+    /// The record without its value.
     header: Box<[u8]>,
     value: SharedBytes,
 }
 
 const SHORT_HEADER_LEN: usize = 5;
-/// What an entry takes besides its bytes: its place in a chunk, counters, and what the allocator adds.
+/// The memory that an entry uses besides its bytes: its place in a chunk, reference counts, and the
+/// allocator's overhead.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
 
-impl Entry {
-    /// `scratch` is some memory to build it in.
-    pub(super) fn put(key: &[u8], record: Record<'_>, scratch: &mut Vec<u8>) -> Entry {
+impl FrontEntry {
+    /// Creates the entry of a record. `scratch` is memory for building it.
+    pub(super) fn put(key: &[u8], record: Record<'_>, scratch: &mut Vec<u8>) -> FrontEntry {
         scratch.clear();
         if record.value.len() >= LONG_VALUE_LEN {
             record::encode_header(&record.attributes, scratch);
             let whole = record.shared.filter(|shared| is_whole(shared, record.value));
             let value = whole.cloned().unwrap_or_else(|| Arc::new(Vec::from(record.value)));
             let (key, header) = (key.into(), scratch[..].into());
-            return Entry::Long(Arc::new(LongEntry { key, header, value }));
+            return FrontEntry::Long(Arc::new(LongFrontEntry { key, header, value }));
         }
-        Entry::begin(key, false, scratch);
+        FrontEntry::begin(key, false, scratch);
         record::encode_header(&record.attributes, scratch);
         scratch.extend_from_slice(record.value);
-        Entry::Short(scratch[..].into())
+        FrontEntry::Short(scratch[..].into())
     }
 
-    pub(super) fn removal(key: &[u8], scratch: &mut Vec<u8>) -> Entry {
+    pub(super) fn removal(key: &[u8], scratch: &mut Vec<u8>) -> FrontEntry {
         scratch.clear();
-        Entry::begin(key, true, scratch);
-        Entry::Short(scratch[..].into())
+        FrontEntry::begin(key, true, scratch);
+        FrontEntry::Short(scratch[..].into())
     }
 
     fn begin(key: &[u8], removes: bool, scratch: &mut Vec<u8>) {
@@ -76,20 +78,20 @@ impl Entry {
     #[inline]
     pub(super) fn key(&self) -> &[u8] {
         match self {
-            Entry::Short(bytes) => Entry::short(bytes).1,
-            Entry::Long(long) => &long.key,
+            FrontEntry::Short(bytes) => FrontEntry::short(bytes).1,
+            FrontEntry::Long(long) => &long.key,
         }
     }
 
-    /// The record; `None` for a removal.
+    /// Returns the record; `None` for a removal.
     #[inline]
     pub(super) fn record(&self) -> Option<Record<'_>> {
         match self {
-            Entry::Short(bytes) => match Entry::short(bytes) {
+            FrontEntry::Short(bytes) => match FrontEntry::short(bytes) {
                 (true, ..) => None,
                 (false, _, stored) => Some(record::decode(stored).expect("it was encoded here")),
             },
-            Entry::Long(long) => {
+            FrontEntry::Long(long) => {
                 let (attributes, _) = record::decode_header(&long.header).expect("it was encoded here");
                 let value = (*long.value).as_ref();
                 Some(Record { shared: Some(&long.value), ..Record::new(value, attributes) })
@@ -97,18 +99,18 @@ impl Entry {
         }
     }
 
-    /// The record as it is stored, in two parts; `None` for a removal.
+    /// Returns the record as it is stored, in two parts; `None` for a removal.
     pub(super) fn parts(&self) -> Option<[&[u8]; 2]> {
         match self {
-            Entry::Short(bytes) => match Entry::short(bytes) {
+            FrontEntry::Short(bytes) => match FrontEntry::short(bytes) {
                 (true, ..) => None,
                 (false, _, stored) => Some([stored, &[]]),
             },
-            Entry::Long(long) => Some([&long.header, (*long.value).as_ref()]),
+            FrontEntry::Long(long) => Some([&long.header, (*long.value).as_ref()]),
         }
     }
 
-    /// Bytes of the record as it is stored; 0 for a removal.
+    /// Returns the length of the stored record; 0 for a removal.
     pub(super) fn stored_len(&self) -> usize {
         self.parts().map_or(0, |parts| parts[0].len() + parts[1].len())
     }
@@ -118,14 +120,15 @@ impl Entry {
     }
 }
 
-/// True if a value is all of what is shared, and not a part of it.
+/// Returns true if a value is the complete shared memory, not a part of it.
 fn is_whole(shared: &SharedBytes, value: &[u8]) -> bool {
     std::ptr::eq((**shared).as_ref(), value)
 }
 
-/// The first bytes of what is left of a key, filled up with zeros: where those of two keys differ, the keys do in the same way.
+/// Returns the first bytes of the rest of a key, padded with zeros, as a number. If the numbers of
+/// two keys differ, the keys compare in the same way.
 #[inline]
-fn first_of(rest: &[u8]) -> u64 {
+fn key_head(rest: &[u8]) -> u64 {
     match rest.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),
         None => {
@@ -136,20 +139,21 @@ fn first_of(rest: &[u8]) -> u64 {
     }
 }
 
-/// What all keys begin with. Keys are compared by the eight bytes behind it first.
+/// The common beginning of all keys. Keys are first compared by the eight bytes after it.
 #[derive(Default)]
-struct Prefix {
+struct KeyPrefix {
     bytes: [u8; PREFIX_MAX],
     len: usize,
 }
 
-/// It only becomes shorter, and each time all entries are gone through: so often at the most.
+/// The maximum length. The prefix only becomes shorter, and each time all entries are updated, so
+/// this also limits the number of updates.
 const PREFIX_MAX: usize = 32;
 
-impl Prefix {
-    /// As much as there is of a key.
-    fn of(key: &[u8]) -> Prefix {
-        let mut prefix = Prefix { bytes: [0; PREFIX_MAX], len: key.len().min(PREFIX_MAX) };
+impl KeyPrefix {
+    /// Returns the longest prefix of a key.
+    fn of(key: &[u8]) -> KeyPrefix {
+        let mut prefix = KeyPrefix { bytes: [0; PREFIX_MAX], len: key.len().min(PREFIX_MAX) };
         prefix.bytes[..prefix.len].copy_from_slice(&key[..prefix.len]);
         prefix
     }
@@ -158,51 +162,53 @@ impl Prefix {
         &self.bytes[..self.len]
     }
 
-    /// The eight bytes of a key by which it is looked for. One that does not begin as all the others do is before or behind them all: the
-    /// lowest number or the highest, which others may have, too; then the keys themselves tell.
+    /// Returns the eight bytes of a key by which it is searched for. A key without the prefix lies
+    /// before or after all others and gets the lowest or the highest number. Other keys may have
+    /// the same number; then the keys themselves are compared.
     #[inline]
-    fn first_of(&self, key: &[u8]) -> u64 {
+    fn key_head(&self, key: &[u8]) -> u64 {
         match key.strip_prefix(self.bytes()) {
-            Some(rest) => first_of(rest),
+            Some(rest) => key_head(rest),
             None if key < self.bytes() => 0,
             None => u64::MAX,
         }
     }
 
-    /// How much of it a key has.
+    /// Returns the length that the prefix has in common with a key.
     fn shared_with(&self, key: &[u8]) -> usize {
         self.bytes().iter().zip(key).take_while(|(one, other)| one == other).count()
     }
 }
 
-/// Two of half the size come of a chunk that has become so large.
+/// The number of entries at which a chunk is split in two.
 const CHUNK_LEN: usize = 128;
 
-struct Chunk {
+struct FrontChunk {
     firsts: Vec<u64>,
-    entries: Vec<Entry>,
+    entries: Vec<FrontEntry>,
 }
 
-impl Chunk {
-    fn with_capacity() -> Chunk {
-        Chunk { firsts: Vec::with_capacity(CHUNK_LEN), entries: Vec::with_capacity(CHUNK_LEN) }
+impl FrontChunk {
+    fn with_capacity() -> FrontChunk {
+        FrontChunk { firsts: Vec::with_capacity(CHUNK_LEN), entries: Vec::with_capacity(CHUNK_LEN) }
     }
 
     fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// How an entry's key compares with one of which these are the first bytes.
+    /// Compares the key of an entry with `key`, whose first bytes are `first`.
     #[inline]
     fn compare(&self, at: usize, first: u64, key: &[u8]) -> Ordering {
         self.firsts[at].cmp(&first).then_with(|| self.entries[at].key().cmp(key))
     }
 
-    /// Where a key is, or would be.
+    /// Returns the index of a key, or the index at which it would be inserted.
     #[inline]
     fn search(&self, first: u64, key: &[u8]) -> Result<usize, usize> {
         let mut at = self.firsts.partition_point(|&other| other < first);
-        // Mostly there is one at most; where many keys begin alike, they are halved again.
+        // Usually there is at most one candidate. If many keys have equal first bytes, search by
+        // bisection.
         if self.firsts.get(at) != Some(&first) {
             return Err(at);
         }
@@ -218,14 +224,14 @@ impl Chunk {
         Err(at)
     }
 
-    fn insert(&mut self, at: usize, first: u64, entry: Entry) {
+    fn insert(&mut self, at: usize, first: u64, entry: FrontEntry) {
         self.firsts.insert(at, first);
         self.entries.insert(at, entry);
     }
 
-    /// Takes everything from here on to a chunk of its own.
-    fn split_off(&mut self, at: usize) -> Chunk {
-        let mut new = Chunk::with_capacity();
+    /// Moves the entries from `at` on to a new chunk.
+    fn split_off(&mut self, at: usize) -> FrontChunk {
+        let mut new = FrontChunk::with_capacity();
         new.firsts.extend(self.firsts.drain(at..));
         new.entries.extend(self.entries.drain(at..));
         new
@@ -234,62 +240,62 @@ impl Chunk {
 
 /// Changes by key.
 #[derive(Default)]
-pub(super) struct Front {
-    /// None is empty.
-    chunks: Vec<Chunk>,
-    /// The first bytes of the first key of each.
+pub(super) struct ChangeFront {
+    /// No chunk is empty.
+    chunks: Vec<FrontChunk>,
+    /// The first bytes of the first key of each chunk.
     firsts: Vec<u64>,
-    prefix: Prefix,
+    prefix: KeyPrefix,
     bytes: u64,
 }
 
-impl Front {
+impl ChangeFront {
     pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Bytes of memory that it holds, about.
+    /// Returns the approximate memory used.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The chunk in which a key is or would be.
+    /// Returns the chunk that contains a key or would contain it.
     #[inline]
     fn chunk_of(&self, first: u64, key: &[u8]) -> usize {
-        let mut behind = self.firsts.partition_point(|&other| other < first);
-        // Chunks that begin with the same bytes have to be asked themselves.
-        if self.firsts.get(behind) == Some(&first) {
-            let alike = self.firsts[behind..].partition_point(|&other| other == first);
-            behind += self.chunks[behind..behind + alike]
+        let mut position_after = self.firsts.partition_point(|&other| other < first);
+        // Chunks that begin with equal bytes are compared by their keys.
+        if self.firsts.get(position_after) == Some(&first) {
+            let alike = self.firsts[position_after..].partition_point(|&other| other == first);
+            position_after += self.chunks[position_after..position_after + alike]
                 .partition_point(|chunk| chunk.compare(0, first, key) != Ordering::Greater);
         }
-        behind.saturating_sub(1)
+        position_after.saturating_sub(1)
     }
 
     #[inline]
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&FrontEntry> {
         if self.chunks.is_empty() {
             return None;
         }
-        let first = self.prefix.first_of(key);
+        let first = self.prefix.key_head(key);
         let chunk = &self.chunks[self.chunk_of(first, key)];
         Some(&chunk.entries[chunk.search(first, key).ok()?])
     }
 
-    /// Enters a change, and gives back the one that it takes the place of.
-    pub(super) fn put(&mut self, entry: Entry) -> Option<Entry> {
+    /// Adds a change and returns the change that it replaces.
+    pub(super) fn put(&mut self, entry: FrontEntry) -> Option<FrontEntry> {
         self.bytes += entry.memory_bytes();
         if self.chunks.is_empty() {
-            self.prefix = Prefix::of(entry.key());
-            let first = self.prefix.first_of(entry.key());
-            let mut chunk = Chunk::with_capacity();
+            self.prefix = KeyPrefix::of(entry.key());
+            let first = self.prefix.key_head(entry.key());
+            let mut chunk = FrontChunk::with_capacity();
             chunk.insert(0, first, entry);
             self.chunks.push(chunk);
             self.firsts.push(first);
             return None;
         }
-        self.have_prefix_of(entry.key());
-        let first = self.prefix.first_of(entry.key());
+        self.ensure_prefix_of(entry.key());
+        let first = self.prefix.key_head(entry.key());
         let mut index = self.chunk_of(first, entry.key());
         let mut at = match self.chunks[index].search(first, entry.key()) {
             Ok(at) => {
@@ -300,7 +306,7 @@ impl Front {
             Err(at) => at,
         };
         if self.chunks[index].len() >= CHUNK_LEN {
-            // What comes in order leaves full chunks behind it.
+            // Keys in ascending order leave full chunks.
             let is_next = at == CHUNK_LEN && index + 1 == self.chunks.len();
             let kept = if is_next { at } else { CHUNK_LEN / 2 };
             let new = self.chunks[index].split_off(kept);
@@ -315,9 +321,9 @@ impl Front {
         None
     }
 
-    /// Makes the prefix so short that a key has it.
+    /// Shortens the prefix until a key has it.
     #[inline]
-    fn have_prefix_of(&mut self, key: &[u8]) {
+    fn ensure_prefix_of(&mut self, key: &[u8]) {
         let shared = self.prefix.shared_with(key);
         if shared < self.prefix.len {
             self.shorten_prefix(shared);
@@ -329,25 +335,25 @@ impl Front {
         self.prefix.len = len;
         for (chunk, chunk_first) in self.chunks.iter_mut().zip(&mut self.firsts) {
             for (entry, first) in chunk.entries.iter().zip(&mut chunk.firsts) {
-                *first = self.prefix.first_of(entry.key());
+                *first = self.prefix.key_head(entry.key());
             }
             *chunk_first = chunk.firsts[0];
         }
     }
 
-    /// All changes in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    /// Returns all changes in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &FrontEntry> {
         self.chunks.iter().flat_map(|chunk| &chunk.entries)
     }
 
-    /// The first changes from a bound on upwards, or downwards, up to `count` of them.
-    pub(super) fn next(&self, from: Bound<&[u8]>, upwards: bool, count: usize, into: &mut Vec<Entry>) {
-        // Where the changes begin that are above the bound, or at it where that belongs to them.
+    /// Appends the next changes from a bound on, upwards or downwards, at most `count`.
+    pub(super) fn next(&self, from: Bound<&[u8]>, upwards: bool, count: usize, into: &mut Vec<FrontEntry>) {
+        // The position of the first change after the bound, or at it if it is included.
         let (mut chunk, mut at) = match from {
             Bound::Unbounded if upwards => (0, 0),
             Bound::Unbounded => (self.chunks.len(), 0),
-            Bound::Included(key) => self.seek(key, upwards),
-            Bound::Excluded(key) => self.seek(key, !upwards),
+            Bound::Included(key) => self.position_of(key, upwards),
+            Bound::Excluded(key) => self.position_of(key, !upwards),
         };
         for _ in 0..count {
             if upwards {
@@ -371,18 +377,18 @@ impl Front {
         }
     }
 
-    /// The place of the first change at a key, if `at_key`, or behind it.
-    fn seek(&self, key: &[u8], at_key: bool) -> (usize, usize) {
+    /// Returns the position of the first change at a key if `at_key`, or else after it.
+    fn position_of(&self, key: &[u8], at_key: bool) -> (usize, usize) {
         if self.chunks.is_empty() {
             return (0, 0);
         }
-        let first = self.prefix.first_of(key);
+        let first = self.prefix.key_head(key);
         let chunk = self.chunk_of(first, key);
         let at = match self.chunks[chunk].search(first, key) {
             Ok(at) if !at_key => at + 1,
             Ok(at) | Err(at) => at,
         };
-        // Behind the last entry of a chunk is the first one of the next.
+        // The position after the last entry of a chunk is the first entry of the next chunk.
         if at == self.chunks[chunk].len() { (chunk + 1, 0) } else { (chunk, at) }
     }
 }
@@ -394,8 +400,8 @@ mod tests {
     use std::collections::BTreeMap;
     use todana_core::Attributes;
 
-    fn entry(key: &[u8], value: &[u8]) -> Entry {
-        Entry::put(key, Record::new(value, Attributes::default()), &mut Vec::new())
+    fn entry(key: &[u8], value: &[u8]) -> FrontEntry {
+        FrontEntry::put(key, Record::new(value, Attributes::default()), &mut Vec::new())
     }
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
@@ -414,14 +420,14 @@ mod tests {
             keys in proptest::collection::vec(key(), 0..1500),
             asked in proptest::collection::vec((key(), 0..3, any::<bool>()), 40),
         ) {
-            let (mut front, mut model) = (Front::default(), BTreeMap::new());
+            let (mut front, mut model) = (ChangeFront::default(), BTreeMap::new());
             for (n, key) in keys.iter().enumerate() {
                 let value = n.to_string().into_bytes();
                 let old = front.put(entry(key, &value)).map(|old| old.record().unwrap().value.to_vec());
                 prop_assert_eq!(old, model.insert(key.clone(), value));
             }
             prop_assert!(front.iter().map(|entry| entry.key()).eq(model.keys().map(|key| &key[..])));
-            let bytes: u64 = front.iter().map(Entry::memory_bytes).sum();
+            let bytes: u64 = front.iter().map(FrontEntry::memory_bytes).sum();
             prop_assert_eq!(front.bytes(), bytes);
             for (key, bound, upwards) in &asked {
                 let found = front.get(key).map(|entry| entry.record().unwrap().value.to_vec());
@@ -445,7 +451,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_order_fills_its_chunks() {
-        let mut front = Front::default();
+        let mut front = ChangeFront::default();
         for n in 0..1280u32 {
             front.put(entry(&n.to_be_bytes(), b""));
         }
@@ -457,11 +463,11 @@ mod tests {
         let shared: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN]);
         let value = (*shared).as_ref();
         let record = Record { shared: Some(&shared), ..Record::new(value, Attributes::default()) };
-        let entry = Entry::put(b"key", record, &mut Vec::new());
+        let entry = FrontEntry::put(b"key", record, &mut Vec::new());
         assert_eq!(entry.record().unwrap().value.as_ptr(), value.as_ptr());
-        // A part of what is shared is copied.
+        // A part of a shared value is copied.
         let larger: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN + 1]);
         let record = Record { shared: Some(&larger), ..Record::new(value, Attributes::default()) };
-        assert_eq!(Entry::put(b"key", record, &mut Vec::new()).record().unwrap().value, value);
+        assert_eq!(FrontEntry::put(b"key", record, &mut Vec::new()).record().unwrap().value, value);
     }
 }

@@ -2,33 +2,37 @@
 //!
 //! ```text
 //! visit --> active front --(checkpoint: cut)--> frozen front --(one sorted batch)--> LMDB
-//! view, walk look through all three, the newest first
+//! view, walk search all three, the newest first
 //! ```
 //!
-//! LMDB reads faster than anything else on disk and writes single records slowly; so changes are gathered in a front in
-//! memory and go to disk in large sorted batches. They are vouched for by the update log of whoever owns the tree, and
-//! LMDB is that log's checkpoint ([`CheckpointedEngine`]): what was not brought there is gone when the tree is closed, and comes back
-//! when the log is read again from the mark.
+//! LMDB reads faster than any other store on disk and writes single records slowly. Changes are
+//! therefore gathered in a front in memory and written in large sorted batches. The update log of
+//! the owner makes them durable, and LMDB is the checkpoint of that log ([`CheckpointedEngine`]):
+//! changes that are not in LMDB are lost when the tree is closed, and come back when the log is
+//! replayed from the mark.
 //!
-//! Always true: a change is in one of the layers, and the newest layer that knows a key is right about it. Layers change their
-//! places only while no visit, view or stretch of a walk is under way (`layers` is held by all of them), so nobody sees a
-//! change twice or not at all. No lock that a reader or writer needs is held while LMDB writes.
+//! Invariants: every change is in one of the layers, and the newest layer that contains a key is
+//! right about it. Changes move between layers only while no visit, view or part of a walk is in
+//! progress (all of them hold `layers`), so every reader sees a change exactly once. No lock that a
+//! reader or writer needs is held while LMDB writes.
 //!
-//! Locks, in this order: `flushing`, a copy's, `stripes`, `layers`, the active front's or a snapshot's.
+//! Lock order: `flushing`, the lock of copies, `stripes`, `layers`, the lock of the active front or
+//! of a snapshot.
 //!
-//! A sweep for expired records is a walk, and none at all if no record has an expiry, which is counted. An index by expiry would
-//! make it cheaper, and every write of a record with one dearer by a second tree of random places; a walk costs some 30
-//! nanoseconds a record that is in memory, and is paced by whoever asks for it.
+//! A sweep for expired records is a walk; it is skipped if no record has an expiry, which is
+//! counted. An index by expiry would make sweeps cheaper, but every write of a record with an
+//! expiry would also change a second tree at a random place. A walk costs about 30 nanoseconds per
+//! record in memory, and the caller controls its pace.
 
 mod damage;
 mod environment;
 mod examination;
 mod front;
+mod long_key_group;
 mod pages;
 mod place;
 mod readers;
 mod record;
-mod sheaf;
 mod state;
 mod store;
 mod stored;
@@ -37,41 +41,44 @@ mod walk;
 
 use crate::disk::{Disk, SystemDisk};
 use crate::mapped_buffer::MappedBuffer;
-use front::{Entry, Front};
+use front::{ChangeFront, FrontEntry};
 use parking_lot::{Mutex, RwLock};
-use state::{State, Totals};
+use state::{RecordTotals, TreeState};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Store, Trouble};
+use store::{BatchFailure, TreeStore};
 use todana_core::{
     Action, CheckpointedEngine, Engine, EngineStatus, Error, ErrorKind, Expiry, OrderedEngine, Record,
     Result, ScanPosition, SweepAim, SweepProgress, SweepableEngine, ValueBuffer, Visitor,
 };
-use walk::{End, Manner, See};
+use walk::{RecordCallback, WalkEnd, WalkOptions};
 
 pub use examination::ExaminedTree;
 
-/// How a [`DiskTree`] is opened.
+/// The options with which a [`DiskTree`] is opened.
 #[derive(Clone)]
 pub struct DiskTreeOptions {
-    /// A checkpoint is due when the front holds so many bytes of memory. While one is made there may be as many again.
-    /// The more there are, the less a write costs, as more of them go to the same page.
+    /// A checkpoint is due when the front uses this much memory. During a checkpoint it may use as
+    /// much again. A larger front makes writes cheaper, because more of them change the same page.
     pub front_bytes: u64,
-    /// Makes checkpoints of its own, without a new mark, when one is due: in `maintain`, and if twice as much is pending, in
-    /// the write that finds it so. For whoever has no log; whose log must not be overtaken says no, and sees to it that
-    /// writes wait for checkpoints.
+    /// Writes checkpoints without a new mark when one is due: in `maintain`, or in a write that
+    /// finds twice as much pending. For trees without an update log. A tree with a log must not
+    /// become durable before its log; its owner sets this to false and makes writes wait for
+    /// checkpoints.
     pub spills: bool,
-    /// Address space to begin with, in bytes. It costs nothing until it is used; where the system gives less, less is taken.
-    /// More is asked for when the file needs it.
+    /// The initial address space in bytes. It costs nothing until it is used. Less is taken if the
+    /// system gives less, and more is requested when the file needs it.
     pub map_bytes: usize,
-    /// A file of up to so many bytes is walked at each opening, so that damage of its structure is reported rather than met later, where
-    /// it ends the process; a longer one only if it was not closed, and the machine may have stopped since.
+    /// Files up to this size are checked completely at each opening, so that structural damage is
+    /// reported instead of ending the process later. Larger files are checked only if they were not
+    /// closed and the machine may have stopped since.
     pub walked_bytes_max: u64,
-    /// The file system on which the names of the tree's directory and files are synced. The files themselves are LMDB's, on the machine's own.
-    /// If it is read only, the tree is opened for reading, beside others that read it, and what is changed stays in memory.
+    /// The file system on which the names of the tree's directory and files are synced. The files
+    /// themselves are LMDB's, on the machine's file system. If this is read-only, the tree is
+    /// opened for reading, together with other readers, and changes stay in memory.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -89,9 +96,10 @@ impl Default for DiskTreeOptions {
 
 const KEY_LEN_MAX: usize = 1 << 20;
 const VALUE_LEN_MAX: usize = 1 << 30;
-/// LMDB's limit for one value, less what a sheaf adds to a record.
-const SHEAF_LEN_MAX: u64 = (1 << 32) - (1 << 16);
-/// Writes of one key wait for each other; with so many locks, those of different keys hardly do.
+/// LMDB's limit for one value, less the overhead of a record in a group.
+const GROUP_LEN_MAX: u64 = (1 << 32) - (1 << 16);
+/// The number of locks for writes. Writes of one key exclude each other; writes of different keys
+/// rarely share a lock.
 const STRIPES: usize = 64;
 
 /// The tree on disk.
@@ -121,56 +129,61 @@ const STRIPES: usize = 64;
 /// ```
 pub struct DiskTree {
     stripes: Box<[Mutex<()>]>,
-    layers: RwLock<Layers>,
-    store: Store,
-    /// Held by whoever brings changes to LMDB.
+    layers: RwLock<TreeLayers>,
+    store: TreeStore,
+    /// Held while changes are written to LMDB.
     flushing: Mutex<()>,
-    totals: Counters,
+    totals: TotalCounters,
     mark: AtomicU64,
     /// Bytes of the active front; 0 if it is empty.
     active_bytes: AtomicU64,
     frozen_bytes: AtomicU64,
-    /// Bytes of both fronts that belong to keys in sheaves.
-    sheaf_bytes: AtomicU64,
+    /// Bytes in both fronts that belong to grouped keys.
+    group_bytes: AtomicU64,
     front_bytes: u64,
     spills: bool,
 }
 
-/// Where changes are. Read by all who look or write, written when changes go from one to the next.
-struct Layers {
-    active: RwLock<Front>,
-    /// Changes on their way to LMDB; what did not get there waits here for the next batch.
-    frozen: Option<Arc<Front>>,
-    /// What LMDB has is from before a clear, and counts for nothing.
-    wiped: bool,
+/// The layers of changes. Locked for reading by readers and writers, and for writing when changes
+/// move from one layer to the next.
+struct TreeLayers {
+    active: RwLock<ChangeFront>,
+    /// Changes that are being written to LMDB. If that fails, they wait here for the next batch.
+    frozen: Option<Arc<ChangeFront>>,
+    /// The contents of LMDB are obsolete because of a clear.
+    is_wiped: bool,
 }
 
 #[derive(Default)]
-struct Counters {
+struct TotalCounters {
     records: AtomicU64,
     bytes: AtomicU64,
-    perishable: AtomicU64,
+    with_expiry: AtomicU64,
 }
 
-impl Counters {
-    fn new(totals: Totals) -> Counters {
-        let Totals { records, bytes, perishable } = totals;
-        Counters { records: records.into(), bytes: bytes.into(), perishable: perishable.into() }
+impl TotalCounters {
+    fn new(totals: RecordTotals) -> TotalCounters {
+        let RecordTotals { records, bytes, with_expiry } = totals;
+        TotalCounters { records: records.into(), bytes: bytes.into(), with_expiry: with_expiry.into() }
     }
 
-    fn get(&self) -> Totals {
+    fn get(&self) -> RecordTotals {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Totals { records: get(&self.records), bytes: get(&self.bytes), perishable: get(&self.perishable) }
+        RecordTotals {
+            records: get(&self.records),
+            bytes: get(&self.bytes),
+            with_expiry: get(&self.with_expiry),
+        }
     }
 
     fn reset(&self) {
-        for counter in [&self.records, &self.bytes, &self.perishable] {
+        for counter in [&self.records, &self.bytes, &self.with_expiry] {
             counter.store(0, Ordering::Relaxed);
         }
     }
 
-    /// One record changes from what `old` says to what `new` says.
-    fn change(&self, old: Totals, new: Totals) {
+    /// Updates the totals for one record that changes from `old` to `new`.
+    fn change(&self, old: RecordTotals, new: RecordTotals) {
         let change = |counter: &AtomicU64, old: u64, new: u64| {
             if old != new {
                 counter.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
@@ -178,7 +191,7 @@ impl Counters {
         };
         change(&self.records, old.records, new.records);
         change(&self.bytes, old.bytes, new.bytes);
-        change(&self.perishable, old.perishable, new.perishable);
+        change(&self.with_expiry, old.with_expiry, new.with_expiry);
     }
 }
 
@@ -186,20 +199,21 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Whether a key's record may lie in a sheaf.
-fn in_sheaf(key: &[u8]) -> bool {
-    // One byte less than a place, as that of zeros only is longer by one.
+/// Returns true if the record of a key may lie in a group of long keys.
+fn is_grouped(key: &[u8]) -> bool {
+    // One byte less than a place, because the place of a key of zeros is one byte longer.
     key.len() + 1 >= place::PLACE_LEN_MAX
 }
 
 thread_local! {
-    /// Memory to build entries in.
+    /// Memory in which entries are built.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `build` with the thread's scratch memory, which is not kept if it has become large.
-fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
-    // A thread that ends has none any more.
+/// Calls `build` with the scratch memory of this thread, which is freed afterwards if it has become
+/// large.
+fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> FrontEntry) -> FrontEntry {
+    // A thread that is ending has no scratch memory any more.
     let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
     let entry = build(&mut scratch);
     if scratch.capacity() <= 128 << 10 {
@@ -209,43 +223,51 @@ fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
 }
 
 impl DiskTree {
-    /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if its structure is damaged,
-    /// with `Invalid` if it is of a later version. All pages of a small tree are walked first, and those of a large one if it was not
-    /// closed and the machine may have stopped since. An open tree does not survive a
-    /// fork: a process that goes to the background does so first.
+    /// Opens the tree in a directory, or creates one. Fails with `Busy` if it is open elsewhere,
+    /// with `Corrupt` if its structure is damaged, and with `Invalid` if a later version wrote it.
+    /// All pages of a small tree are checked first, and those of a large one if it was not closed
+    /// and the machine may have stopped since. An open tree does not survive a fork: a process must
+    /// fork before it opens a tree.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
-        let (store, state) = Store::open(directory, &options)?;
-        let layers = Layers { active: RwLock::default(), frozen: None, wiped: false };
+        let (store, state) = TreeStore::open(directory, &options)?;
+        let layers = TreeLayers { active: RwLock::default(), frozen: None, is_wiped: false };
         Ok(DiskTree {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             layers: RwLock::new(layers),
             store,
             flushing: Mutex::new(()),
-            totals: Counters::new(state.totals),
+            totals: TotalCounters::new(state.totals),
             mark: AtomicU64::new(state.mark),
             active_bytes: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
-            sheaf_bytes: AtomicU64::new(0),
+            group_bytes: AtomicU64::new(0),
             front_bytes: options.front_bytes.max(1),
             spills: options.spills,
         })
     }
 
-    /// Reads all of the tree in a directory: every page, and every record with its checksum. Nothing is changed. Fails with `Corrupt` if
-    /// anything is damaged, with `Busy` if it is open for writing, with `Invalid` if there is no tree.
+    /// Checks the tree in a directory: every page, and every record with its checksum. Changes
+    /// nothing. Fails with `Corrupt` if anything is damaged, with `Busy` if it is open for writing,
+    /// and with `Invalid` if there is no tree.
     pub fn check(directory: &Path) -> Result<ExaminedTree> {
         examination::examine(directory)
     }
 
-    /// Whose log the mark is of, as far as that is known ([`CheckpointedEngine::bind_to_log`]).
+    /// Returns the ID of the database to whose log the mark refers, if it is known
+    /// ([`CheckpointedEngine::bind_to_log`]).
     pub fn database_id(&self) -> Option<[u8; 16]> {
         self.store.database_id()
     }
 
-    /// Shows the newest record of a key in any layer.
+    /// Calls `see` with the newest record of a key in any layer.
     #[inline]
-    fn find<T>(&self, layers: &Layers, key: &[u8], see: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T> {
-        // Cloned, so that the front can be written to while it is shown.
+    fn find<T>(
+        &self,
+        layers: &TreeLayers,
+        key: &[u8],
+        see: impl FnOnce(Option<Record<'_>>) -> T,
+    ) -> Result<T> {
+        // Cloned, so that the front can be written to meanwhile.
         let active = match self.active_bytes() {
             0 => None,
             _ => layers.active.read().get(key).cloned(),
@@ -254,49 +276,51 @@ impl DiskTree {
         if let Some(change) = change {
             return Ok(see(change.record()));
         }
-        if layers.wiped {
+        if layers.is_wiped {
             return Ok(see(None));
         }
         self.store.read(|snapshot, records| Ok(see(self.store.get(snapshot, records, key)?)))
     }
 
-    /// Refuses what could not be brought to LMDB later. `beside`: bytes of what the record would share an LMDB value with.
+    /// Refuses records that could not be written to LMDB later. `beside` is the size of the LMDB
+    /// value that the record would share.
     fn admit(key: &[u8], value_len: usize, beside: u64) -> Result<()> {
         if value_len > VALUE_LEN_MAX {
             return Err(invalid(format!("a value of {value_len} bytes; at most {VALUE_LEN_MAX} are kept")));
         }
-        if beside + (key.len() + value_len) as u64 > SHEAF_LEN_MAX {
+        if beside + (key.len() + value_len) as u64 > GROUP_LEN_MAX {
             return Err(invalid("records whose keys begin with the same 511 bytes take over 4 GiB".into()));
         }
         Ok(())
     }
 
-    /// A visit, without asking whether a checkpoint is due.
+    /// Does a visit without checking if a checkpoint is due.
     fn change(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let _alone = self.stripes[rapidhash::v3::rapidhash_v3(key) as usize % STRIPES].lock();
         let layers = self.layers.read();
-        let beside = match in_sheaf(key) && !layers.wiped {
-            true => self.store.sheaf_len(key)? as u64 + self.sheaf_bytes.load(Ordering::Relaxed),
+        let beside = match is_grouped(key) && !layers.is_wiped {
+            true => self.store.group_len(key)? as u64 + self.group_bytes.load(Ordering::Relaxed),
             false => 0,
         };
-        let mut trouble = None;
+        let mut lmdb_error = None;
         let overwrites = visitor.overwrites();
-        // `before`: what there is, be it damaged, in which case the visitor is shown none.
-        let mut decide = |old: Option<Record<'_>>, before: Option<Totals>| {
+        // `before` describes the existing record, even if it is damaged; the visitor then sees no
+        // record.
+        let mut decide = |old: Option<Record<'_>>, before: Option<RecordTotals>| {
             let record = match visitor.visit(old) {
                 Action::Keep => return None,
                 Action::Remove => {
-                    let removal = || with_scratch(|scratch| Entry::removal(key, scratch));
+                    let removal = || with_scratch(|scratch| FrontEntry::removal(key, scratch));
                     return before.map(|before| (removal(), before));
                 }
                 Action::Put(record) => record,
                 Action::Retag(attributes) => Record { attributes, ..old? },
             };
-            trouble = DiskTree::admit(key, record.value.len(), beside).err();
-            match trouble {
+            lmdb_error = DiskTree::admit(key, record.value.len(), beside).err();
+            match lmdb_error {
                 Some(_) => None,
                 None => {
-                    let entry = with_scratch(|scratch| Entry::put(key, record, scratch));
+                    let entry = with_scratch(|scratch| FrontEntry::put(key, record, scratch));
                     Some((entry, before.unwrap_or_default()))
                 }
             }
@@ -304,7 +328,7 @@ impl DiskTree {
         let found = self.find(&layers, key, |old| {
             let before = old.map(|old| {
                 let stored_len = record::header_len(&old.attributes) + old.value.len();
-                Totals::one(key.len(), stored_len, old.attributes.expiry)
+                RecordTotals::one(key.len(), stored_len, old.attributes.expiry)
             });
             decide(old, before)
         });
@@ -314,16 +338,16 @@ impl DiskTree {
             }
             found => found?,
         };
-        if let Some(error) = trouble {
+        if let Some(error) = lmdb_error {
             return Err(error);
         }
         let Some((entry, before)) = outcome else { return Ok(()) };
         let now = entry.record();
-        let after = now.map_or(Totals::default(), |now| {
-            Totals::one(key.len(), entry.stored_len(), now.attributes.expiry)
+        let after = now.map_or(RecordTotals::default(), |now| {
+            RecordTotals::one(key.len(), entry.stored_len(), now.attributes.expiry)
         });
-        if in_sheaf(key) {
-            self.sheaf_bytes.fetch_add((key.len() + entry.stored_len()) as u64, Ordering::Relaxed);
+        if is_grouped(key) {
+            self.group_bytes.fetch_add((key.len() + entry.stored_len()) as u64, Ordering::Relaxed);
         }
         let replaced = {
             let mut active = layers.active.write();
@@ -341,26 +365,27 @@ impl DiskTree {
         self.active_bytes.load(Ordering::Relaxed)
     }
 
-    /// Brings what is due to LMDB, without a new mark.
+    /// Writes the changes to LMDB if they are due, without a new mark.
     fn spill(&self) -> Result<()> {
         let _alone = self.flushing.lock();
         if self.active_bytes() < self.front_bytes {
-            // Somebody else has done it while this one waited.
+            // Another thread has done it while this one waited.
             return Ok(());
         }
         let mark = self.mark.load(Ordering::Relaxed);
         self.flush(&mut || mark, &mut |_| Ok(()))
     }
 
-    /// Brings all changes to LMDB. `flushing` is held.
+    /// Writes all changes to LMDB. The caller holds `flushing`.
     fn flush(&self, cut: &mut dyn FnMut() -> u64, ready: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
-        let (frozen, wiped, state) = {
+        let (frozen, is_wiped, state) = {
             let mut layers = self.layers.write();
             let active = std::mem::take(layers.active.get_mut());
             self.active_bytes.store(0, Ordering::Relaxed);
             let frozen = match layers.frozen.take() {
                 None => Arc::new(active),
-                // An earlier batch has failed. This one takes its place, so that nothing of it is durable before `ready` says so.
+                // An earlier batch has failed. Join it with this one, so that none of it becomes
+                // durable before `ready` has been called.
                 Some(mut left) => {
                     let mut both =
                         std::mem::take(Arc::get_mut(&mut left).expect("whoever writes it is here"));
@@ -372,63 +397,65 @@ impl DiskTree {
             layers.frozen = Some(Arc::clone(&frozen));
             (
                 frozen,
-                layers.wiped,
-                State { mark: cut(), totals: self.totals.get(), checksums: self.store.checksums() },
+                layers.is_wiped,
+                TreeState { mark: cut(), totals: self.totals.get(), checksums: self.store.checksums() },
             )
         };
         ready(state.mark)?;
-        if !frozen.is_empty() || wiped || state.mark != self.mark.load(Ordering::Relaxed) {
-            self.write(&frozen, wiped, state)?;
+        if !frozen.is_empty() || is_wiped || state.mark != self.mark.load(Ordering::Relaxed) {
+            self.write(&frozen, is_wiped, state)?;
         }
         drop(frozen);
         let gone = {
             let mut layers = self.layers.write();
-            self.store.forget_snapshots();
+            self.store.drop_snapshots();
             self.mark.store(state.mark, Ordering::Relaxed);
             self.frozen_bytes.store(0, Ordering::Relaxed);
-            layers.wiped = false;
-            if self.sheaf_bytes.load(Ordering::Relaxed) != 0 {
-                let changes = layers.active.get_mut().iter().filter(|change| in_sheaf(change.key()));
+            layers.is_wiped = false;
+            if self.group_bytes.load(Ordering::Relaxed) != 0 {
+                let changes = layers.active.get_mut().iter().filter(|change| is_grouped(change.key()));
                 let pending = changes.map(|change| (change.key().len() + change.stored_len()) as u64).sum();
-                self.sheaf_bytes.store(pending, Ordering::Relaxed);
+                self.group_bytes.store(pending, Ordering::Relaxed);
             }
             layers.frozen.take()
         };
-        // Behind the lock, as it takes a while.
+        // Dropped outside of the lock, because it takes a while.
         drop(gone);
         Ok(())
     }
 
     /// Writes a frozen front to LMDB.
-    fn write(&self, frozen: &Front, wiped: bool, state: State) -> Result<()> {
-        // A failure to open it again may have been for a time only.
-        self.revive()?;
+    fn write(&self, frozen: &ChangeFront, is_wiped: bool, state: TreeState) -> Result<()> {
+        // An earlier attempt to reopen it may have failed temporarily.
+        self.reopen_if_failed()?;
         let len_before = self.store.file_bytes();
         loop {
-            match self.store.write(frozen, wiped, state) {
+            match self.store.write(frozen, is_wiped, state) {
                 Ok(()) => return Ok(()),
-                Err(Trouble::NoMap) => {
-                    // The map is replaced, so nobody may look through it. A copy is waited for first, without holding up others.
+                Err(BatchFailure::NoMap) => {
+                    // Resizing the map excludes all readers. Wait for copies first, without
+                    // blocking others.
                     let _no_copy = self.store.without_copies();
                     let _nobody = self.layers.write();
                     self.store.grow(frozen.bytes())?;
                 }
-                Err(Trouble::LmdbEnvironment(error)) => {
-                    let error = self.store.writing_trouble(&error);
+                Err(BatchFailure::Lmdb(error)) => {
+                    let error = self.store.write_error(&error);
                     if error.kind() == ErrorKind::Full && !self.store.has_failed() {
-                        self.store.cut(len_before);
+                        self.store.truncate(len_before);
                     }
                     // The next checkpoint tries both again.
-                    let _ = self.revive();
+                    let _ = self.reopen_if_failed();
                     return Err(error);
                 }
-                Err(Trouble::Error(error)) => return Err(error),
+                Err(BatchFailure::Error(error)) => return Err(error),
             }
         }
     }
 
-    /// Opens LMDB's environment again if it refuses everything, as it does after a failed write of a meta page. `flushing` is held.
-    fn revive(&self) -> Result<()> {
+    /// Reopens LMDB's environment if it refuses all operations, as it does after a failed write of
+    /// a meta page. The caller holds `flushing`.
+    fn reopen_if_failed(&self) -> Result<()> {
         if !self.store.has_failed() {
             return Ok(());
         }
@@ -437,11 +464,16 @@ impl DiskTree {
         self.store.reopen()
     }
 
-    /// Walks in stretches until `see` breaks.
-    fn walk(&self, from: Bound<&[u8]>, manner: Manner, see: &mut See<'_>) -> Result<End> {
-        let mut end = walk::stretch(&self.layers.read(), &self.store, from, manner, see)?;
-        while let End::Further(key) = end {
-            end = walk::stretch(&self.layers.read(), &self.store, Bound::Excluded(&key), manner, see)?;
+    /// Walks in steps until `see` breaks.
+    fn walk(
+        &self,
+        from: Bound<&[u8]>,
+        options: WalkOptions,
+        see: &mut RecordCallback<'_>,
+    ) -> Result<WalkEnd> {
+        let mut end = walk::walk_step(&self.layers.read(), &self.store, from, options, see)?;
+        while let WalkEnd::Further(key) = end {
+            end = walk::walk_step(&self.layers.read(), &self.store, Bound::Excluded(&key), options, see)?;
         }
         Ok(end)
     }
@@ -453,8 +485,8 @@ impl DiskTree {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<ScanPosition>> {
         let mut broken_at = None;
-        let manner = Manner { upwards: true, skips_damaged };
-        self.walk(behind(&from), manner, &mut |key, record| {
+        let options = WalkOptions { upwards: true, skips_damaged };
+        self.walk(position_after(&from), options, &mut |key, record| {
             let flow = see(key, record);
             if flow.is_break() {
                 broken_at = Some(ScanPosition::Key(key.into()));
@@ -465,8 +497,8 @@ impl DiskTree {
     }
 }
 
-/// A place in a scan is behind a key.
-fn behind(place: &Option<ScanPosition>) -> Bound<&[u8]> {
+/// Returns the bound of a scan that continues after a key.
+fn position_after(place: &Option<ScanPosition>) -> Bound<&[u8]> {
     match place {
         Some(ScanPosition::Key(key)) => Bound::Excluded(key),
         _ => Bound::Unbounded,
@@ -488,7 +520,7 @@ impl Engine for DiskTree {
         if key.len() > KEY_LEN_MAX {
             return Err(invalid(format!("a key of {} bytes; at most {KEY_LEN_MAX} are kept", key.len())));
         }
-        // Before the change: if there is no room, nothing has happened.
+        // Before the change, so that nothing has happened if there is no space.
         if self.spills && self.active_bytes() >= 2 * self.front_bytes {
             self.spill()?;
         }
@@ -520,17 +552,17 @@ impl Engine for DiskTree {
         let gone = {
             let mut layers = self.layers.write();
             let gone = (std::mem::take(layers.active.get_mut()), layers.frozen.take());
-            layers.wiped = true;
+            layers.is_wiped = true;
             self.totals.reset();
             self.active_bytes.store(0, Ordering::Relaxed);
             self.frozen_bytes.store(0, Ordering::Relaxed);
-            self.sheaf_bytes.store(0, Ordering::Relaxed);
+            self.group_bytes.store(0, Ordering::Relaxed);
             cleared();
             gone
         };
         drop(gone);
         if !self.spills {
-            // The log tells of it, and is not to be overtaken.
+            // The log contains the clear and must become durable first.
             return Ok(());
         }
         let mark = self.mark.load(Ordering::Relaxed);
@@ -538,7 +570,7 @@ impl Engine for DiskTree {
     }
 
     fn status(&self) -> EngineStatus {
-        let Totals { records, bytes, .. } = self.totals.get();
+        let RecordTotals { records, bytes, .. } = self.totals.get();
         EngineStatus {
             records,
             live_bytes: bytes,
@@ -549,7 +581,8 @@ impl Engine for DiskTree {
 
     fn maintain(&self) -> bool {
         if self.spills && self.is_due() {
-            // An error shows again where somebody waits for it: in a checkpoint, or the write that finds twice as much.
+            // The error is reported again by the next checkpoint, or by the write that finds twice
+            // as much.
             let _ = self.spill();
         }
         false
@@ -585,7 +618,7 @@ impl OrderedEngine for DiskTree {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.walk(from, Manner { upwards: true, skips_damaged: false }, see).map(drop)
+        self.walk(from, WalkOptions { upwards: true, skips_damaged: false }, see).map(drop)
     }
 
     fn descend(
@@ -593,13 +626,13 @@ impl OrderedEngine for DiskTree {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.walk(from, Manner { upwards: false, skips_damaged: false }, see).map(drop)
+        self.walk(from, WalkOptions { upwards: false, skips_damaged: false }, see).map(drop)
     }
 }
 
 impl CheckpointedEngine for DiskTree {
     fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()> {
-        self.store.tie(database_id)
+        self.store.bind_to_log(database_id)
     }
 
     fn log_position(&self) -> u64 {
@@ -627,7 +660,7 @@ impl CheckpointedEngine for DiskTree {
         self.store.damaged_records()
     }
 
-    /// The file never shrinks: what is removed makes room for what comes. A copy has no such room.
+    /// The file never shrinks: the space of removed records is reused. A copy has no such space.
     fn file_bytes(&self) -> u64 {
         self.store.file_bytes()
     }
@@ -637,13 +670,13 @@ impl CheckpointedEngine for DiskTree {
     }
 }
 
-/// Removes a record if it is still over.
-struct Expire<'o> {
+/// Removes a record if it is still expired.
+struct ExpireVisitor<'o> {
     is_over: &'o mut dyn FnMut(Expiry) -> bool,
     removed: bool,
 }
 
-impl Visitor for Expire<'_> {
+impl Visitor for ExpireVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.removed = false;
         let expiry = old.map_or(Expiry::Never, |old| old.attributes.expiry);
@@ -663,13 +696,13 @@ impl SweepableEngine for DiskTree {
         _aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
     ) -> Result<SweepProgress> {
-        if self.totals.get().perishable == 0 {
+        if self.totals.get().with_expiry == 0 {
             return Ok(SweepProgress::default());
         }
         let mut swept = SweepProgress::default();
         let mut over: Vec<Box<[u8]>> = Vec::new();
-        let manner = Manner { upwards: true, skips_damaged: true };
-        self.walk(behind(&from), manner, &mut |key, record| {
+        let options = WalkOptions { upwards: true, skips_damaged: true };
+        self.walk(position_after(&from), options, &mut |key, record| {
             swept.seen += 1;
             if record.attributes.expiry != Expiry::Never && is_over(record.attributes.expiry) {
                 over.push(key.into());
@@ -681,7 +714,7 @@ impl SweepableEngine for DiskTree {
             ControlFlow::Break(())
         })?;
         for key in over {
-            let mut expire = Expire { is_over, removed: false };
+            let mut expire = ExpireVisitor { is_over, removed: false };
             self.visit(&key, &mut expire)?;
             swept.removed += u64::from(expire.removed);
         }
@@ -708,8 +741,8 @@ mod tests {
         value
     }
 
-    /// One failed write of a meta page, on a disk that was full for a moment, stopped all checkpoints until a restart: LMDB refuses
-    /// everything afterwards.
+    /// One failed write of a meta page, on a disk that was briefly full, stopped all checkpoints
+    /// until a restart: LMDB refuses all operations afterwards.
     #[test]
     fn failed_meta_write_stops_one_checkpoint_only() {
         let directory = tempfile::tempdir().unwrap();
@@ -722,7 +755,7 @@ mod tests {
             LmdbEnvironment::break_meta_writes(directory.path());
             assert_eq!(tree.checkpoint(mark).unwrap_err().kind(), ErrorKind::Unavailable);
             assert_eq!(tree.log_position(), mark - 1);
-            // By a thread that has no snapshot yet, too.
+            // Also for a thread that has no snapshot yet.
             std::thread::scope(|scope| {
                 let read = || [b"first".as_slice(), key.as_bytes()].map(|key| value(&tree, key));
                 let expected = [Some(b"1".to_vec()), Some(b"2".to_vec())];

@@ -1,4 +1,5 @@
-//! The pages of an LMDB file, read without mapping them: what LMDB itself takes on trust (docs/format/disk-tree.md, section 4).
+//! The pages of an LMDB file, read without mapping them, to check what LMDB itself trusts
+//! (docs/format/disk-tree.md, section 4).
 //!
 //! ```text
 //! page  = number (8) | 2 | flags (2) | lower (2) | upper (2) | offsets of nodes (2 each) ... | nodes
@@ -25,30 +26,30 @@ const META: u16 = 8;
 const HEADER_LEN: usize = 16;
 const META_LEN: usize = 152;
 const TREE_LEN: usize = 48;
-/// Of the tree of free pages: its keys are numbers.
+/// The flags of the tree of free pages, whose keys are numbers.
 const FREE_FLAGS: u16 = 8;
-/// Of a node: its data is the number of an overflow page.
+/// A flag of a node: its data is the number of an overflow page.
 const BIG: u16 = 1;
-/// Of a node: its data is a tree.
+/// A flag of a node: its data is a tree.
 const SUBTREE: u16 = 2;
 /// The root of a tree without pages.
 const NO_PAGE: u64 = u64::MAX;
 const DEPTH_MAX: u16 = 32;
 const KEY_LEN_MAX: usize = 511;
 
-/// What the newer meta page says.
+/// The contents of the newer meta page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Meta {
+pub(super) struct MetaPage {
     page_size: u64,
     last_page: u64,
     transaction: u64,
-    free: Tree,
-    main: Tree,
+    free: PageTree,
+    main: PageTree,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tree {
-    /// How its keys are compared, and whether they can come twice; 0 in the trees of ours.
+struct PageTree {
+    /// The order of its keys, and whether keys may occur twice; 0 in our trees.
     flags: u16,
     depth: u16,
     root: u64,
@@ -74,9 +75,9 @@ fn unreadable(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot be read: {error}"))
 }
 
-impl Tree {
-    fn new(bytes: &[u8], at: usize) -> Option<Tree> {
-        Some(Tree {
+impl PageTree {
+    fn new(bytes: &[u8], at: usize) -> Option<PageTree> {
+        Some(PageTree {
             flags: u16_at(bytes, at + 4)?,
             depth: u16_at(bytes, at + 6)?,
             root: u64_at(bytes, at + 40)?,
@@ -84,15 +85,16 @@ impl Tree {
     }
 }
 
-impl Meta {
-    /// The newer meta page of a file, both of which must be whole. `None` for a file of no bytes.
-    pub(super) fn read(file: &dyn File) -> Result<Option<Meta>> {
+impl MetaPage {
+    /// Reads the newer meta page of a file. Both meta pages must be intact. `None` for a file
+    /// without bytes.
+    pub(super) fn read(file: &dyn File) -> Result<Option<MetaPage>> {
         let file_bytes = file.len().map_err(unreadable)?;
         if file_bytes == 0 {
             return Ok(None);
         }
-        let older = Meta::read_at(file, 0)?;
-        let newer = Meta::read_at(file, older.page_size)?;
+        let older = MetaPage::read_at(file, 0)?;
+        let newer = MetaPage::read_at(file, older.page_size)?;
         if older.page_size != newer.page_size {
             return Err(corrupt("its meta pages differ in the size of a page"));
         }
@@ -111,7 +113,7 @@ impl Meta {
         Ok(Some(meta))
     }
 
-    fn read_at(file: &dyn File, offset: u64) -> Result<Meta> {
+    fn read_at(file: &dyn File, offset: u64) -> Result<MetaPage> {
         let mut bytes = [0; META_LEN];
         let len = file.read_at(offset, &mut bytes).map_err(unreadable)?;
         let wrong = |what: &str| corrupt(format!("the meta page at offset {offset} {what}"));
@@ -122,7 +124,7 @@ impl Meta {
         if u16_at(&bytes, 10) != Some(META) || number(16) != MAGIC {
             return Err(wrong("is none of LMDB's"));
         }
-        // No LMDB had, or will soon have, such a number.
+        // LMDB has never had, and will not soon have, such a version number.
         if number(20) > VERSIONS_MAX {
             return Err(wrong("is damaged: its version is impossible"));
         }
@@ -136,67 +138,71 @@ impl Meta {
         if !page_size.is_power_of_two() || !(256..=64 << 10).contains(&page_size) {
             return Err(wrong("has an impossible page size"));
         }
-        let tree = |at| Tree::new(&bytes, at).expect("within the page");
+        let tree = |at| PageTree::new(&bytes, at).expect("within the page");
         let last_page = u64_at(&bytes, 136).expect("within the page");
         let transaction = u64_at(&bytes, 144).expect("within the page");
-        Ok(Meta { page_size, last_page, transaction, free: tree(40), main: tree(88) })
+        Ok(MetaPage { page_size, last_page, transaction, free: tree(40), main: tree(88) })
     }
 
-    /// How long the file has to be, so that every page that may be read is in it.
+    /// Returns the length that the file must have so that it contains every page that may be read.
     pub(super) fn file_bytes(&self) -> u64 {
         (self.last_page + 1) * self.page_size
     }
 }
 
-/// Reads every page that the trees lead to, and checks that the file has it, that it is what the tree says, that its keys ascend between
-/// those of the page above, that its nodes fill it, and that it is in one place only, or free, but not both. Memory: a bit for each page of the file, and a page for each level of a tree.
-pub(super) fn check(file: &dyn File, meta: &Meta) -> Result<()> {
+/// Checks every page of the trees: the file contains it; it is of the expected kind; its keys
+/// ascend and lie between those of the page above; its nodes fill it; and it occurs in exactly one
+/// place, or is free, but not both. Memory: one bit per page of the file, and one page per level of
+/// a tree.
+pub(super) fn check(file: &dyn File, meta: &MetaPage) -> Result<()> {
     let pages = file.len().map_err(unreadable)? / meta.page_size;
     let seen = vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("it is larger than memory"))?];
-    let mut walk = Walk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
-    // What is in use comes first: a free page that is in use is what is wrong then.
-    walk.tree(meta.main, Use::Databases)?;
+    let mut walk =
+        PageWalk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
+    // Check used pages first, so that a page that is both used and free is reported as a damaged
+    // free list.
+    walk.tree(meta.main, TreeUse::Databases)?;
     if meta.free.flags != FREE_FLAGS {
         return Err(corrupt("its tree of free pages is of another kind"));
     }
-    walk.tree(meta.free, Use::Free)
+    walk.tree(meta.free, TreeUse::Free)
 }
 
-/// What a tree is for.
+/// The purpose of a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    /// By transaction, a number in the machine's order: the pages that are free since.
+enum TreeUse {
+    /// The free pages by transaction; the keys are numbers in native byte order.
     Free,
-    /// By name: the trees of databases.
+    /// The trees of databases, by name.
     Databases,
     Records,
 }
 
-impl Use {
+impl TreeUse {
     fn compare(self, one: &[u8], other: &[u8]) -> Ordering {
         match self {
-            Use::Free => u64_at(one, 0).cmp(&u64_at(other, 0)),
-            Use::Databases | Use::Records => one.cmp(other),
+            TreeUse::Free => u64_at(one, 0).cmp(&u64_at(other, 0)),
+            TreeUse::Databases | TreeUse::Records => one.cmp(other),
         }
     }
 }
 
-/// Between which keys a page's are: not before the first, and before the second.
-type Range<'k> = (Option<&'k [u8]>, Option<&'k [u8]>);
+/// The range of keys of a page: from the first, up to but not including the second.
+type KeyRange<'k> = (Option<&'k [u8]>, Option<&'k [u8]>);
 
-struct Walk<'f> {
+struct PageWalk<'f> {
     file: &'f dyn File,
     page_size: usize,
-    /// Whole ones in the file.
+    /// The number of complete pages in the file.
     pages: u64,
     last_page: u64,
-    /// A bit for each of them.
+    /// One bit per page.
     seen: Vec<u64>,
 }
 
-impl Walk<'_> {
-    fn tree(&mut self, tree: Tree, what: Use) -> Result<()> {
-        if what != Use::Free && tree.flags != 0 {
+impl PageWalk<'_> {
+    fn tree(&mut self, tree: PageTree, what: TreeUse) -> Result<()> {
+        if what != TreeUse::Free && tree.flags != 0 {
             return Err(corrupt(format!("the tree at page {} is of another kind", tree.root)));
         }
         if tree.root == NO_PAGE {
@@ -208,7 +214,8 @@ impl Walk<'_> {
         self.page(tree.root, tree.depth, what, (None, None))
     }
 
-    /// Notes that a page has been met, which must be for the first time. Those behind the file's end are not noted.
+    /// Notes a page, and fails if it has been noted before. Pages beyond the end of the file are
+    /// not noted.
     fn note(&mut self, number: u64) -> Result<()> {
         if number < 2 || number > self.last_page {
             return Err(corrupt(format!("page {number} is named, and there are {}", self.last_page + 1)));
@@ -223,7 +230,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes note of pages that are in use, and so have to be in the file.
+    /// Notes used pages, which must be in the file.
     fn claim(&mut self, number: u64, count: u64) -> Result<()> {
         match number.checked_add(count) {
             Some(end) if end <= self.pages => (number..end).try_for_each(|number| self.note(number)),
@@ -240,7 +247,7 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    fn page(&mut self, number: u64, level: u16, what: Use, range: Range<'_>) -> Result<()> {
+    fn page(&mut self, number: u64, level: u16, what: TreeUse, range: KeyRange<'_>) -> Result<()> {
         self.claim(number, 1)?;
         let page = self.read(number, self.page_size)?;
         let broken = || corrupt(format!("page {number} is damaged"));
@@ -249,20 +256,20 @@ impl Walk<'_> {
             return Err(corrupt(format!("page {number} is of another kind than the tree says")));
         }
         let nodes = nodes(&page, is_leaf).ok_or_else(broken)?;
-        // LMDB counts on as many.
-        if nodes.len() < if is_leaf || what == Use::Free { 1 } else { 2 } {
+        // LMDB relies on this minimum.
+        if nodes.len() < if is_leaf || what == TreeUse::Free { 1 } else { 2 } {
             return Err(broken());
         }
         let mut last = range.0;
         for (index, node) in nodes.iter().enumerate() {
-            // The first key of a branch stands for everything before the second.
+            // The first key of a branch stands for all keys before the second.
             if !is_leaf && index == 0 {
                 continue;
             }
-            if node.key.is_empty() || (what == Use::Free && node.key.len() != 8) {
+            if node.key.is_empty() || (what == TreeUse::Free && node.key.len() != 8) {
                 return Err(broken());
             }
-            // The first of a leaf may be what the page above says.
+            // The first key of a leaf may equal the key in the page above.
             let least = if is_leaf && index == 0 { Ordering::Equal } else { Ordering::Less };
             let ascends = last.is_none_or(|last| what.compare(last, node.key) <= least);
             if !ascends || range.1.is_some_and(|end| what.compare(node.key, end).is_ge()) {
@@ -283,10 +290,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Follows what a node of a leaf leads to. Fails with no error of its own if the node makes no sense.
-    fn leaf_node(&mut self, node: &Node<'_>, what: Use) -> std::result::Result<(), Option<Error>> {
+    /// Checks what a node of a leaf points to. Fails without an error of its own if the node is
+    /// invalid.
+    fn leaf_node(&mut self, node: &PageNode<'_>, what: TreeUse) -> std::result::Result<(), Option<Error>> {
         let len = node.len();
-        if node.flags & !(BIG | SUBTREE) != 0 || (node.flags & SUBTREE != 0) != (what == Use::Databases) {
+        if node.flags & !(BIG | SUBTREE) != 0 || (node.flags & SUBTREE != 0) != (what == TreeUse::Databases) {
             return Err(None);
         }
         let first = if node.is_big() { Some(u64_at(node.data, 0).ok_or(None)?) } else { None };
@@ -294,16 +302,16 @@ impl Walk<'_> {
             self.overflow(first, len)?;
         }
         match (what, first) {
-            (Use::Records, _) => {}
-            (Use::Databases, _) => {
+            (TreeUse::Records, _) => {}
+            (TreeUse::Databases, _) => {
                 let tree = (first.is_none() && len == TREE_LEN)
-                    .then(|| Tree::new(node.data, 0))
+                    .then(|| PageTree::new(node.data, 0))
                     .flatten()
                     .ok_or(None)?;
-                self.tree(tree, Use::Records)?;
+                self.tree(tree, TreeUse::Records)?;
             }
-            (Use::Free, None) => self.free(node.data)?,
-            (Use::Free, Some(first)) => {
+            (TreeUse::Free, None) => self.free(node.data)?,
+            (TreeUse::Free, Some(first)) => {
                 let pages = self.read(first, HEADER_LEN + len)?;
                 self.free(&pages[HEADER_LEN..])?;
             }
@@ -311,7 +319,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The value of a long one lies in pages of its own, the first of which says how many they are.
+    /// Checks a long value, which has pages of its own. The first of them contains their number.
     fn overflow(&mut self, number: u64, len: usize) -> Result<()> {
         let count = ((HEADER_LEN - 1 + len) / self.page_size + 1) as u64;
         self.claim(number, count)?;
@@ -321,7 +329,7 @@ impl Walk<'_> {
         if is_so { Ok(()) } else { Err(corrupt(format!("page {number} does not begin a long value"))) }
     }
 
-    /// How many pages are free, and which; there may be room for more behind them.
+    /// Checks a list of free pages: a count, the numbers, and possibly unused space.
     fn free(&mut self, list: &[u8]) -> Result<()> {
         let count = u64_at(list, 0).and_then(|count| usize::try_from(count).ok());
         let pages = count.and_then(|count| list.get(8..count.checked_mul(8)?.checked_add(8)?));
@@ -339,16 +347,16 @@ impl Walk<'_> {
     }
 }
 
-struct Node<'p> {
-    /// Of a leaf's: how long the data is. Of a branch's, with the flags: a page.
+struct PageNode<'p> {
+    /// The length of the data in a leaf; part of a page number, with the flags, in a branch.
     low: u32,
     flags: u16,
     key: &'p [u8],
-    /// What of the data is in the page.
+    /// The part of the data in the page.
     data: &'p [u8],
 }
 
-impl Node<'_> {
+impl PageNode<'_> {
     fn len(&self) -> usize {
         self.low as usize
     }
@@ -364,10 +372,11 @@ impl Node<'_> {
 
 const NODE_HEADER_LEN: usize = 8;
 
-/// The nodes of a page in order; `None` unless they lie within it and fill it from its upper border on, as LMDB leaves them.
-fn nodes(page: &[u8], is_leaf: bool) -> Option<Vec<Node<'_>>> {
+/// Returns the nodes of a page in order; `None` unless they lie within the page and fill it from
+/// its upper boundary on, as LMDB writes them.
+fn nodes(page: &[u8], is_leaf: bool) -> Option<Vec<PageNode<'_>>> {
     let border = |at| u16_at(page, at).map(usize::from);
-    // 65,536 does not fit in, and so is 0.
+    // 65,536 does not fit into two bytes and is stored as 0.
     let (lower, last_free) = (border(12)?, border(14)?.wrapping_sub(1) & 0xffff);
     if lower < HEADER_LEN || lower > last_free + 1 || last_free >= page.len() || !lower.is_multiple_of(2) {
         return None;
@@ -390,7 +399,7 @@ fn nodes(page: &[u8], is_leaf: bool) -> Option<Vec<Node<'_>>> {
         let key = page.get(at + NODE_HEADER_LEN..data_at)?;
         let data = page.get(data_at..data_at.checked_add(held)?)?;
         filled += (data_at + held - at).next_multiple_of(2);
-        nodes.push(Node { low, flags, key, data });
+        nodes.push(PageNode { low, flags, key, data });
     }
     (filled == page.len() - last_free - 1).then_some(nodes)
 }

@@ -1,14 +1,16 @@
-//! Where a key's record lies in LMDB, which takes keys of 1 to 511 bytes (docs/format/disk-tree.md, section 2).
+//! The place of a record in LMDB, whose keys have 1 to 511 bytes (docs/format/disk-tree.md, section
+//! 2).
 //!
-//! A key of zeros only gets one more, so that none is empty; all others are their own place. That keeps the order: keys of
-//! zeros only are before all others, and among themselves in the order of their lengths.
+//! A key of zeros is extended by one zero, so that no place is empty; all other keys are their own
+//! places. This preserves the order: keys of zeros come before all others, and are ordered by their
+//! lengths.
 
 use std::borrow::Cow;
 
-/// The longest key that LMDB takes, and so the length from which on a place leads to a sheaf.
+/// The maximum length of an LMDB key. Places of at least this length are in groups.
 pub(super) const PLACE_LEN_MAX: usize = 511;
 
-/// The place of a key.
+/// Returns the place of a key.
 #[inline]
 pub(super) fn of_key(key: &[u8]) -> Cow<'_, [u8]> {
     if key.first().is_none_or(|&first| first == 0) && key.iter().all(|&byte| byte == 0) {
@@ -17,7 +19,7 @@ pub(super) fn of_key(key: &[u8]) -> Cow<'_, [u8]> {
     Cow::Borrowed(key)
 }
 
-/// The key of a place, which is the front of it.
+/// Returns the key of a place.
 #[inline]
 pub(super) fn to_key(place: &[u8]) -> &[u8] {
     if place.first() == Some(&0) && place.iter().all(|&byte| byte == 0) {
@@ -26,7 +28,7 @@ pub(super) fn to_key(place: &[u8]) -> &[u8] {
     place
 }
 
-/// The LMDB key that a place leads to, and the rest of the place if that is a sheaf.
+/// Returns the LMDB key of a place, and the rest of the place if the key belongs to a group.
 #[inline]
 pub(super) fn split(place: &[u8]) -> (&[u8], Option<&[u8]>) {
     match place.split_at_checked(PLACE_LEN_MAX) {

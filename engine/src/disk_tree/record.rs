@@ -1,4 +1,5 @@
-//! A record as it is stored: a tag, the attributes that are present, the value (docs/format/disk-tree.md, section 3).
+//! The format of a stored record: a tag, the attributes that are present, the value
+//! (docs/format/disk-tree.md, section 3).
 
 use todana_core::{Attributes, Expiry, LastAccess, Record, StaleMarks, UnixSeconds};
 
@@ -11,7 +12,7 @@ const TOKEN_OUT: u8 = 32;
 const ACCESS: u8 = 64;
 const FETCHED: u8 = 128;
 
-/// Appends everything of a record but the value, which comes last.
+/// Appends the record without its value, which comes last.
 pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
     let Attributes { flags, expiry, version, marks, access } = *attributes;
     let when = |is: bool, bit: u8| if is { bit } else { 0 };
@@ -41,7 +42,7 @@ pub(super) fn encode_header(attributes: &Attributes, out: &mut Vec<u8>) {
     }
 }
 
-/// How many bytes `encode_header` appends.
+/// Returns the number of bytes that `encode_header` appends.
 pub(super) fn header_len(attributes: &Attributes) -> usize {
     let Attributes { flags, expiry, version, access, .. } = *attributes;
     let when = |is: bool, len: usize| if is { len } else { 0 };
@@ -56,7 +57,8 @@ fn varint_len(number: u64) -> usize {
     (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// The attributes, and the rest of the bytes: the value. `None` if the bytes are no record.
+/// Decodes the attributes. Returns them and the remaining bytes, which are the value; `None` if the
+/// bytes are not a record.
 #[inline]
 pub(super) fn decode_header(bytes: &[u8]) -> Option<(Attributes, &[u8])> {
     let (&tag, mut rest) = bytes.split_first()?;
@@ -87,7 +89,7 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<(Attributes, &[u8])> {
     Some((attributes, rest))
 }
 
-/// A record as it is stored, shown.
+/// Decodes a stored record.
 #[inline]
 pub(super) fn decode(bytes: &[u8]) -> Option<Record<'_>> {
     let (attributes, value) = decode_header(bytes)?;
@@ -102,7 +104,8 @@ pub(super) fn encode_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// Takes a varint off the front; `None` if there is none, or one of more than 64 bits or not in its shortest form.
+/// Removes a varint from the beginning; `None` if there is none, or if it has more than 64 bits or
+/// is not in its shortest form.
 pub(super) fn decode_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {

@@ -1,11 +1,12 @@
-//! What is on disk: the LMDB environment, its snapshots, and the batches that bring changes into it.
+//! The part of a tree that is on disk: the LMDB environment, its snapshots, and the batches that
+//! change it.
 
 use super::damage::DamagedRecords;
-use super::environment::{Environment, MAP_BYTES_MIN, round_up};
-use super::front::{Entry, Front};
-use super::sheaf::{self, Sheaf};
-use super::state::{State, Totals};
-use super::stored::Checksums;
+use super::environment::{MAP_BYTES_MIN, TreeEnvironment, round_up};
+use super::front::{ChangeFront, FrontEntry};
+use super::long_key_group::{self, LongKeyGroup};
+use super::state::{RecordTotals, TreeState};
+use super::stored::ChecksumMode;
 use super::{DiskTreeOptions, place, record};
 use crate::disk::{Disk, SystemDisk};
 use crate::raw::{LmdbSnapshot, LmdbTable, LmdbWriteTransaction};
@@ -20,41 +21,41 @@ use todana_core::{Error, ErrorKind, Expiry, Record, Result};
 
 const STATE_KEY: &[u8] = b"tree";
 const DATABASE_KEY: &[u8] = b"database";
-/// An error shows so much of a key.
+/// The part of a key that an error shows.
 const KEY_SHOWN_LEN: usize = 60;
 
-/// LMDB, and the snapshots that are kept for readers.
-pub(super) struct Store {
+/// LMDB, with snapshots for readers.
+pub(super) struct TreeStore {
     /// The file system on which names are synced.
     names: Arc<dyn Disk>,
-    // Before the environment, whose transactions they are.
-    snapshots: Box<[Kept]>,
-    environment: Environment,
-    checksums: Checksums,
+    // Before the environment, to which the snapshots belong.
+    snapshots: Box<[SnapshotSlot]>,
+    environment: TreeEnvironment,
+    checksums: ChecksumMode,
     damage: DamagedRecords,
-    /// Whose log the mark is of, as far as it is known.
+    /// The ID of the database to whose log the mark refers, if it is known.
     database_id: OnceLock<[u8; 16]>,
-    /// Held while a copy is made, as the map cannot grow then.
+    /// Held during a copy, because the map cannot grow then.
     copying: Mutex<()>,
 }
 
-/// A snapshot for whoever reads next, and the records' table, off its neighbours' cache lines.
+/// A snapshot for the next reader, and the table of records. Aligned to separate cache lines.
 #[repr(align(128))]
-struct Kept(Mutex<Option<(LmdbSnapshot, LmdbTable)>>);
+struct SnapshotSlot(Mutex<Option<(LmdbSnapshot, LmdbTable)>>);
 
-/// So many threads read beside each other.
+/// The number of threads that can read at the same time.
 const SNAPSHOTS: usize = 64;
 
-impl Store {
-    /// Opens the environment in a directory, created if need be.
-    pub(super) fn open(path: &Path, options: &DiskTreeOptions) -> Result<(Store, State)> {
+impl TreeStore {
+    /// Opens the environment in a directory, or creates it.
+    pub(super) fn open(path: &Path, options: &DiskTreeOptions) -> Result<(TreeStore, TreeState)> {
         let environment =
-            Environment::open(path, options.map_bytes, options.walked_bytes_max, &*options.disk)?;
-        let mut store = Store {
+            TreeEnvironment::open(path, options.map_bytes, options.walked_bytes_max, &*options.disk)?;
+        let mut store = TreeStore {
             names: Arc::clone(&options.disk),
-            snapshots: (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect(),
+            snapshots: (0..SNAPSHOTS).map(|_| SnapshotSlot(Mutex::new(None))).collect(),
             environment,
-            checksums: Checksums::All,
+            checksums: ChecksumMode::All,
             damage: DamagedRecords::default(),
             database_id: OnceLock::new(),
             copying: Mutex::new(()),
@@ -62,7 +63,7 @@ impl Store {
         let found = store.read_state()?;
         store.checksums = found.checksums;
         if let Some(database_id) = store.read_database_id()? {
-            store.tie(database_id)?;
+            store.bind_to_log(database_id)?;
         }
         store.sync_names().map_err(|error| {
             let message = format!("\"{}\": cannot be synced: {error}", path.display());
@@ -71,8 +72,9 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Returns once the names of the files are on disk, and the name of their directory. A checkpoint makes the log before its mark
-    /// removable, so the tree must not be lost with a name afterwards: the sync of a file need not sync its name.
+    /// Syncs the names of the files and of their directory. After a checkpoint, the log before its
+    /// mark may be removed, so the tree must not be lost with a name; syncing a file need not sync
+    /// its name.
     fn sync_names(&self) -> io::Result<()> {
         let path = self.environment.path();
         self.names.make_directory(path)?;
@@ -81,30 +83,30 @@ impl Store {
         self.names.sync_directory(parent.unwrap_or(Path::new(".")))
     }
 
-    fn read_state(&self) -> Result<State> {
+    fn read_state(&self) -> Result<TreeState> {
         let corrupt = |what: &str| self.named(&Error::new(ErrorKind::Corrupt, what));
         let open = self.environment.get()?;
-        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
-        let is_empty = open.records.is_empty(&snapshot).map_err(|error| self.trouble(&error))?;
-        match open.state.get(&snapshot, STATE_KEY).map_err(|error| self.trouble(&error))? {
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
+        let is_empty = open.records.is_empty(&snapshot).map_err(|error| self.lmdb_error(&error))?;
+        match open.state.get(&snapshot, STATE_KEY).map_err(|error| self.lmdb_error(&error))? {
             Some(bytes) => {
-                let state = State::decode(bytes).map_err(|error| self.named(&error))?;
+                let state = TreeState::decode(bytes).map_err(|error| self.named(&error))?;
                 match (is_empty, state.totals.records) {
-                    // Records that are still to come all get checksums.
-                    (true, 0) => Ok(State { checksums: Checksums::All, ..state }),
+                    // All future records get checksums.
+                    (true, 0) => Ok(TreeState { checksums: ChecksumMode::All, ..state }),
                     (false, 1..) => Ok(state),
                     _ => Err(corrupt("its state does not go with its records")),
                 }
             }
-            None if is_empty => Ok(State::default()),
+            None if is_empty => Ok(TreeState::default()),
             None => Err(corrupt("it has records, and no state")),
         }
     }
 
     fn read_database_id(&self) -> Result<Option<[u8; 16]>> {
         let open = self.environment.get()?;
-        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
-        let found = open.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.trouble(&error))?;
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
+        let found = open.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.lmdb_error(&error))?;
         let damaged = |_| self.named(&Error::new(ErrorKind::Corrupt, "it names no database of 16 bytes"));
         found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
     }
@@ -113,8 +115,8 @@ impl Store {
         self.database_id.get().copied()
     }
 
-    /// See [`todana_core::CheckpointedEngine::bind_to_log`].
-    pub(super) fn tie(&self, database_id: [u8; 16]) -> Result<()> {
+    /// Implements [`todana_core::CheckpointedEngine::bind_to_log`].
+    pub(super) fn bind_to_log(&self, database_id: [u8; 16]) -> Result<()> {
         let known = *self.database_id.get_or_init(|| database_id);
         if known == database_id {
             return Ok(());
@@ -124,12 +126,12 @@ impl Store {
         Err(self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
-    /// Runs `read` on the newest state. Nothing may be committed meanwhile that this has to see.
+    /// Calls `read` with a snapshot. Changes that it must see must have been committed before.
     #[inline]
     pub(super) fn read<T>(&self, read: impl FnOnce(&LmdbSnapshot, &LmdbTable) -> Result<T>) -> Result<T> {
-        let mut kept = self.kept();
-        let (snapshot, records) = match &mut *kept {
-            Some(kept) => kept,
+        let mut snapshot_slot = self.snapshot_slot();
+        let (snapshot, records) = match &mut *snapshot_slot {
+            Some(snapshot_slot) => snapshot_slot,
             empty => empty.insert(self.snapshot()?),
         };
         read(snapshot, records)
@@ -138,32 +140,32 @@ impl Store {
     #[cold]
     fn snapshot(&self) -> Result<(LmdbSnapshot, LmdbTable)> {
         let open = self.environment.get()?;
-        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
         Ok((snapshot, open.records))
     }
 
-    /// A place for a snapshot that nobody else uses now: each thread has a favourite.
+    /// Locks a slot for a snapshot that no other thread uses now. Each thread has a preferred slot.
     #[inline]
-    fn kept(&self) -> MutexGuard<'_, Option<(LmdbSnapshot, LmdbTable)>> {
+    fn snapshot_slot(&self) -> MutexGuard<'_, Option<(LmdbSnapshot, LmdbTable)>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static FAVOURITE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
         let favourite = FAVOURITE.with(|favourite| *favourite);
         for next in 0..4 {
-            if let Some(kept) = self.snapshots[(favourite + next) % SNAPSHOTS].0.try_lock() {
-                return kept;
+            if let Some(snapshot_slot) = self.snapshots[(favourite + next) % SNAPSHOTS].0.try_lock() {
+                return snapshot_slot;
             }
         }
         self.snapshots[favourite % SNAPSHOTS].0.lock()
     }
 
-    /// Gives up the snapshots that are kept: what they keep can be used again, and whoever reads next sees the newest state.
-    pub(super) fn forget_snapshots(&self) {
-        self.snapshots.iter().for_each(|kept| drop(kept.0.lock().take()));
+    /// Drops the snapshots, so that their pages can be reused and later reads see the newest state.
+    pub(super) fn drop_snapshots(&self) {
+        self.snapshots.iter().for_each(|snapshot_slot| drop(snapshot_slot.0.lock().take()));
     }
 
-    /// The record of a key. Fails with `Corrupt` if it is damaged.
+    /// Returns the record of a key. Fails with `Corrupt` if it is damaged.
     #[inline]
     pub(super) fn get<'t>(
         &self,
@@ -173,10 +175,10 @@ impl Store {
     ) -> Result<Option<Record<'t>>> {
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
-        let found = records.get(snapshot, at).map_err(|error| self.trouble(&error))?;
+        let found = records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?;
         let (Some(stored), None) = (found, rest) else {
             return match (found, rest) {
-                (Some(bytes), Some(rest)) => self.get_in_sheaf(at, bytes, rest, key),
+                (Some(bytes), Some(rest)) => self.get_in_group(at, bytes, rest, key),
                 _ => Ok(None),
             };
         };
@@ -186,31 +188,32 @@ impl Store {
         }
     }
 
-    fn get_in_sheaf<'t>(
+    fn get_in_group<'t>(
         &self,
         at: &[u8],
         bytes: &'t [u8],
         rest: &[u8],
         key: &[u8],
     ) -> Result<Option<Record<'t>>> {
-        let sheaf = self.sheaf(at, bytes)?;
-        let Some(stored) = sheaf.find(rest) else { return Ok(None) };
-        match sheaf::decode(sheaf.checksums(), key, stored) {
+        let group = self.group(at, bytes)?;
+        let Some(stored) = group.find(rest) else { return Ok(None) };
+        match long_key_group::decode(group.checksums(), key, stored) {
             Some(record) => Ok(Some(record)),
             None => Err(self.damaged(key)),
         }
     }
 
-    /// Reads a sheaf. Fails with `Corrupt` if its records cannot be told apart.
-    pub(super) fn sheaf<'t>(&self, at: &[u8], bytes: &'t [u8]) -> Result<Sheaf<'t>> {
-        Sheaf::parse(self.checksums, at, bytes).map_err(|error| self.damage.note(at, self.named(&error)))
+    /// Reads a group of long keys. Fails with `Corrupt` if its records cannot be separated.
+    pub(super) fn group<'t>(&self, at: &[u8], bytes: &'t [u8]) -> Result<LongKeyGroup<'t>> {
+        LongKeyGroup::parse(self.checksums, at, bytes)
+            .map_err(|error| self.damage.note(at, self.named(&error)))
     }
 
-    pub(super) fn checksums(&self) -> Checksums {
+    pub(super) fn checksums(&self) -> ChecksumMode {
         self.checksums
     }
 
-    /// Notes that a record is damaged, and returns the error that says so.
+    /// Notes a damaged record and returns the error for it.
     #[cold]
     pub(super) fn damaged(&self, key: &[u8]) -> Error {
         let (shown, more) =
@@ -222,47 +225,53 @@ impl Store {
         self.damage.note(key, self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
-    /// What a damaged record adds to the totals, as far as that can be told; `None` if there is no record. Fails with `Corrupt` if
-    /// it lies in a sheaf that cannot be read, so that it cannot be replaced.
-    pub(super) fn damaged_totals(&self, key: &[u8]) -> Result<Option<Totals>> {
+    /// Returns the contribution of a damaged record to the totals, as far as it is known; `None` if
+    /// there is no record. Fails with `Corrupt` if the record lies in an unreadable group and
+    /// therefore cannot be replaced.
+    pub(super) fn damaged_totals(&self, key: &[u8]) -> Result<Option<RecordTotals>> {
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
         self.read(|snapshot, records| {
-            let found = records.get(snapshot, at).map_err(|error| self.trouble(&error))?;
+            let found = records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?;
             let stored = match (found, rest) {
                 (Some(bytes), Some(rest)) => {
-                    let sheaf = self.sheaf(at, bytes)?;
+                    let group = self.group(at, bytes)?;
                     let unverified =
-                        |stored| sheaf.checksums().map_or(stored, |checksums| checksums.unverified(stored));
-                    sheaf.find(rest).map(unverified)
+                        |stored| group.checksums().map_or(stored, |checksums| checksums.unverified(stored));
+                    group.find(rest).map(unverified)
                 }
                 (found, _) => found.map(|stored| self.checksums.unverified(stored)),
             };
             Ok(stored.map(|stored| {
                 let expiry = record::decode_header(stored).map_or(Expiry::Never, |(found, _)| found.expiry);
-                Totals::one(key.len(), stored.len(), expiry)
+                RecordTotals::one(key.len(), stored.len(), expiry)
             }))
         })
     }
 
-    /// See [`todana_core::CheckpointedEngine::damaged_records`].
+    /// Implements [`todana_core::CheckpointedEngine::damaged_records`].
     pub(super) fn damaged_records(&self) -> Option<(u64, Error)> {
         self.damage.get()
     }
 
-    /// Bytes of the LMDB value that a long key is in.
-    pub(super) fn sheaf_len(&self, key: &[u8]) -> Result<usize> {
+    /// Returns the size of the LMDB value that contains a long key.
+    pub(super) fn group_len(&self, key: &[u8]) -> Result<usize> {
         let place = place::of_key(key);
         let at = place::split(&place).0;
         self.read(|snapshot, records| {
-            Ok(records.get(snapshot, at).map_err(|error| self.trouble(&error))?.map_or(0, <[u8]>::len))
+            Ok(records.get(snapshot, at).map_err(|error| self.lmdb_error(&error))?.map_or(0, <[u8]>::len))
         })
     }
 
-    /// Writes changes and the state that they lead to, in one transaction; returns once it is on disk. `wipes`: what was there
-    /// before goes first. Fails with `NoMap` if the file has to be allowed to grow.
-    pub(super) fn write(&self, front: &Front, wipes: bool, state: State) -> std::result::Result<(), Trouble> {
-        let open = self.environment.get().map_err(Trouble::Error)?;
+    /// Writes changes and the resulting state in one transaction. Returns when it is on disk.
+    /// `wipes` removes the old contents first. Fails with `NoMap` if the map must grow.
+    pub(super) fn write(
+        &self,
+        front: &ChangeFront,
+        wipes: bool,
+        state: TreeState,
+    ) -> std::result::Result<(), BatchFailure> {
+        let open = self.environment.get().map_err(BatchFailure::Error)?;
         let mut writing = open.lmdb.write()?;
         if wipes {
             open.records.clear(&mut writing)?;
@@ -280,11 +289,11 @@ impl Store {
         &self,
         writing: &mut LmdbWriteTransaction<'_>,
         records: &LmdbTable,
-        front: &Front,
-    ) -> std::result::Result<(), Trouble> {
+        front: &ChangeFront,
+    ) -> std::result::Result<(), BatchFailure> {
         let last = records.last(writing)?.map(|(key, _)| key.to_vec());
         let mut changes = front.iter().peekable();
-        let mut bundle: Vec<&Entry> = Vec::new();
+        let mut bundle: Vec<&FrontEntry> = Vec::new();
         let mut stored = Vec::new();
         while let Some(change) = changes.next() {
             let place = place::of_key(change.key());
@@ -292,13 +301,13 @@ impl Store {
             if rest.is_some() {
                 bundle.clear();
                 bundle.push(change);
-                let belongs = |other: &&Entry| place::split(&place::of_key(other.key())).0 == at;
+                let belongs = |other: &&FrontEntry| place::split(&place::of_key(other.key())).0 == at;
                 while let Some(other) = changes.next_if(belongs) {
                     bundle.push(other);
                 }
                 let old = records.get(writing, at)?.unwrap_or(&[]);
-                let new = sheaf::changed(self.checksums, at, old, &bundle);
-                let new = new.map_err(|error| Trouble::Error(self.named(&error)))?;
+                let new = long_key_group::changed(self.checksums, at, old, &bundle);
+                let new = new.map_err(|error| BatchFailure::Error(self.named(&error)))?;
                 match new.is_empty() {
                     true => drop(records.delete(writing, at)?),
                     false => records.put(writing, at, &new)?,
@@ -314,7 +323,8 @@ impl Store {
             if parts[1].is_empty() {
                 stored.extend_from_slice(parts[0]);
                 match last.as_deref().is_none_or(|last| last < at) {
-                    // Pages that are filled in order are left full, rather than half full for what may come between.
+                    // Keys in ascending order fill pages completely, without space for later
+                    // insertions.
                     true => records.put_with_flags(writing, heed::PutFlags::APPEND, at, &stored)?,
                     false => records.put(writing, at, &stored)?,
                 }
@@ -328,33 +338,33 @@ impl Store {
         Ok(())
     }
 
-    /// Returns true if LMDB refuses everything until its environment is opened again.
+    /// Returns true if LMDB refuses all operations until its environment is reopened.
     pub(super) fn has_failed(&self) -> bool {
         self.environment.has_failed()
     }
 
-    /// Opens the environment again. There must be no reader and no copy.
+    /// Reopens the environment. There must be no reader and no copy.
     pub(super) fn reopen(&self) -> Result<()> {
-        self.forget_snapshots();
+        self.drop_snapshots();
         self.environment.reopen()
     }
 
-    /// Waits for copies that are being made, and keeps others from beginning.
+    /// Waits for copies in progress and prevents new ones.
     pub(super) fn without_copies(&self) -> MutexGuard<'_, ()> {
         self.copying.lock()
     }
 
-    /// Lets the file become larger than now, and by `bytes` at least. There must be no reader and no copy.
+    /// Allows the file to grow by at least `bytes`. There must be no reader and no copy.
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
-        self.forget_snapshots();
+        self.drop_snapshots();
         let open = self.environment.get()?;
         let more = (open.lmdb.map_bytes() as u64).max(bytes.saturating_mul(2));
         let map_bytes = (open.lmdb.map_bytes() as u64).saturating_add(more);
         let map_bytes = round_up(usize::try_from(map_bytes).unwrap_or(usize::MAX / 2));
-        open.lmdb.grow(map_bytes).map_err(|error| self.trouble(&error))
+        open.lmdb.grow(map_bytes).map_err(|error| self.lmdb_error(&error))
     }
 
-    /// Writes the newest state to a directory of its own.
+    /// Writes the newest state to another directory.
     pub(super) fn copy(&self, directory: &Path) -> Result<u64> {
         let unavailable = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("\"{}\": {error}", directory.display()))
@@ -364,14 +374,14 @@ impl Store {
         if !disk.list(directory).map_err(unavailable)?.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, format!("\"{}\" is not empty", directory.display())));
         }
-        // It has its name only once it is whole.
+        // The file gets its final name when it is complete.
         let (partial, whole) = (directory.join("data.mdb.partial"), directory.join("data.mdb"));
         let mut options = std::fs::OpenOptions::new();
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.write(true).create_new(true).open(&partial).map_err(unavailable)?;
         {
             let _copying = self.copying.lock();
-            self.environment.get()?.lmdb.copy(&mut file).map_err(|error| self.trouble(&error))?;
+            self.environment.get()?.lmdb.copy(&mut file).map_err(|error| self.lmdb_error(&error))?;
         }
         file.sync_all().map_err(unavailable)?;
         disk.rename(&partial, &whole).map_err(unavailable)?;
@@ -381,14 +391,15 @@ impl Store {
             disk: Arc::clone(&self.names),
             ..DiskTreeOptions::default()
         };
-        let (copy, state) = Store::open(directory, &options)?;
+        let (copy, state) = TreeStore::open(directory, &options)?;
         drop(copy);
         Ok(state.mark)
     }
 
-    /// An error of LMDB's while it wrote. It calls a full disk an input/output error, so it is seen whether there is room.
-    pub(super) fn writing_trouble(&self, error: &heed::Error) -> Error {
-        let named = self.trouble(error);
+    /// Converts an LMDB error during a write. LMDB reports a full disk as an I/O error, so this
+    /// checks the free space.
+    pub(super) fn write_error(&self, error: &heed::Error) -> Error {
+        let named = self.lmdb_error(error);
         if named.kind() != ErrorKind::Unavailable || !self.disk_is_full() {
             return named;
         }
@@ -397,7 +408,7 @@ impl Store {
 
     fn disk_is_full(&self) -> bool {
         let path = self.environment.path().join("room.partial");
-        // One may be left from a process that ended here.
+        // A killed process may have left one.
         let _ = SystemDisk.remove(&path);
         let outcome = SystemDisk
             .create(&path)
@@ -406,15 +417,16 @@ impl Store {
         outcome.is_err_and(|error| is_out_of_room(&error))
     }
 
-    /// Gives back the room of pages that a transaction has written behind those of the file and could not commit: on a full disk others
-    /// need it, the update log above all.
-    pub(super) fn cut(&self, len: u64) {
-        // The length could not be had, where descriptors are scarce; a tree has two pages at least.
+    /// Truncates the pages that a failed transaction has appended to the file: on a full disk
+    /// others need the space, above all the update log.
+    pub(super) fn truncate(&self, len: u64) {
+        // The length could not be determined for lack of descriptors; every tree has at least two
+        // pages.
         if len == 0 {
             return;
         }
         let file = SystemDisk.open(&self.environment.path().join("data.mdb"), true);
-        // What stays is used by the next transaction.
+        // Pages that remain are used by the next transaction.
         let _ = file.and_then(|file| file.set_len(len));
     }
 
@@ -422,30 +434,30 @@ impl Store {
         self.environment.get().map_or(0, |open| open.lmdb.file_bytes())
     }
 
-    /// An error of LMDB's in our words.
-    pub(super) fn trouble(&self, error: &heed::Error) -> Error {
-        self.environment.trouble(error)
+    /// Converts an LMDB error.
+    pub(super) fn lmdb_error(&self, error: &heed::Error) -> Error {
+        self.environment.lmdb_error(error)
     }
 
-    /// An error with the name of the tree in front.
+    /// Adds the name of the tree to an error.
     pub(super) fn named(&self, error: &Error) -> Error {
         self.environment.named(error)
     }
 }
 
-/// Why a batch was not written.
-pub(super) enum Trouble {
-    /// The file has become as large as it may; let it grow and try again.
+/// The reason why a batch was not written.
+pub(super) enum BatchFailure {
+    /// The map is full; grow it and try again.
     NoMap,
-    LmdbEnvironment(heed::Error),
+    Lmdb(heed::Error),
     Error(Error),
 }
 
-impl From<heed::Error> for Trouble {
-    fn from(error: heed::Error) -> Trouble {
+impl From<heed::Error> for BatchFailure {
+    fn from(error: heed::Error) -> BatchFailure {
         match error {
-            heed::Error::Mdb(MdbError::MapFull) => Trouble::NoMap,
-            error => Trouble::LmdbEnvironment(error),
+            heed::Error::Mdb(MdbError::MapFull) => BatchFailure::NoMap,
+            error => BatchFailure::Lmdb(error),
         }
     }
 }

@@ -1,37 +1,39 @@
-//! A record as LMDB holds it: behind a checksum of its key and itself (docs/format/disk-tree.md, section 3).
+//! A record with the checksum of its key and its contents, as it is stored in LMDB
+//! (docs/format/disk-tree.md, section 3).
 
 use super::record;
 use crate::raw::crc32c;
 use todana_core::Record;
 
-/// Which records of a tree have checksums.
+/// Determines which records of a tree have checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Checksums {
-    /// Each one.
+pub(super) enum ChecksumMode {
+    /// All records.
     #[default]
     All,
-    /// Those that were written since the tree was of version 1: a mark in front of the checksum tells them from the others.
+    /// Only records written since the tree was of version 1. A mark before the checksum identifies
+    /// them.
     Mixed,
 }
 
-/// No record of version 1 begins with this byte, or with one that differs from it in one bit: a sliding expiry without an expiry, and
-/// fetched without an access.
+/// No record of version 1 begins with this byte, or with one that differs from it in one bit: it
+/// would mean a sliding expiry without an expiry, and fetched without an access.
 const MARK: u8 = 0x84;
 const CHECKSUM_LEN: usize = 4;
 
-impl Checksums {
-    /// Appends what comes before a record, which is given in two parts.
+impl ChecksumMode {
+    /// Appends the bytes that precede a record, which is given in two parts.
     pub(super) fn begin(self, key: &[u8], parts: [&[u8]; 2], out: &mut Vec<u8>) {
-        if self == Checksums::Mixed {
+        if self == ChecksumMode::Mixed {
             out.push(MARK);
         }
         out.extend_from_slice(&checksum(key, parts).to_le_bytes());
     }
 
-    /// Returns the bytes of a record; `None` if its checksum says that the key or the record is damaged.
+    /// Returns the bytes of a record; `None` if its checksum shows damage of the key or the record.
     #[inline]
     pub(super) fn verified<'a>(self, key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
-        let Some(checked) = self.behind_mark(stored) else { return Some(stored) };
+        let Some(checked) = self.after_mark(stored) else { return Some(stored) };
         let (expected, record) = checked.split_first_chunk()?;
         (checksum(key, [record, &[]]) == u32::from_le_bytes(*expected)).then_some(record)
     }
@@ -42,20 +44,20 @@ impl Checksums {
         record::decode(self.verified(key, stored)?)
     }
 
-    /// Returns the bytes of a record whether it is damaged or not.
+    /// Returns the bytes of a record without checking them.
     pub(super) fn unverified(self, stored: &[u8]) -> &[u8] {
-        match self.behind_mark(stored) {
+        match self.after_mark(stored) {
             Some(checked) => checked.get(CHECKSUM_LEN..).unwrap_or_default(),
             None => stored,
         }
     }
 
-    /// The checksum and the record; `None` for a record without a checksum.
+    /// Returns the checksum and the record; `None` for a record without a checksum.
     #[inline]
-    pub(super) fn behind_mark(self, stored: &[u8]) -> Option<&[u8]> {
+    pub(super) fn after_mark(self, stored: &[u8]) -> Option<&[u8]> {
         match self {
-            Checksums::All => Some(stored),
-            Checksums::Mixed => stored.strip_prefix(&[MARK]),
+            ChecksumMode::All => Some(stored),
+            ChecksumMode::Mixed => stored.strip_prefix(&[MARK]),
         }
     }
 }
@@ -83,7 +85,7 @@ mod tests {
     proptest! {
         #[test]
         fn changed_bit_is_never_a_record(key in any::<Vec<u8>>(), value in any::<Vec<u8>>(), at in any::<prop::sample::Index>()) {
-            for checksums in [Checksums::All, Checksums::Mixed] {
+            for checksums in [ChecksumMode::All, ChecksumMode::Mixed] {
                 let mut plain = Vec::new();
                 record::encode_header(&Attributes::default(), &mut plain);
                 plain.extend_from_slice(&value);
@@ -103,7 +105,7 @@ mod tests {
         #[test]
         fn old_record_is_read_in_a_mixed_tree(value in any::<Vec<u8>>()) {
             let stored = [&[0], &value[..]].concat();
-            let record = Checksums::Mixed.decode(b"key", &stored);
+            let record = ChecksumMode::Mixed.decode(b"key", &stored);
             prop_assert_eq!(record, Some(Record::new(&value, Attributes::default())));
         }
     }

@@ -1,38 +1,39 @@
-//! Walks in the order of the keys, over the front, the frozen front and LMDB at once.
+//! Walks in the order of the keys, over the active front, the frozen front and LMDB together.
 //!
-//! A walk goes in stretches. Each has a snapshot and the locks for some hundred records at most; the next goes on behind the last key that
-//! the one before has come to. So whoever walks slowly keeps no page and no writer for long, and there is no cursor that a
-//! write could disturb.
+//! A walk consists of steps. Each step holds a snapshot and the locks for some hundred records at
+//! most; the next step continues after the last key of the one before. A slow walk therefore blocks
+//! no page and no writer for long, and there is no cursor that a write could invalidate.
 
-use super::front::{Entry, Front};
-use super::sheaf::{self, Sheaf};
-use super::store::Store;
-use super::stored::Checksums;
-use super::{Layers, place};
+use super::front::{ChangeFront, FrontEntry};
+use super::long_key_group::{self, LongKeyGroup};
+use super::store::TreeStore;
+use super::stored::ChecksumMode;
+use super::{TreeLayers, place};
 use crate::raw::{LmdbSnapshot, LmdbTable};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 use todana_core::{ErrorKind, Record, Result};
 
-/// A stretch ends when it has come over so many keys ...
-const STRETCH_KEYS: usize = 256;
-/// ... or has shown so many bytes.
-const STRETCH_BYTES: usize = 1 << 20;
-/// So many changes are taken from a front at a time: those first, as most walks are short, then more.
+/// The number of keys after which a step ends.
+const STEP_KEYS: usize = 256;
+/// The number of bytes shown after which a step ends.
+const STEP_BYTES: usize = 1 << 20;
+/// The number of changes that are first taken from a front. Most walks are short; later more are
+/// taken at a time.
 const FIRST_CHANGES: usize = 8;
 const MORE_CHANGES: usize = 64;
 
-/// Who is shown the records of a walk.
-pub(super) type See<'s> = dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's;
+/// Called with the records of a walk.
+pub(super) type RecordCallback<'s> = dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's;
 
-/// How a stretch has ended.
-pub(super) enum End {
+/// The way in which a step has ended.
+pub(super) enum WalkEnd {
     /// There are no more records.
     Done,
-    /// It was told to break.
+    /// The callback has ended the walk.
     Broken,
-    /// It goes on behind this key.
+    /// The walk continues after this key.
     Further(Vec<u8>),
 }
 
@@ -42,32 +43,32 @@ fn along(upwards: bool, a: &[u8], b: &[u8]) -> Ordering {
     if upwards { a.cmp(b) } else { b.cmp(a) }
 }
 
-/// How a walk goes.
+/// The options of a walk.
 #[derive(Clone, Copy)]
-pub(super) struct Manner {
+pub(super) struct WalkOptions {
     pub(super) upwards: bool,
-    /// Damaged records are passed over; else the walk fails at the first with `Corrupt`.
+    /// Skips damaged records; otherwise the walk fails with `Corrupt` at the first one.
     pub(super) skips_damaged: bool,
 }
 
-/// Shows records from a bound on, for one stretch.
-pub(super) fn stretch(
-    layers: &Layers,
-    store: &Store,
+/// Shows the records from a bound on, for one step.
+pub(super) fn walk_step(
+    layers: &TreeLayers,
+    store: &TreeStore,
     from: Bound<&[u8]>,
-    Manner { upwards, skips_damaged }: Manner,
-    see: &mut See<'_>,
-) -> Result<End> {
-    let mut active = Changes::new(from, upwards, |from, count, into| {
+    WalkOptions { upwards, skips_damaged }: WalkOptions,
+    see: &mut RecordCallback<'_>,
+) -> Result<WalkEnd> {
+    let mut active = FrontChanges::new(from, upwards, |from, count, into| {
         layers.active.read().next(from, upwards, count, into);
     });
-    let mut frozen = Changes::new(from, upwards, |from, count, into| {
+    let mut frozen = FrontChanges::new(from, upwards, |from, count, into| {
         if let Some(frozen) = &layers.frozen {
-            Front::next(frozen, from, upwards, count, into);
+            ChangeFront::next(frozen, from, upwards, count, into);
         }
     });
     store.read(|snapshot, records| {
-        let mut base = Base::new(snapshot, records, store, from, upwards, layers.wiped)?;
+        let mut base = BaseRecords::new(snapshot, records, store, from, upwards, layers.is_wiped)?;
         base.skips_damaged = skips_damaged;
         let (mut keys, mut bytes) = (0, 0);
         loop {
@@ -86,22 +87,22 @@ pub(super) fn stretch(
             };
             keys += 1;
             let Some(change) = change else {
-                // Nothing but LMDB from here on to the end of the stretch.
+                // Only LMDB has records in the remainder of the step.
                 loop {
-                    let Some((key, record)) = base.head() else { return Ok(End::Done) };
+                    let Some((key, record)) = base.head() else { return Ok(WalkEnd::Done) };
                     bytes += record.value.len();
                     if see(key, record).is_break() {
-                        return Ok(End::Broken);
+                        return Ok(WalkEnd::Broken);
                     }
-                    if keys >= STRETCH_KEYS || bytes >= STRETCH_BYTES {
-                        return Ok(End::Further(key.to_vec()));
+                    if keys >= STEP_KEYS || bytes >= STEP_BYTES {
+                        return Ok(WalkEnd::Further(key.to_vec()));
                     }
                     keys += 1;
                     base.advance();
                     base.fill()?;
                 }
             };
-            // What is before the change comes first, and what the change takes the place of not at all.
+            // Show the LMDB records before the change, and skip the one that it replaces.
             while let Some((key, record)) = base.head() {
                 match along(upwards, key, change.key()) {
                     Ordering::Greater => break,
@@ -113,10 +114,10 @@ pub(super) fn stretch(
                 }
                 (keys, bytes) = (keys + 1, bytes + record.value.len());
                 if see(key, record).is_break() {
-                    return Ok(End::Broken);
+                    return Ok(WalkEnd::Broken);
                 }
-                if keys >= STRETCH_KEYS || bytes >= STRETCH_BYTES {
-                    return Ok(End::Further(key.to_vec()));
+                if keys >= STEP_KEYS || bytes >= STEP_BYTES {
+                    return Ok(WalkEnd::Further(key.to_vec()));
                 }
                 base.advance();
                 base.fill()?;
@@ -124,47 +125,50 @@ pub(super) fn stretch(
             if let Some(record) = change.record() {
                 bytes += record.value.len();
                 if see(change.key(), record).is_break() {
-                    return Ok(End::Broken);
+                    return Ok(WalkEnd::Broken);
                 }
             }
-            if keys >= STRETCH_KEYS || bytes >= STRETCH_BYTES {
-                return Ok(End::Further(change.key().to_vec()));
+            if keys >= STEP_KEYS || bytes >= STEP_BYTES {
+                return Ok(WalkEnd::Further(change.key().to_vec()));
             }
         }
     })
 }
 
-/// Changes of a front in order, taken from it some at a time, so that no lock is held while they are shown.
-struct Changes<'f, F> {
-    taken: VecDeque<Entry>,
-    more: Vec<Entry>,
-    /// Where to go on; `None` when there are no more.
-    from: Option<From<'f>>,
+/// The changes of a front in order, taken some at a time, so that no lock is held while they are
+/// shown.
+struct FrontChanges<'f, F> {
+    taken: VecDeque<FrontEntry>,
+    more: Vec<FrontEntry>,
+    /// The point at which to continue; `None` if there are no more changes.
+    from: Option<ResumePoint<'f>>,
     count: usize,
     take: F,
     upwards: bool,
 }
 
-enum From<'f> {
+enum ResumePoint<'f> {
     Bound(Bound<&'f [u8]>),
-    Behind(Entry),
+    After(FrontEntry),
 }
 
-impl<'f, F: FnMut(Bound<&[u8]>, usize, &mut Vec<Entry>)> Changes<'f, F> {
+impl<'f, F: FnMut(Bound<&[u8]>, usize, &mut Vec<FrontEntry>)> FrontChanges<'f, F> {
     fn new(from: Bound<&'f [u8]>, upwards: bool, take: F) -> Self {
-        let from = Some(From::Bound(from));
-        Changes { taken: VecDeque::new(), more: Vec::new(), from, count: FIRST_CHANGES, take, upwards }
+        let from = Some(ResumePoint::Bound(from));
+        FrontChanges { taken: VecDeque::new(), more: Vec::new(), from, count: FIRST_CHANGES, take, upwards }
     }
 
-    fn peek(&mut self) -> Option<&Entry> {
+    fn peek(&mut self) -> Option<&FrontEntry> {
         if self.taken.is_empty() {
             match self.from.take()? {
-                From::Bound(bound) => (self.take)(bound, self.count, &mut self.more),
-                From::Behind(last) => (self.take)(Bound::Excluded(last.key()), self.count, &mut self.more),
+                ResumePoint::Bound(bound) => (self.take)(bound, self.count, &mut self.more),
+                ResumePoint::After(last) => {
+                    (self.take)(Bound::Excluded(last.key()), self.count, &mut self.more)
+                }
             }
             debug_assert!(self.more.is_sorted_by(|a, b| along(self.upwards, a.key(), b.key()).is_lt()));
             if self.more.len() == self.count {
-                self.from = self.more.last().cloned().map(From::Behind);
+                self.from = self.more.last().cloned().map(ResumePoint::After);
             }
             self.count = MORE_CHANGES;
             self.taken.extend(self.more.drain(..));
@@ -172,55 +176,56 @@ impl<'f, F: FnMut(Bound<&[u8]>, usize, &mut Vec<Entry>)> Changes<'f, F> {
         self.taken.front()
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<FrontEntry> {
         self.peek()?;
         self.taken.pop_front()
     }
 }
 
 /// The next LMDB entries in the direction of the walk.
-type Entries<'t> = Box<dyn Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>> + 't>;
+type LmdbEntries<'t> = Box<dyn Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>> + 't>;
 
-/// Records of LMDB in order, those of sheaves among them.
-struct Base<'t> {
-    /// `None` once there are no more.
-    entries: Option<Entries<'t>>,
-    store: &'t Store,
-    /// A sheaf may begin before the bound.
+/// The records of LMDB in order, including those in groups.
+struct BaseRecords<'t> {
+    /// `None` if there are no more.
+    entries: Option<LmdbEntries<'t>>,
+    store: &'t TreeStore,
+    /// A group may begin before this bound.
     from: Bound<&'t [u8]>,
     upwards: bool,
     skips_damaged: bool,
-    head: Option<Head<'t>>,
-    sheaf: SheafRest<'t>,
-    /// The place of a record in a sheaf.
+    head: Option<BaseHead<'t>>,
+    group: LongKeyGroupRest<'t>,
+    /// The place of a record in a group.
     place: Vec<u8>,
 }
 
-/// What is left of a sheaf: the beginning of its places, and the rest of each with its record.
+/// The remaining records of a group: the common beginning of their places, and the rest of each
+/// with its record.
 #[derive(Default)]
-struct SheafRest<'t> {
+struct LongKeyGroupRest<'t> {
     at: &'t [u8],
-    stalks: VecDeque<sheaf::Stalk<'t>>,
-    checksums: Option<Checksums>,
+    records: VecDeque<long_key_group::GroupedRecord<'t>>,
+    checksums: Option<ChecksumMode>,
 }
 
-enum Head<'t> {
+enum BaseHead<'t> {
     Plain(&'t [u8], Record<'t>),
-    /// Its place is in `place`.
-    InSheaf(Record<'t>),
+    /// The place of the record is in `place`.
+    InGroup(Record<'t>),
 }
 
-impl<'t> Base<'t> {
+impl<'t> BaseRecords<'t> {
     fn new(
         snapshot: &'t LmdbSnapshot,
         records: &LmdbTable,
-        store: &'t Store,
+        store: &'t TreeStore,
         from: Bound<&'t [u8]>,
         upwards: bool,
-        wiped: bool,
-    ) -> Result<Base<'t>> {
+        is_wiped: bool,
+    ) -> Result<BaseRecords<'t>> {
         let places = from.map(place::of_key);
-        // In a sheaf both sides of the bound may lie.
+        // The bound may lie within a group.
         let start = match &places {
             Bound::Included(place) => Bound::Included(place::split(place).0),
             Bound::Excluded(place) => match place::split(place) {
@@ -233,26 +238,26 @@ impl<'t> Base<'t> {
             true => (start, Bound::Unbounded),
             false => (Bound::Unbounded, start),
         };
-        let entries: Option<Entries<'t>> = match (wiped, upwards) {
+        let entries: Option<LmdbEntries<'t>> = match (is_wiped, upwards) {
             (true, _) => None,
             (false, true) => {
-                Some(Box::new(records.range(snapshot, &range).map_err(|error| store.trouble(&error))?))
+                Some(Box::new(records.range(snapshot, &range).map_err(|error| store.lmdb_error(&error))?))
             }
             (false, false) => {
-                Some(Box::new(records.rev_range(snapshot, &range).map_err(|error| store.trouble(&error))?))
+                Some(Box::new(records.rev_range(snapshot, &range).map_err(|error| store.lmdb_error(&error))?))
             }
         };
-        let (sheaf, place) = (SheafRest::default(), Vec::new());
-        Ok(Base { entries, store, from, upwards, skips_damaged: false, head: None, sheaf, place })
+        let (group, place) = (LongKeyGroupRest::default(), Vec::new());
+        Ok(BaseRecords { entries, store, from, upwards, skips_damaged: false, head: None, group, place })
     }
 
-    /// The next record, if `fill` was called since the last `advance`.
+    /// Returns the next record. `fill` must have been called since the last `advance`.
     #[inline]
     fn head(&self) -> Option<(&[u8], Record<'t>)> {
         match &self.head {
             None => None,
-            Some(Head::Plain(key, record)) => Some((*key, *record)),
-            Some(Head::InSheaf(record)) => Some((place::to_key(&self.place), *record)),
+            Some(BaseHead::Plain(key, record)) => Some((*key, *record)),
+            Some(BaseHead::InGroup(record)) => Some((place::to_key(&self.place), *record)),
         }
     }
 
@@ -264,10 +269,11 @@ impl<'t> Base<'t> {
     #[inline]
     fn fill(&mut self) -> Result<()> {
         while self.head.is_none() {
-            let stalks = &mut self.sheaf.stalks;
-            if let Some((rest, stored)) = if self.upwards { stalks.pop_front() } else { stalks.pop_back() } {
+            let records = &mut self.group.records;
+            if let Some((rest, stored)) = if self.upwards { records.pop_front() } else { records.pop_back() }
+            {
                 self.place.clear();
-                self.place.extend_from_slice(self.sheaf.at);
+                self.place.extend_from_slice(self.group.at);
                 self.place.extend_from_slice(rest);
                 let key = place::to_key(&self.place);
                 let is_in = match self.from {
@@ -276,8 +282,8 @@ impl<'t> Base<'t> {
                     Bound::Excluded(from) => along(self.upwards, key, from).is_gt(),
                 };
                 if is_in {
-                    let record = sheaf::decode(self.sheaf.checksums, key, stored);
-                    self.head = self.whole(key, record)?.map(Head::InSheaf);
+                    let record = long_key_group::decode(self.group.checksums, key, stored);
+                    self.head = self.if_intact(key, record)?.map(BaseHead::InGroup);
                 }
                 continue;
             }
@@ -286,14 +292,14 @@ impl<'t> Base<'t> {
                 self.entries = None;
                 return Ok(());
             };
-            let (at, value) = entry.map_err(|error| self.store.trouble(&error))?;
+            let (at, value) = entry.map_err(|error| self.store.lmdb_error(&error))?;
             if at.len() < place::PLACE_LEN_MAX {
                 let key = place::to_key(at);
                 let record = self.store.checksums().decode(key, value);
-                self.head = self.whole(key, record)?.map(|record| Head::Plain(key, record));
+                self.head = self.if_intact(key, record)?.map(|record| BaseHead::Plain(key, record));
             } else {
-                match self.store.sheaf(at, value) {
-                    Ok(sheaf) => self.sheaf = SheafRest::of(at, sheaf),
+                match self.store.group(at, value) {
+                    Ok(group) => self.group = LongKeyGroupRest::of(at, group),
                     Err(error) if error.kind() == ErrorKind::Corrupt && self.skips_damaged => {}
                     Err(error) => return Err(error),
                 }
@@ -302,9 +308,9 @@ impl<'t> Base<'t> {
         Ok(())
     }
 
-    /// The record, unless it is damaged and to be passed over.
+    /// Returns the record; `None` if it is damaged and damage is skipped.
     #[inline]
-    fn whole(&self, key: &[u8], record: Option<Record<'t>>) -> Result<Option<Record<'t>>> {
+    fn if_intact(&self, key: &[u8], record: Option<Record<'t>>) -> Result<Option<Record<'t>>> {
         match record {
             Some(record) => Ok(Some(record)),
             None => self.damaged(key).map(|()| None),
@@ -318,9 +324,9 @@ impl<'t> Base<'t> {
     }
 }
 
-impl<'t> SheafRest<'t> {
-    fn of(at: &'t [u8], sheaf: Sheaf<'t>) -> SheafRest<'t> {
-        let checksums = sheaf.checksums();
-        SheafRest { at, stalks: sheaf.stalks.into(), checksums }
+impl<'t> LongKeyGroupRest<'t> {
+    fn of(at: &'t [u8], group: LongKeyGroup<'t>) -> LongKeyGroupRest<'t> {
+        let checksums = group.checksums();
+        LongKeyGroupRest { at, records: group.records.into(), checksums }
     }
 }
