@@ -62,8 +62,8 @@ impl Shared {
     }
 
     /// Returns the limits of requests. No value is long enough to be received as an upload.
-    pub(crate) fn limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self) -> MemcachedLimits {
+        MemcachedLimits {
             item_size_max: self.options.limits.item_size_max,
             flush_allowed: self.options.limits.flush_allowed,
             negative_is_sliding: self.options.protocols.negative_is_sliding,
