@@ -68,6 +68,24 @@ fn relative_links_lead_to_files_and_headings() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
+/// Returns the paths of this repository that a text names, such as `server/src/transport/worker.rs`.
+fn source_paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
+    let words = text.split(move |c| !is_part(c)).map(|word| word.trim_end_matches(['.', '/']));
+    words.filter(|word| word.contains("/src/") && word.split("//").count() == 1)
+}
+
+#[test]
+fn source_paths_in_documents_exist() {
+    let mut missing = Vec::new();
+    for name in ["ARCHITECTURE.md", "CONTRIBUTING.md", "SAFETY.md"] {
+        let text = std::fs::read_to_string(Path::new(ROOT).join(name)).expect("the page can be read");
+        let absent = source_paths(&text).filter(|path| !Path::new(ROOT).join(path).exists());
+        missing.extend(absent.map(|path| format!("{name}: {path}")));
+    }
+    assert!(missing.is_empty(), "paths that do not exist:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn links_in_code_do_not_count() {
     let text = "[a](b.md#c) `[d](e)`\n\n    [f](g)\n```sh\n[h](i)\n```\n![j](k.svg)\n";
