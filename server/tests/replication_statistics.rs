@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{AdminOptions, ObservationOptions, ServerOptions};
 
-const NANOS: u64 = 1_000_000_000;
+const STAMPS_PER_SECOND: u64 = 1_000_000_000;
 
 fn with_pages(options: ServerOptions) -> ServerOptions {
     ServerOptions {
@@ -60,7 +60,7 @@ fn replica_shows_its_master_position_and_delay() {
         client.stats("").iter().any(|(name, value)| name == "curr_items" && value == "1")
     });
     let position: u64 = client.stat("todana_replica_position").parse().unwrap();
-    assert!(position / NANOS >= before - 1, "{position} at {before}");
+    assert!(position / STAMPS_PER_SECOND >= before - 1, "{position} at {before}");
     let shown = metrics(&replica);
     assert_eq!(shown.value("todana_replica_connected", ""), Some(1.0));
     assert!(shown.value("todana_replica_position", "").unwrap() >= position as f64);
@@ -85,11 +85,11 @@ fn replica_that_never_had_all_is_as_late_as_its_position_is_old() {
     let folder = tempfile::tempdir().unwrap();
     // Nobody accepts there.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    std::fs::write(folder.path().join("position"), format!("{:020}\n", 1_000 * NANOS)).unwrap();
+    std::fs::write(folder.path().join("position"), format!("{:020}\n", 1_000 * STAMPS_PER_SECOND)).unwrap();
     let replica = Running::start(following(folder.path(), 2, nobody));
     let mut client = replica.connect();
     assert_eq!(client.stat("todana_replica_connected"), "0");
-    assert_eq!(client.stat("todana_replica_position"), (1_000 * NANOS).to_string());
+    assert_eq!(client.stat("todana_replica_position"), (1_000 * STAMPS_PER_SECOND).to_string());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as f64;
     let delay = number(&mut client, "todana_replica_delay_seconds");
     assert!((now - 1_000.0 - delay).abs() < 120.0, "{delay} at {now}");

@@ -19,7 +19,7 @@ use todana_core::{Operation, Store, UnixSeconds};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 const NOW: u64 = 1_700_000_000;
-const NANOS: u64 = 1_000_000_000;
+const STAMPS_PER_SECOND: u64 = 1_000_000_000;
 
 /// A hash that replicas follow.
 struct Followed {
@@ -88,7 +88,7 @@ fn log_goes_on_after_a_stop_in_order() {
     assert!(first.goes_on);
     first.set("a", "1");
     let (begins, told) = first.told(0);
-    assert_eq!((begins, told.len()), (FeedStart::Whole, 1));
+    assert_eq!((begins, told.len()), (FeedStart::Complete, 1));
     let place = *told.keys().next().unwrap();
     first.close();
     // Also with the clock put back, and closed again without a change.
@@ -100,7 +100,7 @@ fn log_goes_on_after_a_stop_in_order() {
     let last = open(folder.path(), NOW - 50);
     last.set("b", "2");
     let (begins, told) = last.told(place);
-    assert_eq!((begins, told.len()), (FeedStart::Whole, 1));
+    assert_eq!((begins, told.len()), (FeedStart::Complete, 1));
     assert!(told.values().next().unwrap().contains("Put"), "{told:?}");
 }
 
@@ -171,7 +171,7 @@ fn place_is_not_found_in_a_log_begun_anew_with_the_clock_put_back() {
         let first = open(folder.path(), NOW);
         first.set("key", "x");
         let place = *first.told(0).1.keys().last().unwrap();
-        assert!(place / NANOS >= NOW);
+        assert!(place / STAMPS_PER_SECOND >= NOW);
         match is_closed {
             true => {
                 first.close();

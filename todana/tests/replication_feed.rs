@@ -51,7 +51,7 @@ fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
     assert!(all.is_sorted_by(|one, other| one.0 < other.0), "{all:?}");
     for (at, (stamp, key)) in all.iter().enumerate() {
         let (rest, begins) = changes(kept, *stamp);
-        assert_eq!((rest, begins), (all[at + 1..].to_vec(), FeedStart::Whole), "behind {key}");
+        assert_eq!((rest, begins), (all[at + 1..].to_vec(), FeedStart::Complete), "behind {key}");
     }
 }
 
@@ -120,7 +120,7 @@ fn what_is_let_go_of_the_log_is_what_no_checkpoint_needs_and_nobody_reads() {
     }
     let before = count();
     let (feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, 0).unwrap();
-    assert_eq!(begins, FeedStart::Whole);
+    assert_eq!(begins, FeedStart::Complete);
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     assert_eq!(count(), before, "a replica reads it");
     drop(feed);

@@ -23,7 +23,7 @@ pub(crate) struct ConnectedReplica {
 impl ConnectedReplica {
     /// One that connects now; `now_s` is the time, Unix seconds.
     pub(super) fn new(hello: ReplicaRequest, address: String, now_s: u64) -> ConnectedReplica {
-        let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::NANOS);
+        let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::STAMPS_PER_SECOND);
         let behind = if hello.timestamp == 0 { 0 } else { now_s.saturating_sub(position_s) };
         ConnectedReplica {
             server_id: hello.server_id,
@@ -81,7 +81,7 @@ mod tests {
             ConnectedReplica::new(hello, "127.0.0.1:9".into(), 1_000)
         };
         assert!(new(0).delay() < Duration::from_secs(1_000), "it begins with nothing");
-        let replica = new(400 * todana::replication::NANOS + 7);
+        let replica = new(400 * todana::replication::STAMPS_PER_SECOND + 7);
         assert!(replica.delay() >= Duration::from_secs(600));
         assert_eq!(replica.position(), 400_000_000_007);
         let began_at = Instant::now();

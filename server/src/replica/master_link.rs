@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::kyoto::UnreadBytes;
-use todana::replication::NANOS;
+use todana::replication::STAMPS_PER_SECOND;
 use todana::{Action, Overwrite, Record, WorkerCounters, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::binary::ReplicaRequest;
@@ -93,7 +93,7 @@ impl MasterLink {
     /// long it has been there (`age`).
     pub(crate) fn delay(&self, now_s: u64, age: Duration) -> Duration {
         let had_all_at = *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner);
-        match (had_all_at, self.lock().timestamp / NANOS) {
+        match (had_all_at, self.lock().timestamp / STAMPS_PER_SECOND) {
             (Some(then), _) => then.elapsed(),
             (None, 0) => age,
             (None, position_s) => Duration::from_secs(now_s.saturating_sub(position_s)),

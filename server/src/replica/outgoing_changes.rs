@@ -8,7 +8,7 @@
 use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use todana::replication::{FeedStart, NANOS, ReplicationFeed, first_of_second};
+use todana::replication::{FeedStart, ReplicationFeed, STAMPS_PER_SECOND, first_of_second};
 use todana::update_log::{LogChange, LogPosition};
 use todana::{Clock, Expiry, Record, kyoto};
 use todana_core::{Attributes, Error, ErrorKind, Result, ScanPosition};
@@ -26,7 +26,7 @@ const SCAN_PORTION: usize = PORTION + PIECE;
 const SKIPPED_MAX: u32 = 256;
 /// Where several logs are merged, an entry of one may come to be readable behind later ones of another: what a replica may have
 /// missed so is sent again.
-const SLACK: u64 = 3 * NANOS;
+const SLACK: u64 = 3 * STAMPS_PER_SECOND;
 /// So much of the log may be on disk for the sake of one replica alone.
 const HELD_MAX: u64 = 4 << 30;
 
@@ -102,7 +102,7 @@ impl OutgoingChanges {
         let (mut is_whole, mut clearings) = (true, false);
         for (number, directory) in &logged {
             let (feed, begins) = ReplicationFeed::open(directory, *number, databases, after)?;
-            is_whole &= begins == FeedStart::Whole;
+            is_whole &= begins == FeedStart::Complete;
             lines.push(DatabaseChanges::new(*number, feed));
         }
         let now = first_of_second(shared.clock.now().0);

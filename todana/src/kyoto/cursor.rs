@@ -1,17 +1,19 @@
-//! `KyotoCursor`: a cursor with the steps of Kyoto Cabinet's, which are part of reading and removing.
+//! `KyotoCursor`: a cursor with the steps of Kyoto Cabinet's, which are part of reading and
+//! removing.
 //!
-//! Always true: where its record is gone, it moves on before anything is read or done there. After `last`, `jump_back` and
-//! `step_back` it goes backwards by such steps, until `first`, `jump` or `step`. The databases named `+` know no direction: there
-//! such steps always go forward, and a cursor that stands nowhere stands after the last record.
+//! Invariant: if its record was removed, the cursor moves on before anything is read or done. After
+//! `last`, `jump_back` and `step_back`, such steps go backwards, until `first`, `jump` or `step`. A
+//! database named `+` has no direction: such steps always go forward, and a cursor that stands at
+//! no record counts as standing after the last one.
 //!
-//! Source: the original, by `curs.py` against both; its trees keep the flag in each cursor.
+//! Source: the original, compared by `curs.py`; its trees keep the flag in each cursor.
 
 use super::{KyotoRecords, NEVER, time_of};
 use crate::{Name, RecordCursor, Records};
 use std::fmt;
 use todana_core::{Expiry, Result};
 
-/// A cursor over records as Kyoto Tycoon's users mean them.
+/// A cursor over records in the form that users of Kyoto Tycoon know.
 ///
 /// ```
 /// use todana::kyoto::KyotoCursor;
@@ -31,7 +33,7 @@ use todana_core::{Expiry, Result};
 pub struct KyotoCursor<R> {
     cursor: RecordCursor<R>,
     is_persistent: bool,
-    /// False for the databases named `+`.
+    /// False for a database named `+`.
     keeps_direction: bool,
     is_backward: bool,
 }
@@ -39,11 +41,11 @@ pub struct KyotoCursor<R> {
 /// A record that a cursor has read or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CursorEntry {
-    /// Its key.
+    /// Key of the record.
     pub key: Vec<u8>,
-    /// Its value.
+    /// Value of the record.
     pub value: Vec<u8>,
-    /// The last second of its life; `None` if it never dies.
+    /// The last second of the record's life; `None` if it never expires.
     pub time: Option<u64>,
 }
 
@@ -54,7 +56,8 @@ impl<R> fmt::Debug for KyotoCursor<R> {
 }
 
 impl<R: Records> KyotoCursor<R> {
-    /// Creates a cursor over the records of the database of this name. It stands nowhere at first.
+    /// Creates a cursor over the records of the database with this name. At first it stands at no
+    /// record.
     pub fn new(records: R, name: &Name) -> KyotoCursor<R> {
         KyotoCursor {
             cursor: RecordCursor::new(records),
@@ -64,47 +67,47 @@ impl<R: Records> KyotoCursor<R> {
         }
     }
 
-    /// Returns what it goes over.
+    /// Returns the records that the cursor moves over.
     pub fn records(&self) -> &R {
         self.cursor.records()
     }
 
-    /// Returns the key where it stands; `None` nowhere.
+    /// Returns the key at the cursor, or `None` if it stands at no record.
     pub fn key(&self) -> Option<&[u8]> {
         self.cursor.key()
     }
 
-    /// Goes to the first record. False if there is none, as with all that moves it.
+    /// Moves to the first record. As all moves do, returns false if there is none.
     pub fn first(&mut self) -> Result<bool> {
         self.is_backward = false;
         self.cursor.first()
     }
 
-    /// Goes to the last record; later steps go backwards.
+    /// Moves to the last record; later steps go backwards.
     pub fn last(&mut self) -> Result<bool> {
         self.is_backward = self.keeps_direction;
         self.cursor.last()
     }
 
-    /// Goes to the record of this key, or the first one after it.
+    /// Moves to the record of this key, or to the first one after it.
     pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
         self.is_backward = false;
         self.cursor.jump(key)
     }
 
-    /// Goes to the record of this key, or the last one before it; later steps go backwards.
+    /// Moves to the record of this key, or to the last one before it; later steps go backwards.
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
         self.is_backward = self.keeps_direction;
         self.cursor.jump_back(key)
     }
 
-    /// Goes to the next record, and forward from then on.
+    /// Moves to the next record, and forward from then on.
     pub fn step(&mut self) -> Result<bool> {
         self.is_backward = false;
         self.cursor.step()
     }
 
-    /// Goes to the record before, and backwards from then on.
+    /// Moves to the previous record, and backwards from then on.
     pub fn step_back(&mut self) -> Result<bool> {
         if self.cursor.key().is_none() && !self.keeps_direction {
             return self.cursor.last();
@@ -114,20 +117,21 @@ impl<R: Records> KyotoCursor<R> {
         moved
     }
 
-    /// Goes to the next record of its direction. Past the end it stands nowhere.
+    /// Moves to the next record in the cursor's direction. After the end it stands at no record.
     pub fn advance(&mut self) -> Result<()> {
         if self.is_backward { self.cursor.step_back() } else { self.cursor.step() }.map(drop)
     }
 
-    /// Calls `act` for the key where it stands or, as long as the record turns out to be gone (`None`), for the next one. `None`: there
-    /// is none.
+    /// Calls `act` with the key at the cursor. If `act` returns `None`, because the record was
+    /// removed, calls it for the next one. Returns `None` if no record is left.
     pub fn at_record<T>(&mut self, mut act: impl FnMut(&R, &[u8]) -> Result<Option<T>>) -> Result<Option<T>> {
         while let Some(key) = self.cursor.key() {
             let key = key.to_vec();
             if let Some(done) = act(self.cursor.records(), &key)? {
                 return Ok(Some(done));
             }
-            // From a key that is gone: forward whatever the direction, as in the original, and back from the end.
+            // From a removed key the cursor steps forward in either direction, as in the original,
+            // and from the end back.
             if !self.cursor.step()? && self.is_backward {
                 self.cursor.jump_back(&key)?;
             }
@@ -135,7 +139,7 @@ impl<R: Records> KyotoCursor<R> {
         Ok(None)
     }
 
-    /// Reads the record where it stands; `steps`: and moves on.
+    /// Reads the record at the cursor. Moves on if `steps` is true.
     pub fn read(&mut self, steps: bool) -> Result<Option<CursorEntry>> {
         let is_persistent = self.is_persistent;
         let found = self.at_record(|records, key| {
@@ -152,7 +156,7 @@ impl<R: Records> KyotoCursor<R> {
         Ok(found)
     }
 
-    /// Removes the record where it stands, moves on, and returns what was there.
+    /// Removes the record at the cursor, moves on, and returns the record.
     pub fn take(&mut self) -> Result<Option<CursorEntry>>
     where
         for<'r> &'r R: Records,
@@ -172,7 +176,8 @@ impl<R: Records> KyotoCursor<R> {
         Ok(taken)
     }
 
-    /// Replaces the value and the time of the record where it stands; `steps`: and moves on. False if there is none.
+    /// Replaces the value and the time of the record at the cursor. Moves on if `steps` is true.
+    /// Returns false if there is no record.
     pub fn replace(&mut self, value: &[u8], time: u64, steps: bool) -> Result<bool>
     where
         for<'r> &'r R: Records,
@@ -189,7 +194,7 @@ impl<R: Records> KyotoCursor<R> {
 }
 
 impl CursorEntry {
-    /// The last second of its life as a number: [`NEVER`] if it never dies.
+    /// Returns the last second of the record's life as a number: [`NEVER`] if it never expires.
     pub fn time_number(&self) -> u64 {
         self.time.unwrap_or(NEVER)
     }
@@ -218,7 +223,8 @@ mod tests {
         keys
     }
 
-    /// Queues that were popped from the tail gave one record: a cursor forgot that it had come by `jump_back`.
+    /// Queues popped from the tail returned only one record: a cursor forgot that `jump_back` had
+    /// moved it.
     #[test]
     fn ordered_cursor_keeps_its_direction() {
         assert_eq!(keys("%", |cursor| assert!(cursor.last().unwrap())), "edcba");

@@ -1,6 +1,7 @@
-//! Kyoto Cabinet's dumps (`.kcss`), to a file and from one.
+//! Reads and writes Kyoto Cabinet's dumps (`.kcss`).
 //!
-//! The bytes are `todana_protocol::kyoto::dump`'s. Always true: what is held is a piece of the file and its longest record.
+//! `todana_protocol::kyoto::dump` defines the bytes. Invariant: memory holds one piece of the file
+//! and its longest record.
 
 use super::UnreadBytes;
 use std::fmt;
@@ -9,8 +10,8 @@ use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 
-/// The bytes that are collected before they are written.
-const PENDING: usize = 64 << 10;
+/// The number of bytes that are collected before they are written.
+const PENDING_MAX: usize = 64 << 10;
 
 /// Writes a dump.
 pub struct DumpWriter<W> {
@@ -29,17 +30,17 @@ impl<W: Write> DumpWriter<W> {
     /// Writes a record.
     pub fn put(&mut self, key: &[u8], stored: &StoredValue<'_>) -> io::Result<()> {
         dump::put_record(key, stored, &mut self.pending);
-        if self.pending.len() < PENDING {
+        if self.pending.len() < PENDING_MAX {
             return Ok(());
         }
         self.out.write_all(&self.pending)?;
         self.pending.clear();
-        // A long value must not cost memory until the end.
-        self.pending.shrink_to(2 * PENDING);
+        // Free the memory of a long value now, not at the end.
+        self.pending.shrink_to(2 * PENDING_MAX);
         Ok(())
     }
 
-    /// Writes the end, and returns the place that it was written to.
+    /// Writes the end and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         dump::put_end(&mut self.pending);
         self.out.write_all(&self.pending)?;
@@ -48,7 +49,8 @@ impl<W: Write> DumpWriter<W> {
     }
 }
 
-/// The reason why a dump is not read to its end. `E` is that of the function that is shown the records.
+/// The reason why a dump was not read to its end. `E` is the error of the function that receives
+/// the records.
 #[derive(Debug)]
 pub enum DumpFailure<E> {
     /// The file cannot be read.
@@ -58,11 +60,11 @@ pub enum DumpFailure<E> {
         /// Counted from the beginning of the file.
         offset: u64,
     },
-    /// The file is damaged at this byte, or not a dump.
+    /// The file is damaged at this byte, or is not a dump.
     Damaged {
         /// Counted from the beginning of the file.
         offset: u64,
-        /// How.
+        /// Description of the damage.
         what: &'static str,
     },
     /// The record at this byte is longer than the limit.
@@ -70,7 +72,7 @@ pub enum DumpFailure<E> {
         /// Counted from the beginning of the file.
         offset: u64,
     },
-    /// The function that is shown the records ended it.
+    /// The function that receives the records returned this error.
     Ended(E),
 }
 
@@ -100,11 +102,12 @@ impl From<DumpFailure<Error>> for Error {
     }
 }
 
-/// A function that is shown the records of a dump: the byte at which each begins, its key, and its value as it was stored.
+/// Receives the records of a dump: the offset of the record, its key, and its value as stored.
 pub type SeeDumped<'s, E> = dyn FnMut(u64, &[u8], &StoredValue<'_>) -> Result<(), E> + 's;
 
-/// Shows each record of a dump: the byte at which it begins, its key, and its value as it was stored. Returns how many bytes have
-/// been read beyond the end of the dump. Fails without memory for it where a record claims more than `record_len_max` bytes.
+/// Calls `see` for each record of a dump. Returns the number of bytes read after the end of the
+/// dump. A record that claims more than `record_len_max` bytes is refused before memory is
+/// allocated for it.
 pub fn read_dump<E>(
     input: impl Read,
     record_len_max: usize,

@@ -1,15 +1,16 @@
-//! Records as Kyoto Tycoon's users mean them: an expiry that lasts to the end of its second, sums in binary, swaps by value.
+//! Records in the form that users of Kyoto Tycoon know: an expiry that lasts to the end of its
+//! second, binary sums, swaps by value.
 //!
 //! ```text
-//! cursor   a place among the records, with a direction
-//! dump     Kyoto Cabinet's dumps, to a file and from one
-//! number   sums of 8 and of 16 bytes
-//! pattern  regular expressions of POSIX
-//! sum      what is added to, and what a missing record begins with
+//! cursor   a position among the records, with a direction
+//! dump     writing and reading Kyoto Cabinet's dumps
+//! number   numbers of 16 bytes
+//! pattern  POSIX regular expressions
+//! sum      sums, and the origin of a missing record
 //! ```
 //!
-//! A time is the last second in which a record lives, since 1970, as Kyoto Tycoon counts; [`NEVER`] is its greatest.
-//! Every write gives a record a new one.
+//! A time is the last second of a record's life, since 1970, as in Kyoto Tycoon; [`NEVER`] is the
+//! greatest. Every write sets a new time.
 
 mod cursor;
 mod dump;
@@ -20,31 +21,33 @@ mod unread;
 
 pub use cursor::{CursorEntry, KyotoCursor};
 pub use dump::{DumpFailure, DumpWriter, SeeDumped, read_dump};
-pub use number::Fixed;
+pub use number::FixedPoint;
 pub use pattern::translate;
-pub(crate) use sum::{Sum, SumFailure};
+pub(crate) use sum::{IncrementSum, SumError};
 pub use unread::UnreadBytes;
 
-use crate::records::replies::{query, record_of, refusal_error, store};
+use crate::records::replies::{self, query, record_of, refusal_error};
 use crate::{Records, Ttl};
 use todana_core::{Expiry, Modification, Modify, Operation, Reply, Result, Store, StoreMode, UnixSeconds};
 
-/// The time of what never expires: the greatest of 40 bits.
+/// The time of a record that never expires: the greatest number of 40 bits.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// What [`KyotoRecords::increment`] and [`Records::increment_binary`] do where there is no record, or what counts besides.
+/// How [`KyotoRecords::increment`] and [`Records::increment_binary`] treat a missing record and an
+/// existing number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IncrementOrigin<T> {
-    /// It starts from this number.
+    /// A missing record counts as this number.
     Number(T),
-    /// It fails.
+    /// A missing record is an error.
     Try,
-    /// It stores the number that was to be added, whatever number was there; what is no number stays, and it fails.
+    /// The sum is the added number itself, whatever number exists. An existing value that is not a
+    /// number is an error, and stays.
     Set,
 }
 
 impl<T> IncrementOrigin<T> {
-    /// Returns the number that a missing record begins with, and true if the number that is there is overwritten.
+    /// Returns the number for a missing record, and true if an existing number is ignored.
     pub fn parts(self) -> (Option<T>, bool) {
         match self {
             IncrementOrigin::Number(number) => (Some(number), false),
@@ -54,7 +57,7 @@ impl<T> IncrementOrigin<T> {
     }
 }
 
-/// The borders stand for the words, as in the original: clients send its constants.
+/// Converts as the original does, whose clients send these constants.
 impl From<i64> for IncrementOrigin<i64> {
     fn from(number: i64) -> IncrementOrigin<i64> {
         match number {
@@ -65,7 +68,7 @@ impl From<i64> for IncrementOrigin<i64> {
     }
 }
 
-/// Infinities stand for the words.
+/// Converts infinities to `Set` and `Try`, as the original does.
 impl From<f64> for IncrementOrigin<f64> {
     fn from(number: f64) -> IncrementOrigin<f64> {
         match number {
@@ -76,7 +79,7 @@ impl From<f64> for IncrementOrigin<f64> {
     }
 }
 
-/// The records of a database, as Kyoto Tycoon's users mean them.
+/// The records of a database in the form that users of Kyoto Tycoon know.
 ///
 /// ```
 /// use todana::kyoto::{KyotoRecords, NEVER, IncrementOrigin};
@@ -108,18 +111,18 @@ pub fn ttl_of(time: u64, is_persistent: bool) -> Ttl {
     if is_persistent || time >= NEVER { Ttl::Never } else { Ttl::At(time + 1) }
 }
 
-/// The time of a record, `None` if it never dies.
+/// Returns the time of a record, or `None` if it never expires.
 pub fn time_of(expiry: Expiry) -> Option<u64> {
     expiry.at().map(|at| at.0.saturating_sub(1).min(NEVER)).filter(|&time| time < NEVER)
 }
 
 impl<R: Records> KyotoRecords<R> {
-    /// The records of `records`. `is_persistent`: times are ignored there, and nothing expires.
+    /// Wraps `records`. If `is_persistent` is true, times are ignored and nothing expires.
     pub fn new(records: R, is_persistent: bool) -> KyotoRecords<R> {
         KyotoRecords { records, is_persistent }
     }
 
-    /// What is below.
+    /// Returns the wrapped records.
     pub fn records(&self) -> &R {
         &self.records
     }
@@ -129,31 +132,31 @@ impl<R: Records> KyotoRecords<R> {
         ttl_of(time, self.is_persistent)
     }
 
-    /// The time of a record; `None` if it never dies, or there are no times here.
+    /// Returns the time of a record, or `None` if it never expires or times are ignored.
     pub fn time_of(&self, expiry: Expiry) -> Option<u64> {
         if self.is_persistent { None } else { time_of(expiry) }
     }
 
-    fn put(&self, mode: StoreMode, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
-        store(&self.records, &Store { key, value, ttl: self.ttl(time), mode, ..Store::default() })
+    fn store(&self, mode: StoreMode, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
+        replies::store(&self.records, &Store { key, value, ttl: self.ttl(time), mode, ..Store::default() })
     }
 
-    /// Stores a record, whatever is there.
+    /// Stores a record, whether it exists or not.
     pub fn set(&self, key: &[u8], value: &[u8], time: u64) -> Result<()> {
-        self.put(StoreMode::Set, key, value, time).map(drop)
+        self.store(StoreMode::Set, key, value, time).map(drop)
     }
 
-    /// Stores a record where there is none; false if there is one.
+    /// Stores a record if there is none. Returns false if there is one.
     pub fn add(&self, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
-        self.put(StoreMode::Add, key, value, time)
+        self.store(StoreMode::Add, key, value, time)
     }
 
-    /// Stores a record where there is one; false if there is none.
+    /// Stores a record if there is one. Returns false if there is none.
     pub fn replace(&self, key: &[u8], value: &[u8], time: u64) -> Result<bool> {
-        self.put(StoreMode::Replace, key, value, time)
+        self.store(StoreMode::Replace, key, value, time)
     }
 
-    /// Changes a record by its value, and reads the reply.
+    /// Modifies a record and converts the reply.
     fn modify<T>(
         &self,
         key: &[u8],
@@ -172,8 +175,9 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Adds to a number of eight bytes and returns the sum. `None`, with nothing changed, where what is there is not eight bytes long,
-    /// the sum would need more, or there is none and `origin` asks for one. Nothing is written to add 0 to what is there.
+    /// Adds to a number of 8 bytes and returns the sum. Returns `None`, and changes nothing, if the
+    /// value is not 8 bytes long, if the sum exceeds them, or if there is no record and `origin`
+    /// requires one. Adding 0 to an existing number writes nothing.
     pub fn increment(
         &self,
         key: &[u8],
@@ -190,7 +194,8 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// The same for a number with a fraction, of sixteen bytes ([`Fixed`]). What is no number at all is never stored.
+    /// Adds to a number with a fraction, of 16 bytes ([`FixedPoint`]), under the same conditions. A
+    /// sum that is not a number is never stored.
     pub fn increment_double(
         &self,
         key: &[u8],
@@ -207,8 +212,8 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Where the value is `old` (`None`: where there is no record) it becomes `new` (`None`: the record is removed); returns whether it
-    /// was so.
+    /// Replaces the value by `new` (`None`: removes the record) if it is `old` (`None`: there is no
+    /// record). Returns true if it was.
     pub fn compare_and_swap(
         &self,
         key: &[u8],
@@ -224,18 +229,20 @@ impl<R: Records> KyotoRecords<R> {
         })
     }
 
-    /// Removes a record; false if there is none.
+    /// Removes a record. Returns false if there is none.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         self.records.remove(key)
     }
 
-    /// Shows a value and its time (`None`: it never dies); returns whether there is one. `see` may run under a lock of the engine: it
-    /// must be brief and must not call the database.
+    /// Calls `see` with a value and its time (`None`: it never expires). Returns true if there is a
+    /// record. `see` may run under a lock of the engine: it must be brief and must not call the
+    /// database.
     pub fn view(&self, key: &[u8], see: &mut dyn FnMut(&[u8], Option<u64>)) -> Result<bool> {
         self.records.view(key, &mut |record| see(record.value, self.time_of(record.attributes.expiry)))
     }
 
-    /// Removes a record and shows its value and time (`None`: it never dies); returns whether there was one.
+    /// Removes a record and calls `see` with its value and time (`None`: it never expired). Returns
+    /// true if there was a record.
     pub fn seize(&self, key: &[u8], see: &mut dyn FnMut(&[u8], Option<u64>)) -> Result<bool> {
         self.modify(key, None, Modification::Take, |reply| {
             let record = record_of(reply)?;
@@ -272,7 +279,7 @@ mod tests {
         assert_eq!(add(0, IncrementOrigin::Number(0)), Some(i64::MAX));
         db.set(b"n", b"seven").unwrap();
         assert_eq!(add(0, IncrementOrigin::Number(0)), None);
-        // It was overwritten once: what is no number stays, whatever is asked.
+        // A value that is not a number was overwritten once; it must stay.
         assert_eq!(add(3, IncrementOrigin::Set), None);
         assert_eq!(db.get(b"n").unwrap().unwrap(), b"seven");
         db.remove(b"n").unwrap();
@@ -321,7 +328,7 @@ mod tests {
             (Some(f64::NEG_INFINITY), "80000000000000000000000000000000")
         );
         assert_eq!((add(b"e", f64::NAN), &*stored(b"e")), (None, ""));
-        // Where there was no record the parts were added, not the numbers: 1 and -0.25 was stored.
+        // If there was no record, the parts were added, not the numbers: 1 and -0.25 was stored.
         records.increment_double(b"f", -0.75, IncrementOrigin::Number(1.5), NEVER).unwrap();
         assert_eq!(stored(b"f"), "00000000000000000002aa1efb94e000");
     }
@@ -366,7 +373,7 @@ mod tests {
         let db = db();
         let now = db.database().now().0;
         let records = KyotoRecords::new(&db, false);
-        // Long past, whatever the clock does meanwhile.
+        // Long ago, so that a step of the clock does not matter.
         records.set(b"dead", b"", now - 1).unwrap();
         assert!(!records.view(b"dead", &mut |_, _| ()).unwrap());
         let mut stored = None;

@@ -1,43 +1,44 @@
-//! Numbers of sixteen bytes: a whole part and a fraction, each with the number's sign.
+//! Numbers of 16 bytes: a whole part and a fraction, both with the sign of the number.
 //!
-//! Source: `protocols/kyoto-tycoon.md`, section 7; 300 sums of the original agree.
+//! Source: `protocols/kyoto-tycoon.md`, section 7; 300 sums agree with the original.
 
 use std::ops::Add;
 
-/// A fraction is counted in these.
+/// The number of units in 1.
 const UNITS: i64 = 1_000_000_000_000_000;
 
-/// A number with a fraction, as it is stored: a whole part and a fraction in units of 10^-15, both cut off towards zero.
+/// A number with a fraction as it is stored: a whole part and a fraction in units of 10^-15, both
+/// truncated towards zero.
 ///
 /// ```
-/// use todana::kyoto::Fixed;
+/// use todana::kyoto::FixedPoint;
 ///
-/// let sum = Fixed::from(1.5) + Fixed::from(-3.25);
+/// let sum = FixedPoint::from(1.5) + FixedPoint::from(-3.25);
 /// assert_eq!(f64::from(sum), -1.75);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fixed {
+pub struct FixedPoint {
     whole: i64,
     fraction: i64,
 }
 
-const INFINITE: Fixed = Fixed { whole: i64::MAX, fraction: 0 };
-const NEGATIVE_INFINITE: Fixed = Fixed { whole: i64::MIN, fraction: 0 };
-const NO_NUMBER: Fixed = Fixed { whole: i64::MIN, fraction: i64::MIN };
+const INFINITE: FixedPoint = FixedPoint { whole: i64::MAX, fraction: 0 };
+const NEGATIVE_INFINITE: FixedPoint = FixedPoint { whole: i64::MIN, fraction: 0 };
+const NO_NUMBER: FixedPoint = FixedPoint { whole: i64::MIN, fraction: i64::MIN };
 
-impl Fixed {
-    /// What is stored in these bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Fixed {
+impl FixedPoint {
+    /// Decodes the stored bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> FixedPoint {
         let both = u128::from_be_bytes(bytes);
-        Fixed { whole: (both >> 64) as i64, fraction: both as i64 }
+        FixedPoint { whole: (both >> 64) as i64, fraction: both as i64 }
     }
 
-    /// As it is stored.
+    /// Encodes the number for storage.
     pub fn to_bytes(self) -> [u8; 16] {
         (u128::from(self.whole as u64) << 64 | u128::from(self.fraction as u64)).to_be_bytes()
     }
 
-    /// Whether it is no number.
+    /// Returns true if this is not a number.
     pub fn is_nan(self) -> bool {
         self == NO_NUMBER
     }
@@ -47,13 +48,13 @@ impl Fixed {
     }
 }
 
-impl From<f64> for Fixed {
-    /// What is too great or too small for the whole part is infinite.
-    fn from(number: f64) -> Fixed {
+impl From<f64> for FixedPoint {
+    /// A number that does not fit into the whole part becomes infinite.
+    fn from(number: f64) -> FixedPoint {
         if number.is_nan() {
             return NO_NUMBER;
         }
-        // A conversion that saturates: the borders stand for infinity.
+        // The conversion saturates; the extreme values stand for infinity.
         let whole = number.trunc() as i64;
         if whole == i64::MAX {
             return INFINITE;
@@ -62,34 +63,35 @@ impl From<f64> for Fixed {
             return NEGATIVE_INFINITE;
         }
         let fraction = number.fract();
-        // Exactly: a fraction is mantissa / 2^shift, of less than 53 bits, and ten to the 15th has less than 50.
+        // This is exact: a fraction is mantissa / 2^shift with a mantissa below 2^53, and 10^15 is
+        // below 2^50.
         let bits = fraction.abs().to_bits();
         let exponent = (bits >> 52) as u32;
         let mantissa = if exponent == 0 { bits << 1 } else { bits & ((1 << 52) - 1) | 1 << 52 };
         let shift = 1075 - exponent;
         let units = if shift < 128 { (u128::from(mantissa) * UNITS as u128) >> shift } else { 0 };
         let units = units as i64;
-        Fixed { whole, fraction: if fraction < 0.0 { -units } else { units } }
+        FixedPoint { whole, fraction: if fraction < 0.0 { -units } else { units } }
     }
 }
 
-impl From<Fixed> for f64 {
-    fn from(number: Fixed) -> f64 {
+impl From<FixedPoint> for f64 {
+    fn from(number: FixedPoint) -> f64 {
         match number {
             NO_NUMBER => f64::NAN,
             NEGATIVE_INFINITE => f64::NEG_INFINITY,
-            Fixed { whole: i64::MAX, .. } => f64::INFINITY,
-            Fixed { whole, fraction } => whole as f64 + fraction as f64 / UNITS as f64,
+            FixedPoint { whole: i64::MAX, .. } => f64::INFINITY,
+            FixedPoint { whole, fraction } => whole as f64 + fraction as f64 / UNITS as f64,
         }
     }
 }
 
-impl Add for Fixed {
-    type Output = Fixed;
+impl Add for FixedPoint {
+    type Output = FixedPoint;
 
-    /// Parts are added to parts. A fraction that has become whole is carried, a negative one is not borrowed; what is infinite stays so,
-    /// and what would leave the range becomes so.
-    fn add(self, other: Fixed) -> Fixed {
+    /// Adds the parts separately. A fraction of 1 or more is carried, but a negative one is not
+    /// borrowed. Infinity stays infinite, and a sum out of range becomes infinite.
+    fn add(self, other: FixedPoint) -> FixedPoint {
         if self.is_nan() || other.is_nan() {
             return NO_NUMBER;
         }
@@ -107,7 +109,7 @@ impl Add for Fixed {
         let whole = self.whole.checked_add(other.whole).and_then(|whole| whole.checked_add(carried));
         match whole {
             Some(i64::MAX) => INFINITE,
-            Some(whole) => Fixed { whole, fraction },
+            Some(whole) => FixedPoint { whole, fraction },
             None if self.whole < 0 => NEGATIVE_INFINITE,
             None => INFINITE,
         }
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     fn parts(number: f64) -> (i64, i64) {
-        let Fixed { whole, fraction } = Fixed::from(number);
+        let FixedPoint { whole, fraction } = FixedPoint::from(number);
         (whole, fraction)
     }
 
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn a_fraction_is_carried_and_not_borrowed() {
         let sum = |a: f64, b: f64| {
-            let Fixed { whole, fraction } = Fixed::from(a) + Fixed::from(b);
+            let FixedPoint { whole, fraction } = FixedPoint::from(a) + FixedPoint::from(b);
             (whole, fraction)
         };
         assert_eq!(sum(0.75, 0.5), (1, 250_000_000_000_000));
@@ -155,16 +157,16 @@ mod tests {
 
     #[test]
     fn the_borders_are_infinite_and_stay_so() {
-        let (infinite, negative) = (Fixed::from(f64::INFINITY), Fixed::from(f64::NEG_INFINITY));
+        let (infinite, negative) = (FixedPoint::from(f64::INFINITY), FixedPoint::from(f64::NEG_INFINITY));
         assert_eq!(f64::from(infinite + negative), f64::INFINITY);
-        assert_eq!(f64::from(negative + Fixed::from(1.0)), f64::NEG_INFINITY);
-        assert_eq!(f64::from(Fixed::from(9e18) + Fixed::from(9e18)), f64::INFINITY);
-        assert_eq!(f64::from(Fixed::from(-9e18) + Fixed::from(-9e18)), f64::NEG_INFINITY);
-        assert!(f64::from(Fixed::from(f64::NAN) + infinite).is_nan());
+        assert_eq!(f64::from(negative + FixedPoint::from(1.0)), f64::NEG_INFINITY);
+        assert_eq!(f64::from(FixedPoint::from(9e18) + FixedPoint::from(9e18)), f64::INFINITY);
+        assert_eq!(f64::from(FixedPoint::from(-9e18) + FixedPoint::from(-9e18)), f64::NEG_INFINITY);
+        assert!(f64::from(FixedPoint::from(f64::NAN) + infinite).is_nan());
         let stored = [0x80, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0];
-        assert!((Fixed::from_bytes(stored) + Fixed::from(1.0)).is_nan());
-        assert_eq!(Fixed::from(f64::NAN).to_bytes(), stored);
+        assert!((FixedPoint::from_bytes(stored) + FixedPoint::from(1.0)).is_nan());
+        assert_eq!(FixedPoint::from(f64::NAN).to_bytes(), stored);
         // Any sixteen bytes are something.
-        let _ = f64::from(Fixed::from_bytes([0x80; 16]) + Fixed::from_bytes([0x7F; 16]));
+        let _ = f64::from(FixedPoint::from_bytes([0x80; 16]) + FixedPoint::from_bytes([0x7F; 16]));
     }
 }

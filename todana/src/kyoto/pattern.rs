@@ -1,32 +1,33 @@
-//! Regular expressions of POSIX, extended, as those of the crate `regex`: bytes are bytes, and brackets have no escapes.
+//! Translates extended POSIX regular expressions for the crate `regex`: bytes are bytes, and
+//! brackets have no escapes.
 
-/// The names of classes of characters.
+/// The names of character classes.
 const CLASSES: [&str; 12] = [
     "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
     "xdigit",
 ];
 
-/// A pattern as Kyoto Tycoon's users write it, extended POSIX, in the words of the crate `regex`, for its `bytes::Regex`. What is wrong with
-/// it stays wrong.
+/// Translates an extended POSIX pattern, as users of Kyoto Tycoon write it, for `bytes::Regex` of
+/// the crate `regex`. An invalid pattern stays invalid.
 ///
 /// ```
 /// let regex = regex::bytes::Regex::new(&todana::kyoto::translate(b"[[:digit:]]+$")).unwrap();
 /// assert!(regex.is_match(b"user:17"));
 /// ```
 pub fn translate(pattern: &[u8]) -> String {
-    // Any byte matches a dot, and what is no ASCII counts byte by byte, as where no locale is set.
+    // A dot matches any byte, and bytes outside of ASCII count one by one, as without a locale.
     let mut text = String::from("(?s-u)");
     let mut rest = pattern;
-    while let [first, behind @ ..] = rest {
-        rest = behind;
+    while let [first, after @ ..] = rest {
+        rest = after;
         match first {
-            b'[' => rest = bracket(behind, &mut text),
+            b'[' => rest = bracket(after, &mut text),
             b'\\' => {
-                let Some((escaped, behind)) = behind.split_first() else {
+                let Some((escaped, after)) = after.split_first() else {
                     text.push('\\');
                     break;
                 };
-                rest = behind;
+                rest = after;
                 match escaped {
                     b'w' | b'W' | b's' | b'S' | b'b' | b'B' | b'1'..=b'9' => {
                         text.push('\\');
@@ -46,16 +47,16 @@ pub fn translate(pattern: &[u8]) -> String {
     text
 }
 
-/// Translates a bracket expression, whose `[` has been read, and returns what stands behind it.
+/// Translates a bracket expression, whose `[` has been read, and returns the rest of the pattern.
 fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
     text.push('[');
-    if let [b'^', behind @ ..] = rest {
+    if let [b'^', after @ ..] = rest {
         text.push('^');
-        rest = behind;
+        rest = after;
     }
     let mut is_first = true;
-    while let [first, behind @ ..] = rest {
-        rest = behind;
+    while let [first, after @ ..] = rest {
+        rest = after;
         match first {
             b']' if !is_first => {
                 text.push(']');
@@ -63,26 +64,26 @@ fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
             }
             b'[' if matches!(rest.first(), Some(b':')) => {
                 let len = rest.windows(2).position(|two| two == b":]").map_or(0, |at| at + 2);
-                let (class, behind) = rest.split_at(len);
+                let (class, after) = rest.split_at(len);
                 let name =
                     class.get(1..len.saturating_sub(2)).and_then(|name| std::str::from_utf8(name).ok());
                 match name.filter(|name| CLASSES.contains(name)) {
                     Some(name) => text.push_str(&format!("[:{name}:]")),
-                    // A range that is wrong anywhere, as such a name is in the original.
+                    // An unknown class name is an error in the original, and so is this range.
                     None => text.push_str("z-a"),
                 }
-                rest = behind;
+                rest = after;
             }
             b'-' if !is_first && rest.first().is_some_and(|&next| next != b']') => text.push('-'),
             byte => literal(*byte, text),
         }
         is_first = false;
     }
-    // It has no end, which is an error there, too.
+    // A missing end is an error here as well.
     rest
 }
 
-/// A byte that stands for itself.
+/// Writes a byte that stands for itself.
 fn literal(byte: u8, text: &mut String) {
     if byte.is_ascii_alphanumeric() {
         text.push(char::from(byte));

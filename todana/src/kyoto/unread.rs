@@ -2,10 +2,11 @@
 
 use std::io::{self, Read};
 
-/// Read at once.
-const PIECE: usize = 256 << 10;
+/// Bytes read at once.
+const READ_LEN: usize = 256 << 10;
 
-/// The bytes of a file that have been read and not decoded yet, for decoders that need a record in one piece.
+/// The bytes of a file that have been read and not decoded yet, for decoders that need a record in
+/// one piece.
 pub struct UnreadBytes<R> {
     input: R,
     bytes: Vec<u8>,
@@ -13,7 +14,7 @@ pub struct UnreadBytes<R> {
 }
 
 impl<R: Read> UnreadBytes<R> {
-    /// Begins a file.
+    /// Begins at the start of `input`.
     pub fn new(input: R) -> UnreadBytes<R> {
         UnreadBytes { input, bytes: Vec::new(), at: 0 }
     }
@@ -28,16 +29,16 @@ impl<R: Read> UnreadBytes<R> {
         self.at += len;
     }
 
-    /// Reads more, and returns how many bytes have come: 0 at the end. Memory grows with the bytes that have really come, to twice
-    /// as much at most: a length that a file claims reserves nothing.
+    /// Reads more bytes and returns their number: 0 at the end. Memory grows at most to twice the
+    /// bytes that were really read; a length that the file only claims allocates nothing.
     pub fn read_more(&mut self, wanted: usize) -> io::Result<usize> {
         self.bytes.drain(..self.at);
         self.at = 0;
         if self.bytes.is_empty() {
-            self.bytes.shrink_to(4 * PIECE);
+            self.bytes.shrink_to(4 * READ_LEN);
         }
         let before = self.bytes.len();
-        self.bytes.resize(before + wanted.clamp(PIECE, PIECE.max(before)), 0);
+        self.bytes.resize(before + wanted.clamp(READ_LEN, READ_LEN.max(before)), 0);
         let outcome = loop {
             match self.input.read(&mut self.bytes[before..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

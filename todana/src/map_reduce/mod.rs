@@ -1,4 +1,4 @@
-//! Map and reduce over all records of a database, with a bound on memory.
+//! Map-reduce over all records of a database, with a limit on memory.
 //!
 //! ```text
 //! records --batches--> map, on each thread --(key, value)--> a table of that thread, values grouped by key
@@ -6,8 +6,8 @@
 //! runs and tables --merged in the order of their keys--> reduce, key by key, on the thread that called
 //! ```
 //!
-//! Runs are temporary files without a name, gone with the process. At most [`RUNS_AT_ONCE`] are merged at a time; where there are more,
-//! some are merged into one first.
+//! Runs are temporary files without a name, so they disappear with the process. Up to
+//! [`RUNS_AT_ONCE`] runs are merged at a time; if there are more, some are merged into one first.
 
 mod merge;
 mod run;
@@ -15,29 +15,30 @@ mod table;
 
 use crate::db::{distribute, thread_count};
 use crate::{Record, Records};
-use merge::{Merger, Source};
+use merge::{PairMerger, PairSource};
 use parking_lot::Mutex;
-use run::{Run, RunWriter};
+use run::{RunWriter, SortedRun};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use table::Table;
+use table::PairTable;
 use todana_core::{Error, ErrorKind, Result};
 
 pub use merge::ReduceValues;
 
 const MEMORY_MAX: usize = 64 << 20;
-/// Less than that a thread cannot do anything with.
+/// A thread needs at least this much.
 const MEMORY_MIN: usize = 64 << 10;
-/// Each takes a buffer while it is read.
+/// Each run needs a buffer while it is read.
 const RUNS_AT_ONCE: usize = 64;
 
-/// Makes one value of several of a key's: `(key, values, combined)`; what it writes to `combined` stands for all of them.
-type Combine<'c> = dyn Fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>) + Sync + 'c;
+/// Combines several values of a key into one: `(key, values, combined)`. The bytes written to
+/// `combined` replace the values.
+type CombineValues<'c> = dyn Fn(&[u8], &mut dyn Iterator<Item = &[u8]>, &mut Vec<u8>) + Sync + 'c;
 
-/// Is shown each record, and emits what it makes of it.
-type Map<'m> = dyn Fn(&[u8], Record<'_>, &mut PairEmitter<'_>) -> Result<()> + Sync + 'm;
+/// Called with each record; emits pairs.
+type MapRecord<'m> = dyn Fn(&[u8], Record<'_>, &mut PairEmitter<'_>) -> Result<()> + Sync + 'm;
 
-/// Map and reduce over all records of a database. Here it counts words:
+/// Map-reduce over all records of a database. This example counts words:
 ///
 /// ```
 /// use todana::{Db, MapReduce, Records};
@@ -71,7 +72,7 @@ pub struct MapReduce<'c> {
     threads: Option<usize>,
     memory_max: Option<usize>,
     temp_dir: Option<PathBuf>,
-    combine: Option<&'c Combine<'c>>,
+    combine: Option<&'c CombineValues<'c>>,
 }
 
 impl fmt::Debug for MapReduce<'_> {
@@ -81,32 +82,35 @@ impl fmt::Debug for MapReduce<'_> {
 }
 
 impl<'c> MapReduce<'c> {
-    /// On all cores, in 64 MiB of memory, with temporary files where the system has them.
+    /// Creates a job that uses all cores, 64 MiB of memory, and temporary files in the system's
+    /// directory.
     pub fn new() -> MapReduce<'c> {
         MapReduce::default()
     }
 
-    /// On so many threads.
+    /// Sets the number of threads.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// What is emitted takes at most so many bytes of memory, by all threads together; the rest goes to disk. Each thread has
-    /// besides some MiB for the records that it maps.
+    /// Limits the memory of emitted pairs, of all threads together; further pairs go to disk. Each
+    /// thread needs some MiB more for the records that it maps.
     pub fn memory_max(mut self, bytes: usize) -> Self {
         self.memory_max = Some(bytes);
         self
     }
 
-    /// Where temporary files go. They have no names, and are gone when it is over, however that is.
+    /// Sets the directory of temporary files. The files have no names and disappear when the job
+    /// ends in any way.
     pub fn temp_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.temp_dir = Some(directory.as_ref().into());
         self
     }
 
-    /// Makes one value of several of one key, before memory runs out: far less goes to disk then. It is called as often as need be
-    /// with any of the key's values, and with what it has made itself, on many threads; `reduce` gets what is left.
+    /// Sets a function that combines several values of a key into one before memory runs out, so
+    /// that far less goes to disk. It is called as often as necessary, on many threads, with any of
+    /// the values of a key and with earlier results. `reduce` receives the remaining values.
     ///
     /// ```
     /// # use todana::{Db, MapReduce, Records};
@@ -138,36 +142,38 @@ impl<'c> MapReduce<'c> {
     /// assert_eq!(most, (2, b"to".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```
-    pub fn combine(mut self, combine: &'c Combine<'c>) -> Self {
+    pub fn combine(mut self, combine: &'c CombineValues<'c>) -> Self {
         self.combine = Some(combine);
         self
     }
 
-    /// Runs `map` on every live record, on many threads at once, and then `reduce` on every key that was emitted, in the order of the keys,
-    /// with all its values in no order. Each may call the database. The first error that one of them returns ends it. Fails with
-    /// `Unavailable` if temporary files cannot be written, with `Invalid` if what is emitted at once does not fit into memory.
+    /// Calls `map` for every live record, on many threads, and then `reduce` for every emitted key,
+    /// in the order of the keys, with all its values in no particular order. Both may call the
+    /// database. The first error that one of them returns ends the job. Fails with `Unavailable` if
+    /// temporary files cannot be written, and with `Invalid` if a single pair exceeds the memory
+    /// limit.
     pub fn run(
         &self,
         records: &(impl Records + Sync),
-        map: &Map<'_>,
+        map: &MapRecord<'_>,
         reduce: &mut dyn FnMut(&[u8], &mut ReduceValues<'_>) -> Result<()>,
     ) -> Result<()> {
         let threads = thread_count(self.threads);
         let memory_max = (self.memory_max.unwrap_or(MEMORY_MAX) / threads).max(MEMORY_MIN);
         let left = Mutex::new(Vec::new());
         let own = |_| PairEmitter {
-            table: Table::new(memory_max),
+            table: PairTable::new(memory_max),
             combine: self.combine,
             temp_dir: self.temp_dir.as_deref(),
             runs: Vec::new(),
-            trouble: None,
+            error: None,
         };
         let see = |emitter: &mut PairEmitter<'_>, key: &[u8], record: Record<'_>| {
             map(key, record, emitter)?;
-            emitter.trouble.take().map_or(Ok(()), Err)
+            emitter.error.take().map_or(Ok(()), Err)
         };
         let finish = |mut emitter: PairEmitter<'_>| {
-            emitter.settle()?;
+            emitter.finish()?;
             left.lock().push((emitter.table, emitter.runs));
             Ok(())
         };
@@ -179,17 +185,17 @@ impl<'c> MapReduce<'c> {
             runs.extend(of_thread);
         }
         while runs.len() > RUNS_AT_ONCE {
-            let united = self.unite(runs.drain(..RUNS_AT_ONCE).collect())?;
-            runs.push(united);
+            let merged = self.merge_runs(runs.drain(..RUNS_AT_ONCE).collect())?;
+            runs.push(merged);
         }
-        let sources = tables.iter().map(Source::of_table).chain(runs.into_iter().map(Source::of_run));
-        Merger::new(sources.collect())?.each(reduce)
+        let sources = tables.iter().map(PairSource::of_table).chain(runs.into_iter().map(PairSource::of_run));
+        PairMerger::new(sources.collect())?.each(reduce)
     }
 
     /// Merges runs into one.
-    fn unite(&self, runs: Vec<Run>) -> Result<Run> {
+    fn merge_runs(&self, runs: Vec<SortedRun>) -> Result<SortedRun> {
         let mut writer = RunWriter::new(self.temp_dir.as_deref())?;
-        Merger::new(runs.into_iter().map(Source::of_run).collect())?.each(&mut |key, values| {
+        PairMerger::new(runs.into_iter().map(PairSource::of_run).collect())?.each(&mut |key, values| {
             writer.key(key)?;
             while let Some(value) = values.next()? {
                 writer.value(value)?;
@@ -200,13 +206,13 @@ impl<'c> MapReduce<'c> {
     }
 }
 
-/// Takes what a map emits.
+/// Receives the pairs that a map emits.
 pub struct PairEmitter<'e> {
-    table: Table,
-    combine: Option<&'e Combine<'e>>,
+    table: PairTable,
+    combine: Option<&'e CombineValues<'e>>,
     temp_dir: Option<&'e Path>,
-    runs: Vec<Run>,
-    trouble: Option<Error>,
+    runs: Vec<SortedRun>,
+    error: Option<Error>,
 }
 
 impl fmt::Debug for PairEmitter<'_> {
@@ -216,7 +222,7 @@ impl fmt::Debug for PairEmitter<'_> {
 }
 
 impl PairEmitter<'_> {
-    /// Emits a pair for the reduction. What goes wrong ends the whole when `map` returns.
+    /// Emits a pair for the reduction. An error ends the job when `map` returns.
     #[inline]
     pub fn emit(&mut self, key: &[u8], value: &[u8]) {
         if !self.table.push(key, value, self.combine) {
@@ -226,19 +232,19 @@ impl PairEmitter<'_> {
 
     #[cold]
     fn make_room(&mut self, key: &[u8], value: &[u8]) {
-        if self.trouble.is_some() {
+        if self.error.is_some() {
             return;
         }
-        self.trouble = self.try_again(|emitter| emitter.table.push(key, value, emitter.combine)).err();
+        self.error = self.retry_with_room(|emitter| emitter.table.push(key, value, emitter.combine)).err();
     }
 
-    /// Makes room, and does again what has found none.
-    fn try_again(&mut self, run: impl Fn(&mut Self) -> bool) -> Result<()> {
-        self.empty()?;
+    /// Frees memory and runs again what failed for lack of it.
+    fn retry_with_room(&mut self, run: impl Fn(&mut Self) -> bool) -> Result<()> {
+        self.free_memory()?;
         if run(self) {
             return Ok(());
         }
-        // Combining may have made just enough room for some of what waited.
+        // Combining may have freed just enough for some of the waiting pairs.
         self.spill()?;
         if run(self) {
             return Ok(());
@@ -246,8 +252,8 @@ impl PairEmitter<'_> {
         Err(Error::new(ErrorKind::Invalid, "a pair is longer than the memory of map-reduce"))
     }
 
-    /// Combines what is there; if that does not make much room, it goes to disk.
-    fn empty(&mut self) -> Result<()> {
+    /// Combines the values. If that does not free much memory, writes them to disk.
+    fn free_memory(&mut self) -> Result<()> {
         if let Some(combine) = self.combine {
             self.table.combine(combine);
             if self.table.has_much_room() {
@@ -257,7 +263,7 @@ impl PairEmitter<'_> {
         self.spill()
     }
 
-    /// Writes what is there to disk, and has all room again.
+    /// Writes the table to disk and empties it.
     fn spill(&mut self) -> Result<()> {
         let mut writer = RunWriter::new(self.temp_dir)?;
         self.table.sort();
@@ -273,10 +279,10 @@ impl PairEmitter<'_> {
         Ok(())
     }
 
-    /// There is no more to come.
-    fn settle(&mut self) -> Result<()> {
-        if !self.table.take_in(self.combine) {
-            self.try_again(|emitter| emitter.table.take_in(emitter.combine))?;
+    /// Adds the waiting pairs after the last record.
+    fn finish(&mut self) -> Result<()> {
+        if !self.table.add_waiting(self.combine) {
+            self.retry_with_room(|emitter| emitter.table.add_waiting(emitter.combine))?;
         }
         if let Some(combine) = self.combine {
             self.table.combine(combine);

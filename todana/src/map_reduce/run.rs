@@ -4,7 +4,7 @@
 //! run = { key_len + 1 (4) key { value_len + 1 (4) value } 0 (4) } 0 (4)
 //! ```
 //!
-//! Not a format: nobody but the process that has written it ever reads it.
+//! This is not a file format: only the process that wrote it reads it.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Error as IoError, Read, Seek, SeekFrom, Write};
@@ -14,11 +14,11 @@ use todana_core::{Error, ErrorKind, Result};
 const WRITE_BUFFER: usize = 256 << 10;
 const READ_BUFFER: usize = 128 << 10;
 
-pub(super) struct Run(File);
+pub(super) struct SortedRun(File);
 
 pub(super) struct RunWriter(BufWriter<File>);
 
-fn trouble(error: IoError) -> Error {
+fn file_error(error: IoError) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::StorageFull => ErrorKind::Full,
         _ => ErrorKind::Unavailable,
@@ -32,7 +32,7 @@ impl RunWriter {
             Some(directory) => tempfile::tempfile_in(directory),
             None => tempfile::tempfile(),
         };
-        Ok(RunWriter(BufWriter::with_capacity(WRITE_BUFFER, file.map_err(trouble)?)))
+        Ok(RunWriter(BufWriter::with_capacity(WRITE_BUFFER, file.map_err(file_error)?)))
     }
 
     pub(super) fn key(&mut self, key: &[u8]) -> Result<()> {
@@ -43,22 +43,22 @@ impl RunWriter {
         self.piece(value)
     }
 
-    /// The values of a key are over.
+    /// Ends the values of a key.
     pub(super) fn end(&mut self) -> Result<()> {
-        self.0.write_all(&[0; 4]).map_err(trouble)
+        self.0.write_all(&[0; 4]).map_err(file_error)
     }
 
     fn piece(&mut self, piece: &[u8]) -> Result<()> {
-        // Shorter than a table can hold.
+        // A table cannot hold longer pieces.
         let len = piece.len() as u32 + 1;
-        self.0.write_all(&len.to_le_bytes()).and_then(|()| self.0.write_all(piece)).map_err(trouble)
+        self.0.write_all(&len.to_le_bytes()).and_then(|()| self.0.write_all(piece)).map_err(file_error)
     }
 
-    pub(super) fn finish(mut self) -> Result<Run> {
+    pub(super) fn finish(mut self) -> Result<SortedRun> {
         self.end()?;
-        let mut file = self.0.into_inner().map_err(|error| trouble(error.into_error()))?;
-        file.seek(SeekFrom::Start(0)).map_err(trouble)?;
-        Ok(Run(file))
+        let mut file = self.0.into_inner().map_err(|error| file_error(error.into_error()))?;
+        file.seek(SeekFrom::Start(0)).map_err(file_error)?;
+        Ok(SortedRun(file))
     }
 }
 
@@ -69,11 +69,12 @@ pub(super) struct RunReader {
 }
 
 impl RunReader {
-    pub(super) fn new(run: Run) -> RunReader {
+    pub(super) fn new(run: SortedRun) -> RunReader {
         RunReader { input: BufReader::with_capacity(READ_BUFFER, run.0), key: Vec::new(), value: Vec::new() }
     }
 
-    /// Reads the next key; all values of the one before must have been read. False at the end.
+    /// Reads the next key. All values of the previous key must have been read. Returns false at the
+    /// end.
     pub(super) fn next_key(&mut self) -> Result<bool> {
         piece(&mut self.input, &mut self.key)
     }
@@ -82,7 +83,7 @@ impl RunReader {
         &self.key
     }
 
-    /// Reads the next value of the key. False behind the last.
+    /// Reads the next value of the key. Returns false after the last.
     pub(super) fn next_value(&mut self) -> Result<bool> {
         piece(&mut self.input, &mut self.value)
     }
@@ -92,12 +93,12 @@ impl RunReader {
     }
 }
 
-/// Reads a piece; false for an end.
+/// Reads a piece. Returns false at an end mark.
 fn piece(input: &mut BufReader<File>, into: &mut Vec<u8>) -> Result<bool> {
     let mut len = [0; 4];
-    input.read_exact(&mut len).map_err(trouble)?;
+    input.read_exact(&mut len).map_err(file_error)?;
     let Some(len) = u32::from_le_bytes(len).checked_sub(1) else { return Ok(false) };
     into.clear();
-    input.take(u64::from(len)).read_to_end(into).map_err(trouble)?;
+    input.take(u64::from(len)).read_to_end(into).map_err(file_error)?;
     Ok(true)
 }

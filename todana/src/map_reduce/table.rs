@@ -1,72 +1,75 @@
-//! Pairs in memory, their values grouped by key.
+//! Pairs in memory, with their values grouped by key.
 //!
 //! ```text
-//! slots:  a hash of open addressing; each 0, or where a group lies + 1 and some bits of its key's hash
-//! groups: where they lie, for the order
-//! bytes:  key_len(4) last_value(4) key      each key once, its group
-//!         next(4) value_len(4) value        each value, chained in the order in which they came; the first lies behind its key
+//! slots:  a hash table with open addressing; 0, or the offset of a group + 1 and bits of its key's hash
+//! groups: the offsets of all groups, in the order of the keys after sorting
+//! bytes:  key_len(4) last_value(4) key      each key once: its group
+//!         next(4) value_len(4) value        each value, chained in order; the first follows its key
 //! ```
 //!
-//! Pairs wait until there are some: then the memory of all of them is asked for before the first is looked at. A table of
-//! words is larger than the processor's caches, and one wait is shorter than many (word count of 64 MB, 2026-11-21: 0.88 s of CPU time instead of 1.5).
+//! Pairs wait until there are several: then the memory of all of them is prefetched before the
+//! first is processed. A table of words is larger than the processor's caches, and one wait is
+//! shorter than many (word count of 64 MB, 2026-11-21: 0.88 s of CPU time instead of 1.5).
 
-use super::Combine;
+use super::CombineValues;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 use todana_core::Result;
 
 const NONE: u32 = u32::MAX;
-/// Before each value.
+/// The length of the fields before each value.
 const HEAD: usize = 8;
-/// Before each key.
+/// The length of the fields before each key.
 const GROUP_HEAD: usize = 8;
-/// Values and keys are found by 32 bits.
+/// Values and keys have 32-bit offsets.
 const BYTES_MAX: usize = (u32::MAX >> 1) as usize;
-/// So many pairs wait for each other, unless they are longer than that.
+/// The number of pairs that are processed together, unless they are longer than `WAITING_LEN_MAX`.
 const WAITING_MAX: usize = 16;
 const WAITING_LEN_MAX: usize = 128;
 
-pub(super) struct Table {
+pub(super) struct PairTable {
     slots: Vec<u64>,
     groups: Vec<u32>,
     bytes: Vec<u8>,
     bytes_max: usize,
     groups_max: usize,
     secrets: RapidSecrets,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingPair>,
     waiting_bytes: Vec<u8>,
-    /// Used again and again.
+    /// Reused for each combined value.
     combined: Vec<u8>,
 }
 
-/// Is shown a key and its values.
-type SeeGroup<'s> = dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>) -> Result<()> + 's;
+/// Called with a key and its values.
+type VisitGroup<'s> = dyn FnMut(&[u8], &mut dyn Iterator<Item = &[u8]>) -> Result<()> + 's;
 
-/// A pair, in the bytes of those that wait.
-struct Waiting {
+/// A waiting pair, as offsets in the bytes of all waiting pairs.
+struct WaitingPair {
     hash: u64,
     key_at: u32,
     value_at: u32,
     end: u32,
 }
 
-impl Table {
-    /// Takes so much memory at most. It is had from the system as it is filled.
-    pub(super) fn new(memory_max: usize) -> Table {
-        // A quarter for slots and groups: enough for words. Whatever is full first counts.
+impl PairTable {
+    /// Creates a table that uses at most this much memory. The system provides it as the table is
+    /// filled.
+    pub(super) fn new(memory_max: usize) -> PairTable {
+        // A quarter for slots and groups, which is enough for words. The table is full when either
+        // part is.
         let groups_max = (memory_max / 4 / (size_of::<u32>() + 2 * size_of::<u64>())).max(16);
         let slots = (groups_max * 3 / 2).next_power_of_two() / 2;
         let (groups_max, slots) = (groups_max.min(slots * 4 / 5), slots);
-        // The rest, but half of it where values are combined into a second one.
+        // The rest, but half of it if values are combined into a second table.
         let bytes_max = (memory_max / 4 * 3 / 2).min(BYTES_MAX);
-        Table {
+        PairTable {
             slots: vec![0; slots],
             groups: Vec::new(),
             bytes: Vec::new(),
             bytes_max,
             groups_max,
-            // Of its own, so that nobody can choose keys that collide.
+            // Its own seed, so that nobody can choose keys that collide.
             secrets: RapidSecrets::seed(RandomState::new().hash_one(0)),
             waiting: Vec::with_capacity(WAITING_MAX),
             waiting_bytes: Vec::with_capacity(WAITING_MAX * WAITING_LEN_MAX),
@@ -78,13 +81,14 @@ impl Table {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Takes a pair, or lets it wait; false if it, or one that waits, finds no room. What waits then still does; this pair has to come again.
+    /// Adds a pair, possibly to those that wait. Returns false if there is no room for it or for a
+    /// waiting pair. Waiting pairs then still wait; this pair must be pushed again.
     #[inline]
-    pub(super) fn push(&mut self, key: &[u8], value: &[u8], combine: Option<&Combine<'_>>) -> bool {
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8], combine: Option<&CombineValues<'_>>) -> bool {
         if key.len() + value.len() > WAITING_LEN_MAX {
             return self.put(self.hash(key), key, value, combine);
         }
-        if self.waiting.len() == WAITING_MAX && !self.take_in(combine) {
+        if self.waiting.len() == WAITING_MAX && !self.add_waiting(combine) {
             return false;
         }
         let hash = self.hash(key);
@@ -92,14 +96,15 @@ impl Table {
         self.waiting_bytes.extend_from_slice(key);
         let value_at = self.waiting_bytes.len() as u32;
         self.waiting_bytes.extend_from_slice(value);
-        self.waiting.push(Waiting { hash, key_at, value_at, end: self.waiting_bytes.len() as u32 });
+        self.waiting.push(WaitingPair { hash, key_at, value_at, end: self.waiting_bytes.len() as u32 });
         true
     }
 
-    /// Takes what waits; false if one finds no room, which waits on, with those behind it.
-    pub(super) fn take_in(&mut self, combine: Option<&Combine<'_>>) -> bool {
+    /// Processes the waiting pairs. Returns false if there is no room for one of them; it and those
+    /// after it continue to wait.
+    pub(super) fn add_waiting(&mut self, combine: Option<&CombineValues<'_>>) -> bool {
         let (waiting, bytes) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.waiting_bytes));
-        self.ask_for_memory(&waiting);
+        self.prefetch(&waiting);
         let taken = waiting.iter().take_while(|pair| {
             let (key, rest) = bytes[pair.key_at as usize..].split_at((pair.value_at - pair.key_at) as usize);
             self.put(pair.hash, key, &rest[..(pair.end - pair.value_at) as usize], combine)
@@ -114,8 +119,9 @@ impl Table {
         are_all_taken
     }
 
-    /// Reads where the pairs will go, all slots first and then all groups, so that the processor waits for all of them together.
-    fn ask_for_memory(&self, waiting: &[Waiting]) {
+    /// Reads the places where the pairs belong, first all slots and then all groups, so that the
+    /// processor waits for all of them together.
+    fn prefetch(&self, waiting: &[WaitingPair]) {
         let mask = self.slots.len() - 1;
         let mut groups = [0; WAITING_MAX];
         for (group, pair) in groups.iter_mut().zip(waiting) {
@@ -123,7 +129,7 @@ impl Table {
         }
         let mut read = 0;
         for at in groups {
-            // Its two ends, which may lie in two lines of the cache.
+            // Both ends of the group, which may lie in two cache lines.
             for at in [at as usize, at as usize + 31] {
                 read ^= self.bytes.get(at).copied().unwrap_or_default();
             }
@@ -131,16 +137,17 @@ impl Table {
         black_box(read);
     }
 
-    /// False if there is no room. With `combine` a key's values become one at once, in the place of the first, as long as that is as long:
+    /// Adds a pair. Returns false if there is no room. With `combine` the values of a key are
+    /// combined into one immediately, in place of the first, as long as the length stays the same:
     /// sums never grow.
     #[inline]
-    fn put(&mut self, hash: u64, key: &[u8], value: &[u8], combine: Option<&Combine<'_>>) -> bool {
+    fn put(&mut self, hash: u64, key: &[u8], value: &[u8], combine: Option<&CombineValues<'_>>) -> bool {
         let needed = key.len() + value.len() + HEAD + GROUP_HEAD;
         if needed > self.bytes_max.saturating_sub(self.bytes.len()) || self.groups.len() >= self.groups_max {
             return false;
         }
         let mask = self.slots.len() - 1;
-        // The upper half tells keys apart, the lower one says where to look.
+        // The upper half of the hash distinguishes keys, the lower half selects the slot.
         let tag = hash >> 32 << 32;
         let mut at = hash as usize & mask;
         loop {
@@ -169,8 +176,8 @@ impl Table {
         }
     }
 
-    /// False if what comes of both values is not as long as the one that is there.
-    fn combine_into(&mut self, group: u32, key: &[u8], value: &[u8], combine: &Combine<'_>) -> bool {
+    /// Returns false if the combined value is not as long as the existing one.
+    fn combine_into(&mut self, group: u32, key: &[u8], value: &[u8], combine: &CombineValues<'_>) -> bool {
         let first = self.first(group, key.len());
         if first != self.last(group) {
             return false;
@@ -190,7 +197,7 @@ impl Table {
         is_as_long
     }
 
-    /// Makes a group, which has no value yet.
+    /// Adds a group without a value.
     fn put_group(&mut self, key: &[u8]) -> u32 {
         let at = self.bytes.len() as u32;
         self.bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
@@ -217,7 +224,7 @@ impl Table {
         &self.bytes[at + GROUP_HEAD..][..self.number(at) as usize]
     }
 
-    /// The first value of a group, whose key is so long.
+    /// Returns the first value of a group with a key of this length.
     fn first(&self, group: u32, key_len: usize) -> u32 {
         group + (GROUP_HEAD + key_len) as u32
     }
@@ -230,45 +237,45 @@ impl Table {
         self.bytes[group as usize + 4..][..4].copy_from_slice(&last.to_le_bytes());
     }
 
-    fn values(&self, first: u32) -> Chain<'_> {
-        Chain { bytes: &self.bytes, next: first }
+    fn values(&self, first: u32) -> ValueChain<'_> {
+        ValueChain { bytes: &self.bytes, next: first }
     }
 
-    fn group(&self, group: u32) -> (&[u8], Chain<'_>) {
+    fn group(&self, group: u32) -> (&[u8], ValueChain<'_>) {
         let key = self.key(group);
-        // None, where combining has left none.
+        // There is no value if combining has left none.
         let first = if self.last(group) == NONE { NONE } else { self.first(group, key.len()) };
         (key, self.values(first))
     }
 
-    /// Makes one value of all of a key's, and room.
-    pub(super) fn combine(&mut self, combine: &Combine<'_>) {
-        let mut made = self.empty_twin();
+    /// Combines the values of each key into one, and so frees memory.
+    pub(super) fn combine(&mut self, combine: &CombineValues<'_>) {
+        let mut combined_table = self.empty_copy();
         let mut combined = Vec::new();
         for &group in &self.groups {
             let (key, mut values) = self.group(group);
-            let its = made.put_group(key);
+            let its = combined_table.put_group(key);
             let last = if self.first(group, key.len()) == self.last(group) {
-                values.next().map(|value| made.put_value(value))
+                values.next().map(|value| combined_table.put_value(value))
             } else {
                 combined.clear();
                 combine(key, &mut values, &mut combined);
-                Some(made.put_value(&combined))
+                Some(combined_table.put_value(&combined))
             };
-            made.set_last(its, last.unwrap_or(NONE));
-            if made.bytes.len() > self.bytes_max {
-                // It makes more of it than there was.
+            combined_table.set_last(its, last.unwrap_or(NONE));
+            if combined_table.bytes.len() > self.bytes_max {
+                // The combined values are longer than the originals.
                 return;
             }
         }
-        self.bytes = made.bytes;
-        self.groups = made.groups;
-        self.enter_groups();
+        self.bytes = combined_table.bytes;
+        self.groups = combined_table.groups;
+        self.fill_slots();
     }
 
-    /// A table for the same keys, without slots.
-    fn empty_twin(&self) -> Table {
-        Table {
+    /// Returns an empty table for the same keys, without slots.
+    fn empty_copy(&self) -> PairTable {
+        PairTable {
             slots: Vec::new(),
             groups: Vec::with_capacity(self.groups.len()),
             bytes: Vec::with_capacity(self.bytes.len() / 2),
@@ -281,8 +288,8 @@ impl Table {
         }
     }
 
-    /// Enters all groups, which have moved, in the slots.
-    fn enter_groups(&mut self) {
+    /// Enters all groups in the slots, after they have moved.
+    fn fill_slots(&mut self) {
         self.slots.fill(0);
         let mask = self.slots.len() - 1;
         for index in 0..self.groups.len() {
@@ -300,22 +307,22 @@ impl Table {
         self.bytes.len() < self.bytes_max / 2 && self.groups.len() < self.groups_max / 4 * 3
     }
 
-    /// Puts the groups in the order of their keys. Nothing can be pushed until it is cleared.
+    /// Sorts the groups by key. Nothing may be pushed until the table is cleared.
     pub(super) fn sort(&mut self) {
         let mut groups = std::mem::take(&mut self.groups);
         groups.sort_unstable_by(|&a, &b| self.key(a).cmp(self.key(b)));
         self.groups = groups;
     }
 
-    pub(super) fn each(&self, see: &mut SeeGroup<'_>) -> Result<()> {
+    pub(super) fn each(&self, see: &mut VisitGroup<'_>) -> Result<()> {
         self.groups.iter().try_for_each(|&group| {
             let (key, mut values) = self.group(group);
             see(key, &mut values)
         })
     }
 
-    /// The key and the values of a group.
-    pub(super) fn entry(&self, index: usize) -> Option<(&[u8], Chain<'_>)> {
+    /// Returns the key and the values of a group.
+    pub(super) fn entry(&self, index: usize) -> Option<(&[u8], ValueChain<'_>)> {
         self.groups.get(index).map(|&group| self.group(group))
     }
 
@@ -326,13 +333,13 @@ impl Table {
     }
 }
 
-/// The values of a key.
-pub(super) struct Chain<'t> {
+/// Iterates over the values of a key.
+pub(super) struct ValueChain<'t> {
     bytes: &'t [u8],
     next: u32,
 }
 
-impl<'t> Iterator for Chain<'t> {
+impl<'t> Iterator for ValueChain<'t> {
     type Item = &'t [u8];
 
     fn next(&mut self) -> Option<&'t [u8]> {

@@ -6,7 +6,7 @@ mod visitors;
 
 use crate::Database;
 use crate::db::{ClosestKeys, KeySymbols, RecordCursor, RecordIter};
-use crate::kyoto::{IncrementOrigin, Sum, SumFailure};
+use crate::kyoto::{IncrementOrigin, IncrementSum, SumError};
 use crate::transaction::Transaction;
 use replies::{query, record_of, refusal_error, store, with_key};
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -450,12 +450,12 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn increment_binary(&self, key: &[u8], delta: i64, origin: IncrementOrigin<i64>) -> Result<i64> {
-        let mut outcome = Err(SumFailure::Missing);
+        let mut outcome = Err(SumError::Missing);
         self.update(key, &mut |record| {
             let found = origin.sum(record.map(|record| record.value), delta);
             outcome = found.map(|found| found.sum);
             match found {
-                Ok(Sum { sum, is_new: true }) => UpdateAction::Value(sum.to_be_bytes().to_vec()),
+                Ok(IncrementSum { sum, is_new: true }) => UpdateAction::Value(sum.to_be_bytes().to_vec()),
                 _ => UpdateAction::Keep,
             }
         })?;
@@ -477,12 +477,12 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn increment_double(&self, key: &[u8], delta: f64, origin: IncrementOrigin<f64>) -> Result<f64> {
-        let mut outcome = Err(SumFailure::Missing);
+        let mut outcome = Err(SumError::Missing);
         self.update(key, &mut |record| {
             let found = origin.sum(record.map(|record| record.value), delta);
             outcome = found.map(|found| f64::from(found.sum));
             match found {
-                Ok(Sum { sum, is_new: true }) => UpdateAction::Value(sum.to_bytes().to_vec()),
+                Ok(IncrementSum { sum, is_new: true }) => UpdateAction::Value(sum.to_bytes().to_vec()),
                 _ => UpdateAction::Keep,
             }
         })?;

@@ -1,15 +1,15 @@
-//! The update log as replicas of another make want it: as messages with time stamps that grow.
+//! The update log for replicas of another make: messages with increasing time stamps.
 //!
 //! ```text
-//! stamps   a position of the log, and the time that its marks tell -> a time stamp
+//! stamps   a position in the log and the time of its marks -> a time stamp
 //! feed     the log of one database from a time stamp on
 //! ```
 //!
-//! Nothing is kept of replicas: a time stamp comes from the log alone, so a replica's place is found again by the last one that it
-//! has seen, after a restart of either side as well.
+//! No state is kept for replicas: a time stamp is computed from the log alone, so the position of a
+//! replica is found by the last time stamp that it has seen, even after a restart of either side.
 
 mod feed;
 mod stamps;
 
 pub use feed::{FeedStart, ReplicationFeed};
-pub use stamps::{NANOS, first_of_second};
+pub use stamps::{STAMPS_PER_SECOND, first_of_second};

@@ -1,40 +1,46 @@
-//! Time stamps: nanoseconds since 1970 by their looks, though below the second they count bytes of the log.
+//! Time stamps in nanoseconds since 1970; below the second they count bytes of the log.
 //!
 //! ```text
 //! second * 10^9 + (position - position of the first mark of that second) * databases + number of the database
 //! ```
 //!
-//! So they grow with the log, those of several databases are never equal, and whoever reads the log again from an earlier second on
-//! finds the same ones.
+//! They increase along the log, those of several databases are never equal, and reading the log
+//! again from an earlier second yields the same ones.
 
-/// A second's worth of time stamps.
-pub const NANOS: u64 = 1_000_000_000;
+/// The number of time stamps of a second.
+pub const STAMPS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The first time stamp of a second.
+/// Returns the first time stamp of a second.
 pub fn first_of_second(second: u64) -> u64 {
-    second.saturating_mul(NANOS)
+    second.saturating_mul(STAMPS_PER_SECOND)
 }
 
-/// Gives the entries of a log their time stamps, in order.
+/// Assigns time stamps to the entries of a log, in order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stamps {
+pub(super) struct StampAssigner {
     number: u64,
     databases: u64,
-    /// The latest second that a mark has told.
+    /// The latest second that a mark has stated.
     second: u64,
-    /// The position of the first mark that told it.
+    /// The position of the first mark that stated it.
     first: u64,
     last: u64,
 }
 
-impl Stamps {
-    /// Of database `number` of so many.
-    pub(super) fn new(number: u64, databases: u64) -> Stamps {
-        Stamps { number, databases: databases.max(1).next_power_of_two(), second: 0, first: 0, last: 0 }
+impl StampAssigner {
+    /// For database `number` of `databases`.
+    pub(super) fn new(number: u64, databases: u64) -> StampAssigner {
+        StampAssigner {
+            number,
+            databases: databases.max(1).next_power_of_two(),
+            second: 0,
+            first: 0,
+            last: 0,
+        }
     }
 
-    /// A mark at this position tells this time. One that goes back, as after a restart with a clock put back, counts as the same second
-    /// as before.
+    /// Records that a mark at this position states this time. An earlier time, as after a restart
+    /// with the clock set back, counts as the same second as before.
     pub(super) fn mark(&mut self, position: u64, time_ms: u64) {
         let second = time_ms / 1000;
         if second > self.second {
@@ -42,11 +48,11 @@ impl Stamps {
         }
     }
 
-    /// The time stamp of what stands at this position.
+    /// Returns the time stamp of the entry at this position.
     pub(super) fn at(&mut self, position: u64) -> u64 {
         let offset = position.saturating_sub(self.first).saturating_mul(self.databases);
-        let offset = offset.min(NANOS - self.databases) + self.number;
-        // A second in which more is written than there are time stamps takes some of the next one's.
+        let offset = offset.min(STAMPS_PER_SECOND - self.databases) + self.number;
+        // A second with more bytes than time stamps uses some of the next second.
         let next = if self.last == 0 { 0 } else { self.last.saturating_add(self.databases) };
         self.last = first_of_second(self.second).saturating_add(offset).max(next);
         self.last
@@ -61,7 +67,7 @@ mod tests {
     fn stamps_grow_and_are_the_same_wherever_an_earlier_second_was_begun() {
         let log = [(0, 7_000), (100, 8_000), (500, 8_000), (900, 6_000), (1_000, 9_000)];
         let stamps_from = |skipped: usize| {
-            let mut stamps = Stamps::new(1, 3);
+            let mut stamps = StampAssigner::new(1, 3);
             let stamp = |&(position, time_ms): &(u64, u64)| {
                 stamps.mark(position, time_ms);
                 stamps.at(position + 25)
@@ -80,11 +86,12 @@ mod tests {
 
     #[test]
     fn a_second_with_more_bytes_than_stamps_runs_into_the_next_one() {
-        let mut stamps = Stamps::new(0, 1);
+        let mut stamps = StampAssigner::new(0, 1);
         stamps.mark(0, 5_000);
-        let far = [NANOS - 2, NANOS + 7, 2 * NANOS].map(|position| stamps.at(position));
-        assert_eq!(far, [6 * NANOS - 2, 6 * NANOS - 1, 6 * NANOS]);
-        stamps.mark(2 * NANOS + 5, 6_000);
-        assert_eq!(stamps.at(2 * NANOS + 5), 6 * NANOS + 1);
+        let far = [STAMPS_PER_SECOND - 2, STAMPS_PER_SECOND + 7, 2 * STAMPS_PER_SECOND]
+            .map(|position| stamps.at(position));
+        assert_eq!(far, [6 * STAMPS_PER_SECOND - 2, 6 * STAMPS_PER_SECOND - 1, 6 * STAMPS_PER_SECOND]);
+        stamps.mark(2 * STAMPS_PER_SECOND + 5, 6_000);
+        assert_eq!(stamps.at(2 * STAMPS_PER_SECOND + 5), 6 * STAMPS_PER_SECOND + 1);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
-use todana::replication::{NANOS, first_of_second};
+use todana::replication::{STAMPS_PER_SECOND, first_of_second};
 use todana::update_log::{LogPosition, segments};
 use todana::{Action, Clock, Expiry, Opened, Overwrite, Record, kyoto};
 use todana_core::Attributes;
@@ -228,9 +228,9 @@ fn expect_older(
     let segments = segments(disk, &log).map_err(failed)?;
     let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.created_ms).max();
     // Those that are made beside the log end with a second; and a second is as fine as the log's own time is.
-    let is_beside_log = head.timestamp == as_of_second(head.timestamp / NANOS);
+    let is_beside_log = head.timestamp == as_of_second(head.timestamp / STAMPS_PER_SECOND);
     match last.filter(|_| !is_beside_log) {
-        Some(last) if head.timestamp / NANOS > last / 1000 => Err(io::Error::other(format!(
+        Some(last) if head.timestamp / STAMPS_PER_SECOND > last / 1000 => Err(io::Error::other(format!(
             "snapshot {}: it was made without the update log {} and behind it, so the log knows nothing of what is in it: remove one of them",
             path.display(),
             log.display()
