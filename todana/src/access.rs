@@ -1,18 +1,18 @@
-//! Access times exist only while somebody asks for them (meta flags h and l, `me`): keeping them on every record
-//! would cost five bytes each, which hardly anybody reads.
+//! Access times exist only while clients request them (meta flags h and l, `me`): a time on every
+//! record would cost five bytes each, and hardly any client reads them.
 //!
-//! The first request that asks turns tracking on for the whole database; an hour after the last one it goes off
-//! again. What was accessed before is unknown, and shown as never accessed.
+//! The first request for an access time turns tracking on for the complete database. Tracking ends
+//! an hour after the last request. Earlier accesses are unknown and shown as "never accessed".
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{LastAccess, UnixSeconds};
 
 const KEPT_S: u64 = 3600;
 
-/// When somebody last asked.
+/// Whether access times are tracked.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
-    /// Zero: never.
+    /// The second at which tracking ends; 0 if it was never requested.
     on_until: AtomicU64,
 }
 
@@ -29,18 +29,19 @@ impl Tracking {
         }
     }
 
-    /// What a record stored now carries.
+    /// Returns the access time of a record that is stored now.
     pub(crate) fn on_write(&self, now: UnixSeconds) -> Option<LastAccess> {
         self.is_on(now).then_some(LastAccess { at: now, fetched: false })
     }
 
-    /// What a record carries that something else than a read has come to: whether it was read stays.
+    /// Returns the access time of a record that is used now in another way than by a read; whether
+    /// it was read before stays.
     pub(crate) fn on_use(&self, now: UnixSeconds, before: Option<LastAccess>) -> Option<LastAccess> {
         let fetched = before.is_some_and(|before| before.fetched);
         self.is_on(now).then_some(LastAccess { at: now, fetched })
     }
 
-    /// What a record read now carries.
+    /// Returns the access time of a record that is read now.
     pub(crate) fn on_read(&self, now: UnixSeconds) -> Option<LastAccess> {
         self.is_on(now).then_some(LastAccess { at: now, fetched: true })
     }

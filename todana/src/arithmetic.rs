@@ -1,4 +1,4 @@
-//! incr and decr: decimal numbers kept as text.
+//! incr and decr: decimal numbers that are stored as text.
 
 use crate::access::Tracking;
 use crate::expiry::resolve;
@@ -9,11 +9,11 @@ use todana_core::{
     Reply, StaleMarks, UnixSeconds, Visitor,
 };
 
-/// Twenty digits hold any number.
+/// Any 64-bit number has at most twenty digits.
 const DIGITS_MAX: usize = 20;
 
-/// memcached keeps an item above this size in several chunks and takes it for no number, whatever its value says. So a
-/// client cannot make the server copy a megabyte of padding for each `incr` either.
+/// memcached stores an item above this size in several chunks and never treats it as a number. The
+/// limit also prevents clients from making the server copy a megabyte of padding for each `incr`.
 const ITEM_SIZE_MAX: u64 = 512 << 10;
 
 pub(crate) struct ArithmeticVisitor<'v> {
@@ -74,10 +74,10 @@ impl<'v> ArithmeticVisitor<'v> {
     }
 }
 
-/// The number that a value is: digits, perhaps with blanks around them.
+/// Parses a value as a number: digits, optionally surrounded by blanks.
 fn number(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii();
-    // Long runs of zeros are legal, long runs of anything else overflow.
+    // Long runs of zeros are legal; long runs of other digits overflow.
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }

@@ -1,8 +1,9 @@
-//! Sizes by which some things are counted: key + value + 4 if there are flags, as in [`SizeClass`](todana_core::SizeClass).
+//! Record sizes by which some counters are divided: key + value + 4 if there are flags, as in
+//! [`SizeClass`](todana_core::SizeClass).
 
 use todana_core::Record;
 
-/// The size of a record by which it is classed.
+/// Returns the size of a record for its size class.
 #[inline]
 pub(crate) fn plain_size(key: &[u8], record: &Record<'_>) -> usize {
     size_of(key, record.value, record.attributes.flags)

@@ -1,27 +1,27 @@
-//! Where the time comes from: a whole-second clock that only goes forward.
+//! Sources of time: clocks of whole seconds that only go forward.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use todana_core::UnixSeconds;
 
-/// Where the time comes from.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// The current second.
+    /// Returns the current second.
     fn now(&self) -> UnixSeconds;
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock for tests that stands still until it is advanced.
 #[derive(Debug)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// A clock that reads this second.
+    /// Creates a clock that shows this second.
     pub fn new(now: UnixSeconds) -> Self {
         ManualClock(AtomicU64::new(now.0))
     }
 
-    /// Moves it on.
+    /// Moves the clock forward.
     pub fn advance(&self, seconds: u64) {
         self.0.fetch_add(seconds, Ordering::Relaxed);
     }
@@ -33,7 +33,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock that is ahead of another one by so many seconds.
+/// A clock that is ahead of another one by a number of seconds.
 pub(crate) struct ClockAhead {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) seconds: u64,
@@ -45,8 +45,9 @@ impl Clock for ClockAhead {
     }
 }
 
-/// The machine's clock, read at each call (some 20 ns). It is set to the time of day when it is first read in a process and
-/// runs evenly from then on: a step of the machine's own clock neither shortens nor lengthens anybody's time to live.
+/// The machine's clock, read at each call (about 20 ns). It takes the time of day when it is first
+/// read in a process and runs evenly from then on: a step of the machine's clock changes no time to
+/// live.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
@@ -61,18 +62,18 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's clock as of the last `tick`, for a server that reads it once for many requests. For tests it can be
-/// paused and moved on.
+/// The machine's clock as of the last `tick`, for a server that reads it once for many requests.
+/// Tests can pause and advance it.
 #[derive(Debug)]
 pub struct CachedClock {
     seconds: AtomicU64,
-    /// What it is ahead of the machine. Changed under the lock, read without.
+    /// Seconds ahead of the machine's clock. Changed under the lock, read without it.
     ahead: AtomicI64,
     paused: Mutex<bool>,
 }
 
 impl CachedClock {
-    /// A clock that has just ticked.
+    /// Creates a clock that has just ticked.
     pub fn new() -> Self {
         CachedClock {
             seconds: AtomicU64::new(SystemClock.now().0),
@@ -84,18 +85,19 @@ impl CachedClock {
     /// Reads the machine's clock.
     pub fn tick(&self) {
         let now = self.machine();
-        // Most ticks fall into the same second; a store would take the line from the other threads.
+        // Most ticks fall into the same second; a store would take the cache line from the other
+        // threads.
         if self.seconds.load(Ordering::Relaxed) != now {
             self.turn();
         }
     }
 
-    /// The clock stands still until it is resumed.
+    /// Stops the clock until it is resumed.
     pub fn pause(&self) {
         *self.lock() = true;
     }
 
-    /// The clock goes on from where it stands.
+    /// Lets the clock continue from the second that it shows.
     pub fn resume(&self) {
         let mut paused = self.lock();
         let shown = self.seconds.load(Ordering::Relaxed);
@@ -104,18 +106,19 @@ impl CachedClock {
         *paused = false;
     }
 
-    /// The clock reads so many seconds more, paused or not.
+    /// Moves the clock forward, whether it is paused or not.
     pub fn advance(&self, seconds: u32) {
         let _paused = self.lock();
         self.ahead.fetch_add(seconds.into(), Ordering::Relaxed);
         self.seconds.fetch_add(seconds.into(), Ordering::Relaxed);
     }
 
-    /// A new second, unless the clock is paused.
+    /// Shows a new second, unless the clock is paused.
     #[cold]
     fn turn(&self) {
         let paused = self.lock();
-        // Worked out again: whoever held the lock may have moved it.
+        // Computed again, because another thread may have advanced the clock while it held the
+        // lock.
         if !*paused {
             self.seconds.store(self.machine(), Ordering::Relaxed);
         }

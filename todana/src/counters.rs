@@ -1,4 +1,4 @@
-//! What has happened, counted by worker; some of it by the size of the record that it happened to as well.
+//! Counters of events, by worker; some of them also by the size of the record.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,15 +38,16 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What has happened since the start or the last reset. The names are those of memcached's `stats`.
+    /// Counts of events since the start or the last reset. The names are those of memcached's
+    /// `stats`.
     Counters, Counts;
-    /// Reads: one for each key. Those that give a new time to live count as touches.
+    /// Reads, one for each key. Reads that set a new time to live count as touches.
     cmd_get,
-    /// Storage commands, without those refused for their size or for want of memory.
+    /// Storage commands, without those refused for their size or for lack of memory.
     cmd_set,
     /// Flushes.
     cmd_flush,
-    /// Touches, `gat` included, and meta reads that gave a new time to live.
+    /// Touches, including `gat`, and meta reads that set a new time to live.
     cmd_touch,
     /// Meta commands of any kind.
     cmd_meta,
@@ -54,7 +55,7 @@ counters! {
     get_hits,
     /// Reads that found none.
     get_misses,
-    /// Commands of any kind that met an expired record.
+    /// Commands of any kind that found an expired record.
     get_expired,
     /// Deletes that found a record.
     delete_hits,
@@ -72,7 +73,7 @@ counters! {
     cas_hits,
     /// Compare-and-sets that found no record.
     cas_misses,
-    /// Compare-and-sets that met another version.
+    /// Compare-and-sets that found another version.
     cas_badval,
     /// Touches that found a record.
     touch_hits,
@@ -80,22 +81,24 @@ counters! {
     touch_misses,
     /// Stores refused for their size.
     store_too_large,
-    /// Stores refused for want of memory.
+    /// Stores refused for lack of memory.
     store_no_memory,
-    /// Records stored or made.
+    /// Records stored or created.
     total_items,
-    /// Expired records that a command came upon; those that made room are the engine's to count.
+    /// Expired records that commands have removed; those removed to make room are counted by the
+    /// engine.
     reclaimed,
-    /// Changes refused because the update log, or the files of the engine, cannot be written.
+    /// Changes refused because the update log or the files of the engine cannot be written.
     log_refusals,
 }
 
 counters! {
-    /// What has happened to the records of one size class. The names are those of memcached's `stats slabs`.
+    /// Counts of events on the records of one size class. The names are those of memcached's `stats
+    /// slabs`.
     ClassCounters, ClassCounts;
     /// Reads that found a record.
     get_hits,
-    /// Storage commands, as above.
+    /// Storage commands, as in [`Counters`].
     cmd_set,
     /// Deletes that found a record.
     delete_hits,
@@ -105,17 +108,18 @@ counters! {
     decr_hits,
     /// Compare-and-sets that stored.
     cas_hits,
-    /// Compare-and-sets that met another version.
+    /// Compare-and-sets that found another version.
     cas_badval,
     /// Touches that found a record.
     touch_hits,
-    /// Records for which there was no memory, whatever the command.
+    /// Records of any command for which there was no memory.
     out_of_memory,
-    /// Expired records that a command came upon, and whose memory was taken back.
+    /// Expired records that commands have removed, and whose memory was freed.
     reclaimed,
 }
 
-/// The counters of one worker: no other thread adds to them at the same time, so adding costs no contention. Where two do, counts are lost.
+/// The counters of one worker. Only one thread may add to them at a time, so adding causes no
+/// contention; two threads would lose counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerCounters {
@@ -124,20 +128,20 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
-    /// What this worker alone has counted since the start, resets not heeded.
+    /// Returns the counts of this worker since the start, regardless of resets.
     pub fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         sum.add(&self.counts);
         sum
     }
 
-    /// Counts a change that failed, if it was refused by the files.
+    /// Counts a failed change if the files refused it.
     #[cold]
     pub(crate) fn count_refusal(&self, error: &Error) {
         self.counts.log_refusals.add(u64::from(error.is_refused_write()));
     }
 
-    /// The counters of a class; of the last one if there is no such class.
+    /// Returns the counters of a class, or of the last one if there is no such class.
     #[inline]
     pub(crate) fn class(&self, class: usize) -> &ClassCounts {
         &self.classes[class.min(self.classes.len() - 1)]
@@ -151,7 +155,8 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     #[inline]
     pub(crate) fn add(&self, by: u64) {
-        // A worker, a thread or a transaction has its lane for itself, so this needs no atomic addition.
+        // A worker, a thread or a transaction has its own counters, so no atomic addition is
+        // needed.
         self.0.store(self.0.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     }
 
@@ -165,7 +170,8 @@ impl Count {
     }
 }
 
-/// All lanes, and the sums at the last reset. Lanes stay when their worker ends.
+/// The counters of all workers, and the sums at the last reset. Counters stay after their worker
+/// ends.
 #[derive(Debug, Default)]
 pub(crate) struct CounterRegistry {
     state: Mutex<State>,

@@ -1,4 +1,4 @@
-//! delete, and the meta ways of not quite deleting.
+//! delete, and the meta commands that delete only in part.
 
 use crate::expiry::resolve;
 use crate::versions::{Versions, equals};
@@ -15,7 +15,7 @@ impl Visitor for DeleteVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let Some(old) = old else {
             self.outcome = Reply::NotFound;
-            // Nothing is removed by this, but the update log may have to be told.
+            // Removes nothing, but the update log may need an entry.
             return Action::Remove;
         };
         let delete = self.delete;
@@ -55,7 +55,7 @@ impl Visitor for DeleteVisitor<'_> {
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
-        // There was one after all, which could not be read.
+        // The record existed but could not be read.
         if now.is_none() {
             self.outcome = Reply::Deleted;
         }

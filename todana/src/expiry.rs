@@ -1,16 +1,16 @@
-//! Expiry: an expired record is nowhere. It wraps every visitor and every read, and so does the update log, which is told
-//! what they have changed.
+//! Expiry: an expired record does not exist for commands. Every visitor and every read is wrapped
+//! for expiry, and for the update log, which receives their changes.
 
 use crate::classes::plain_size;
 use crate::transaction::EngineView;
 use crate::update_log::{LogChange, LogPosition};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
-/// When a record with this time to live dies.
+/// Returns the expiry for a time to live.
 pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
     match ttl {
         Ttl::Never => Expiry::Never,
-        // Long past, so that the seconds left are negative, as memcached shows them.
+        // Long ago, so that the remaining seconds are negative, as memcached shows them.
         Ttl::Expired => Expiry::At(UnixSeconds(1)),
         Ttl::Seconds(seconds) => Expiry::At(UnixSeconds(now.0 + u64::from(seconds))),
         Ttl::At(at) => Expiry::At(UnixSeconds(at)),
@@ -18,37 +18,37 @@ pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
     }
 }
 
-/// The second at which this is over, as things stand; the end of time for what never is.
+/// Returns the second at which a record expires as things stand; the end of time if it never does.
 pub(crate) fn deadline(expiry: Expiry) -> u64 {
     expiry.at().map_or(u64::MAX, |at| at.0)
 }
 
-/// Shows `inner` no expired record, and removes the ones it meets.
+/// Hides expired records from `inner`, and removes those that it visits.
 pub(crate) struct ExpiryVisitor<'v> {
     inner: &'v mut dyn Visitor,
     now: UnixSeconds,
     key: &'v [u8],
-    /// The record was there, but expired.
+    /// The record existed, but had expired.
     pub(crate) met_expired: bool,
-    /// The size of the record that was there, by which it is classed; 0 if there was none.
+    /// The size of the existing record for its size class; 0 if there was none.
     pub(crate) met_size: usize,
-    /// It is removed, and `inner` did nothing.
+    /// The expired record is removed, and `inner` changed nothing.
     buries: bool,
     space: EngineView<'v>,
     /// A transaction is open, and nothing was done.
     pub(crate) turned_away: bool,
-    /// Whether records go without the log being told.
+    /// Returns true if records can disappear without an entry in the log.
     forgets: &'v dyn Fn() -> bool,
-    /// What the log is told if the visit goes through.
+    /// The change to log when the visit is applied.
     tells: Tells,
-    /// Behind what the log was told.
+    /// The position after the last entry logged.
     pub(crate) logged: Option<LogPosition>,
-    /// Something was changed, whether or not there is a log.
+    /// Something was changed, with or without a log.
     pub(crate) has_changed: bool,
     puts: bool,
 }
 
-/// What is worth telling of a visit.
+/// The change of a visit that must be logged.
 #[derive(Clone, Copy, PartialEq)]
 enum Tells {
     Nothing,
@@ -57,7 +57,7 @@ enum Tells {
     Remove,
 }
 
-/// Whether two records differ only in what is not kept: the times of access.
+/// Returns true if two records differ only in their access times, which are not logged.
 fn are_alike(one: Attributes, other: Attributes) -> bool {
     Attributes { access: None, ..one } == Attributes { access: None, ..other }
 }
@@ -88,7 +88,7 @@ impl<'v> ExpiryVisitor<'v> {
         }
     }
 
-    /// Returns true if a record was put: created, or in the place of another one.
+    /// Returns true if a record was put: created, or in place of another one.
     pub(crate) fn has_put(&self) -> bool {
         self.has_changed && self.puts
     }
@@ -107,8 +107,9 @@ impl Visitor for ExpiryVisitor<'_> {
             let action = self.inner.visit(old);
             self.puts = matches!(action, Action::Put(_));
             if let Some(log) = self.space.log {
-                // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
-                // the log is told too; here, while the record's lock is held, as nothing will be applied.
+                // The record may have been evicted. A client that got "not found" must not find it
+                // after a restart, so the removal is logged too. It is logged here, under the
+                // record's lock, because nothing will be applied.
                 if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
                     self.logged =
                         Some(log.append_from(self.space.origin, &LogChange::Remove { key: self.key }));
@@ -166,7 +167,7 @@ impl Visitor for ExpiryVisitor<'_> {
     }
 }
 
-/// Removes a record if it is expired.
+/// Removes a record if it has expired.
 pub(crate) struct RemoveIfExpired;
 
 impl Visitor for RemoveIfExpired {

@@ -1,5 +1,5 @@
-//! What the engine and the sweep have counted since the last reset. They count from the start; a reset notes how far they
-//! had come.
+//! Counts of the engine and of the sweep since the last reset. Both count from the start; a reset
+//! stores the counts so far.
 
 use crate::sweep::Sweeps;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ impl Figures {
         *self.at_reset() = (status, sweeps);
     }
 
-    /// The same status, its counters as from the last reset.
+    /// Returns the status with counters since the last reset.
     pub(crate) fn status(&self, mut now: EngineStatus) -> EngineStatus {
         let before = &self.at_reset().0;
         let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);

@@ -1,4 +1,4 @@
-//! How the headers of our files and streams begin and end, whatever stands between (docs/format/).
+//! The common beginning and end of the headers of our files and streams (docs/format/).
 //!
 //! ```text
 //! magic (8) | version (4) | length of the header (4) | database id (16) | server id (4) | ... | crc32c of all before it (4)
@@ -9,7 +9,7 @@ use crate::update_log::DatabaseIdentity;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
-/// Writes a small file in one step: it is there as it was, or as it is to be.
+/// Writes a small file atomically: after a crash it has either its old or its new contents.
 pub(crate) fn write_whole(disk: &dyn Disk, directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (partial, path) = (directory.join(format!("{name}.partial")), directory.join(name));
     if let Err(error) = disk.remove(&partial)
@@ -24,19 +24,19 @@ pub(crate) fn write_whole(disk: &dyn Disk, directory: &Path, name: &str, bytes: 
     disk.sync_directory(directory)
 }
 
-/// What a header of `LEN` bytes begins with.
+/// The beginning of a header of `LEN` bytes.
 pub(crate) struct Format<const LEN: usize> {
     pub(crate) magic: [u8; 8],
-    /// The one that is written.
+    /// The version that is written.
     pub(crate) version: u32,
-    /// Those from this one on are read.
+    /// The oldest version that is read.
     pub(crate) oldest: u32,
-    /// What it is the header of, for messages.
+    /// The name of the format, for messages.
     pub(crate) what: &'static str,
 }
 
 impl<const LEN: usize> Format<LEN> {
-    /// A header that begins so; the rest of it is zero.
+    /// Returns a header with these first fields; the rest of it is zero.
     pub(crate) fn begin(&self, identity: &DatabaseIdentity) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&self.magic);
@@ -47,8 +47,8 @@ impl<const LEN: usize> Format<LEN> {
         bytes
     }
 
-    /// Whose the header is, if it is whole and begins so; what is wrong with it otherwise. `zeros`: where four bytes without a
-    /// meaning stand.
+    /// Returns the identity in an intact header of this format, or the problem as the error.
+    /// `zeros` are the offsets of four bytes each that must be zero.
     pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<DatabaseIdentity, String> {
         let Format { magic, what, .. } = self;
         if bytes[..8] != *magic {
@@ -64,7 +64,7 @@ impl<const LEN: usize> Format<LEN> {
         Ok(identity(bytes))
     }
 
-    /// Whether a header of at least twelve bytes is of a version that is known.
+    /// Checks that a header of at least twelve bytes has a known version.
     pub(crate) fn check_version(&self, bytes: &[u8]) -> Result<(), String> {
         let Format { version, oldest, .. } = *self;
         match four(bytes, 8) {
@@ -79,25 +79,25 @@ impl<const LEN: usize> Format<LEN> {
     }
 }
 
-/// The header with its checksum at the end.
+/// Returns the header with its checksum in the last bytes.
 pub(crate) fn sealed<const LEN: usize>(mut bytes: [u8; LEN]) -> [u8; LEN] {
     let crc = crc32c::crc32c(&bytes[..LEN - 4]);
     bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-/// Whose a header of at least 36 bytes is.
+/// Returns the identity in a header of at least 36 bytes.
 pub(crate) fn identity(bytes: &[u8]) -> DatabaseIdentity {
     let database_id = bytes[16..32].try_into().expect("sixteen bytes");
     DatabaseIdentity { server_id: four(bytes, 32), database_id }
 }
 
-/// The number in four bytes.
+/// Returns the number in four bytes.
 pub(crate) fn four(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// The number in eight bytes.
+/// Returns the number in eight bytes.
 pub(crate) fn eight(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }

@@ -10,13 +10,13 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Flush {
     at: AtomicU64,
-    /// What the last one that was asked for was to happen at; `NONE` if there was none.
+    /// The time of the last requested flush; `NONE` if there was none.
     last: AtomicU64,
-    /// Held while everything is removed: whoever finds the flush due waits for it.
+    /// Locked while all records are removed: requests that find the flush due wait for it.
     clearing: Mutex<()>,
 }
 
-/// See [`Flush::stillness`].
+/// Returned by [`Flush::stillness`].
 pub(crate) struct Stillness<'f> {
     flush: &'f Flush,
     _clearing: MutexGuard<'f, ()>,
@@ -28,12 +28,12 @@ impl Stillness<'_> {
     }
 }
 
-/// When a flush that is asked for is due.
+/// Returns when a requested flush is due.
 fn due(at: Ttl, now: UnixSeconds) -> UnixSeconds {
     super::expiry::resolve(at, now).at().unwrap_or(now)
 }
 
-/// Whether it would have to be planned.
+/// Returns true if the flush would have to be planned.
 pub(crate) fn is_ahead(at: Ttl, now: UnixSeconds) -> bool {
     due(at, now) > now
 }
@@ -45,8 +45,8 @@ impl Flush {
 
     /// Flushes now or plans to.
     ///
-    /// `log` is told of it, and may be told twice of the same clear; under no lock but that it stands in order with changes of
-    /// records.
+    /// Calls `log` with the change, possibly twice for the same clear. The call is ordered with
+    /// changes of records, but under no other lock.
     pub(crate) fn plan(
         &self,
         at: Ttl,
@@ -57,7 +57,8 @@ impl Flush {
         let at = due(at, now);
         self.last.store(at.0.max(now.0), Ordering::Relaxed);
         if at > now {
-            // A clear that is carried out meanwhile tells that nothing is planned; this must come behind it.
+            // A clear that runs at this time logs that nothing is planned; this entry must follow
+            // it.
             let _clearing = self.clearing.lock();
             self.at.store(at.0, Ordering::Release);
             log(LogChange::PlanClear { at: Some(at) });
@@ -68,22 +69,22 @@ impl Flush {
         engine.clear(&mut || log(LogChange::Clear))
     }
 
-    /// What a log tells.
+    /// Restores what a log states.
     pub(crate) fn restore(&self, at: Option<UnixSeconds>) {
         self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
     }
 
-    /// Nothing is cleared, planned or called off until this is dropped.
+    /// Prevents clears, and changes of the planned flush, until the result is dropped.
     pub(crate) fn stillness(&self) -> Stillness<'_> {
         Stillness { flush: self, _clearing: self.clearing.lock() }
     }
 
-    /// What is planned, while neither that nor what the log was told of it changes.
+    /// Calls `see` with the planned flush, while neither that nor its entry in the log can change.
     pub(crate) fn hold_still<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
         see(self.stillness().planned())
     }
 
-    /// When everything was last flushed, or is going to be.
+    /// Returns when all records were last flushed, or will be.
     pub(crate) fn last(&self) -> Option<UnixSeconds> {
         Some(self.last.load(Ordering::Relaxed)).filter(|&last| last != NONE).map(UnixSeconds)
     }
@@ -93,7 +94,7 @@ impl Flush {
         now.0 >= self.at.load(Ordering::Acquire)
     }
 
-    /// Carries out a flush whose time has come, before anything else is answered.
+    /// Executes a flush that is due, before any request is processed.
     #[inline]
     pub(crate) fn carry_out_if_due(
         &self,
@@ -110,9 +111,10 @@ impl Flush {
     fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
         let _clearing = self.clearing.lock();
         let due = self.at.load(Ordering::Acquire);
-        // An engine that cannot clear now will be asked again by the next request.
+        // If the engine cannot clear now, the next request tries again.
         if now.0 >= due {
-            // As soon as everything is gone: nobody else shall wait until the memory is given back.
+            // As soon as all records are removed, so that no other thread waits until the memory is
+            // freed.
             let _ = engine.clear(&mut || {
                 self.at.store(NONE, Ordering::Release);
                 log(LogChange::Clear);
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!([clears_at(999), clears_at(1_000), clears_at(1_000)], [0, 1, 1]);
         flush.plan(Ttl::Seconds(60), at(1_000), &engine, &log).unwrap();
         assert_eq!([clears_at(1_059), clears_at(1_060), clears_at(1_061)], [1, 2, 2]);
-        // One that is carried out at once calls off what was planned.
+        // A flush executed immediately cancels a planned one.
         flush.plan(Ttl::Seconds(60), at(1_061), &engine, &log).unwrap();
         flush.plan(Ttl::Expired, at(1_062), &engine, &log).unwrap();
         assert_eq!([clears_at(1_062), clears_at(2_000)], [3, 3]);

@@ -1,4 +1,5 @@
-//! Reads: plain ones only look; those that touch, create, win or show a first version visit.
+//! Reads: plain ones only read; those that touch, create, win a recache or show a first version are
+//! visits.
 
 use crate::access::Tracking;
 use crate::expiry::resolve;
@@ -13,24 +14,24 @@ use todana_core::{
 pub(crate) enum Outcome {
     HitReply,
     Miss,
-    /// A record was made for the caller to fill.
+    /// A record was created for the caller to fill.
     Vivified,
-    /// There was no memory for it, which has been answered.
+    /// There was no memory for the record, and the reply says so.
     Refused,
-    /// It could not be read, which has been answered: whether it is there is not known.
+    /// The record could not be read, and the reply says so: whether it exists is unknown.
     Unread,
 }
 
-/// True if this read hardly ever changes the record: then a look under the read lock is enough, unless `look` finds
-/// otherwise.
+/// Returns true if this read hardly ever changes the record: then a read under the read lock is
+/// enough, unless `plain_hit` finds otherwise.
 #[inline]
 pub(crate) fn only_looks(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache_below_s.is_none() && !get.needs.access
 }
 
-/// The hit of a plain read, or `None` if the record has to be visited: it is stale and nobody has won its recache yet, its
-/// expiry slides and this read moves it, or it shall show a version and has none. A client that asks for versions asks
-/// for all of them, so most have one.
+/// Returns the hit of a plain read, or `None` if the record must be visited: it is stale and its
+/// recache is not yet won, its expiry slides and this read moves it, or the reply needs a version
+/// and it has none. A client that requests versions requests all of them, so most records have one.
 #[inline]
 pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<HitReply<'r>> {
     let StaleMarks { stale, token_sent } = record.attributes.marks;
@@ -42,7 +43,7 @@ pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> O
     Some(unchanged(record, now))
 }
 
-/// The hit of a record that stays as it is.
+/// Returns the hit of a record that stays as it is.
 #[inline]
 pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> HitReply<'_> {
     let StaleMarks { stale, token_sent } = record.attributes.marks;
@@ -63,7 +64,7 @@ pub(crate) struct GetVisitor<'v> {
     pub(crate) versions: &'v Versions,
     pub(crate) reply: &'v mut dyn FnMut(Reply<'_>),
     pub(crate) outcome: Outcome,
-    /// Memory is scarce: a read is noted only on a record that has a note already.
+    /// Memory is scarce: the access time is updated only on a record that already has one.
     is_tight: bool,
     before: Attributes,
     recache: RecacheState,
@@ -92,7 +93,7 @@ impl<'v> GetVisitor<'v> {
         }));
     }
 
-    /// Who recomputes the record: whoever comes first when it is stale or nearly expired.
+    /// Returns who recomputes the record: the first reader when it is stale or nearly expired.
     fn recache(&self, old: &Attributes, expiry: Expiry) -> RecacheState {
         let StaleMarks { stale, token_sent } = old.marks;
         let nearly_expired = match (self.get.recache_below_s, expiry.seconds_left(self.now)) {

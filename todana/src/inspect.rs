@@ -1,4 +1,4 @@
-//! me: a record's attributes for debugging.
+//! me: the attributes of a record, for debugging.
 
 use crate::versions::Versions;
 use todana_core::{Action, Attributes, Inspect, Record, RecordDetails, Reply, UnixSeconds, Visitor};
@@ -27,7 +27,7 @@ impl Visitor for InspectVisitor<'_> {
             value_len: old.value.len() as u64,
             now: self.now,
         });
-        // The version is shown, so from now on the record has one.
+        // The version is shown, so the record has it from now on.
         if version == attributes.version {
             Action::Keep
         } else {

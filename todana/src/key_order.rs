@@ -1,20 +1,23 @@
-//! Orders of keys other than that of their bytes: a key is stored behind bytes by which it sorts, and comes back from there.
+//! Orders of keys other than the order of their bytes. A key is stored after bytes by which it
+//! sorts, and is decoded from there.
+//!
 //!
 //! ```text
 //! decimal        number | fraction | key
 //! by a sort key  sort key, escaped | key
-//! descending     the complement of every byte, escaped, of what would be stored in the ascending order
+//! descending     the complement of every byte, escaped, of the stored form in ascending order
 //!
 //! number   length(1): 0x80 + bytes, or 0x7f - bytes below zero | bytes, big-endian, without leading zeros
 //! escaped  each byte, 00 as 00 ff | 00 00
 //! ```
 //!
-//! Ordered databases compare bytes: their packed blocks, logs, snapshots and transactions rely on it. So an order is made of bytes here, and
-//! nothing that a program decides while records are compared can damage a database.
+//! Ordered databases compare bytes: their packed blocks, logs, snapshots and transactions rely on
+//! it. Orders are therefore encoded as bytes, and no decision of a program during a comparison can
+//! damage a database.
 
 use todana_core::{Error, ErrorKind, Result};
 
-/// An order of keys: one of Kyoto Cabinet's comparators, or one by sort keys of a program's own.
+/// An order of keys: one of Kyoto Cabinet's comparators, or one by the program's own sort keys.
 ///
 /// ```
 /// use todana::{Db, KeyOrder, Records};
@@ -30,18 +33,20 @@ use todana_core::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyOrder {
-    /// The last by their bytes first (`lexdesc`).
+    /// Descending by bytes (`lexdesc`).
     LexicalDescending,
-    /// By the decimal number that they begin with, behind spaces, with sign and fraction; those of one number by their bytes (`dec`).
+    /// Ascending by the decimal number at the start of the key, after spaces, with sign and
+    /// fraction; equal numbers by their bytes (`dec`).
     Decimal,
-    /// The reverse of that (`decdesc`).
+    /// The reverse of `Decimal` (`decdesc`).
     DecimalDescending,
-    /// By a sort key that the program makes of each ([`KeyOrder::stored_by`]).
+    /// By a sort key that the program computes for each key ([`KeyOrder::stored_by`]).
     BySortKey,
 }
 
 impl KeyOrder {
-    /// Returns the order of a comparator's name in Kyoto Cabinet: `lexdesc`, `dec`, `decdesc`, or a longer one. `None` for others.
+    /// Returns the order for the name of a comparator of Kyoto Cabinet: `lexdesc`, `dec`,
+    /// `decdesc`, or a longer form. Returns `None` for other names.
     pub fn of_comparator(name: &str) -> Option<KeyOrder> {
         match name {
             "lexdesc" | "lexicaldesc" | "lexicaldescending" => Some(KeyOrder::LexicalDescending),
@@ -51,8 +56,8 @@ impl KeyOrder {
         }
     }
 
-    /// Returns what a key is stored as: ordered databases then have it at its place in this order. With [`KeyOrder::BySortKey`] the key
-    /// itself is the sort key.
+    /// Returns the stored form of a key, which an ordered database sorts in this order. With
+    /// [`KeyOrder::BySortKey`] the key itself is the sort key.
     pub fn stored(self, key: &[u8]) -> Vec<u8> {
         match self {
             KeyOrder::LexicalDescending => descending(key),
@@ -62,8 +67,9 @@ impl KeyOrder {
         }
     }
 
-    /// Returns what a key is stored as that sorts by a sort key; those of one sort key by their own bytes. A program that makes another sort
-    /// key of the same key later does not find the record again.
+    /// Returns the stored form of a key that sorts by a sort key; keys with equal sort keys sort by
+    /// their bytes. A program that later computes another sort key for a key does not find its
+    /// record again.
     ///
     /// ```
     /// use todana::KeyOrder;
@@ -79,7 +85,8 @@ impl KeyOrder {
         stored
     }
 
-    /// Returns the key that is stored so. Fails with `Invalid` for what this order does not store.
+    /// Returns the key with this stored form. Fails with `Invalid` if the form does not belong to
+    /// this order.
     pub fn original(self, stored: &[u8]) -> Result<Vec<u8>> {
         let key = match self {
             KeyOrder::LexicalDescending => ascending(stored),
@@ -96,7 +103,7 @@ impl KeyOrder {
     }
 }
 
-/// The bytes so that none is the beginning of another, and their order stays.
+/// Encodes bytes so that no result is the beginning of another one, and the order stays.
 fn escaped(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(bytes.size_hint().0 + 2);
     for byte in bytes {
@@ -109,7 +116,7 @@ fn escaped(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     escaped
 }
 
-/// The bytes that were escaped, and what comes after them.
+/// Returns the decoded bytes and what follows them.
 fn unescaped(mut stored: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut bytes = Vec::new();
     loop {
@@ -128,7 +135,8 @@ fn unescaped(mut stored: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// The complement of what has an end that sorts before all else: the longer one first.
+/// Returns the complement of the escaped bytes. Their end sorts before everything else, so of two
+/// keys with a common beginning the longer one comes first.
 fn descending(bytes: &[u8]) -> Vec<u8> {
     let mut stored = escaped(bytes.iter().copied());
     stored.iter_mut().for_each(|byte| *byte = !*byte);
@@ -150,10 +158,11 @@ fn decimal(key: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// The digits of a fraction that count, as in the original.
+/// The significant digits of a fraction, as in the original.
 const FRACTION_DIGITS: usize = 15;
 
-/// The number that a key begins with: its whole part, the ends of the range for what is beyond them, and the digits behind its point.
+/// Returns the number at the start of a key: its whole part, saturated at the limits, and the
+/// digits after the point.
 fn number_of(key: &[u8]) -> (i64, i64) {
     let start = key.iter().position(|&byte| byte > b' ' && byte != 0x7f).unwrap_or(key.len());
     let key = &key[start..];
@@ -175,7 +184,7 @@ fn put_number(number: i64, into: &mut Vec<u8>) {
     into.extend_from_slice(&number.to_be_bytes()[8 - len..]);
 }
 
-/// What comes after number and fraction.
+/// Returns the bytes after number and fraction.
 fn behind_number(stored: &[u8]) -> Option<&[u8]> {
     let skip = |stored: &'_ [u8]| -> Option<usize> {
         let first = *stored.first()?;
@@ -195,7 +204,7 @@ mod tests {
     const ORDERS: [KeyOrder; 3] =
         [KeyOrder::LexicalDescending, KeyOrder::Decimal, KeyOrder::DecimalDescending];
 
-    /// What the originals' comparators say.
+    /// Compares as the comparators of the originals do.
     fn compare(order: KeyOrder, one: &[u8], other: &[u8]) -> Ordering {
         let by_number = || number_of(one).cmp(&number_of(other)).then(one.cmp(other));
         match order {

@@ -1,12 +1,14 @@
-//! The embeddable database: commands as visitors, expiry, statistics. No sockets, no wire formats.
+//! The embeddable database: operations as visitors, expiry, statistics. No sockets, no wire
+//! formats.
 //!
 //! ```text
 //! Operation --Database::execute--> a visitor for each kind of operation --Engine::visit--> memory
 //! Reply   <--------------------- its outcome
 //! ```
 //!
-//! `expiry` wraps every visitor, so that an expired record is nowhere; `counters` counts outcomes by worker; `flush`
-//! holds the one pending flush; `access` knows whether access times are wanted; `sweep` removes what expired unseen.
+//! `expiry` wraps every visitor, so that expired records do not exist for commands. `counters`
+//! counts outcomes by worker, `flush` holds the one pending flush, `access` knows whether access
+//! times are requested, and `sweep` removes expired records that nobody reads.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -100,7 +102,7 @@ pub use todana_core::{
 pub use transaction::{Transaction, TransactionHolder};
 pub use upkeep::{TICK, Upkeep};
 
-/// The guide's programs are tests.
+/// Runs the programs of the guide as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/embedding.md")]
 struct Guide;

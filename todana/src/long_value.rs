@@ -1,11 +1,11 @@
-//! Long values are copied outside of the engine's locks, piece by piece, into memory of the engine's that it then takes
-//! over as it is.
+//! Long values are copied outside of the engine's locks, piece by piece, into the engine's own
+//! memory, which it then uses directly.
 
 use crate::Database;
 use todana_core::{Record, Result, SharedBytes};
 
-/// The pieces, one behind the other, in memory of the engine's. Fails with `Full` when there is none, with `Invalid` when
-/// the engine has no such memory.
+/// Joins the pieces in the engine's own memory. Fails with `Full` if there is none, and with
+/// `Invalid` if the engine has no such memory.
 pub(crate) fn gather(database: &Database, pieces: &[&[u8]]) -> Result<SharedBytes> {
     let total = pieces.iter().map(|piece| piece.len()).sum();
     let mut buffer = database.buffer(total)?;
@@ -30,14 +30,14 @@ fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
     }
 }
 
-/// What a value was when it was looked at, so that it can be told whether it has changed since.
+/// A value as it was seen, to detect later changes.
 pub(crate) enum Seen {
     Long(SharedBytes),
     Short(Vec<u8>),
 }
 
 impl Seen {
-    /// `None` for a value whose copy would be long.
+    /// Returns `None` for a value whose copy would be long.
     pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<Seen> {
         match record.shared {
             Some(shared) => Some(Seen::Long(SharedBytes::clone(shared))),
@@ -53,7 +53,8 @@ impl Seen {
         }
     }
 
-    /// Whether the record still has this value. Costs at most the comparison of a short one.
+    /// Returns true if the record still has this value. Costs at most the comparison of a short
+    /// value.
     pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
         match self {
             Seen::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),

@@ -1,8 +1,9 @@
-//! Times as people write them: RFC 3339, or Unix seconds. What a message shows is what an option takes.
+//! Times in the form that people write: RFC 3339 or Unix seconds. Options accept the form that
+//! messages show.
 
 const MS_A_DAY: i64 = 86_400_000;
 
-/// Unix time in milliseconds as RFC 3339, in UTC; without fractions where there are none.
+/// Formats Unix time in milliseconds as RFC 3339 in UTC, without a fraction if there is none.
 pub fn text(unix_ms: u64) -> String {
     let unix_ms = i64::try_from(unix_ms).unwrap_or(i64::MAX);
     let (day, ms) = (unix_ms.div_euclid(MS_A_DAY), unix_ms.rem_euclid(MS_A_DAY));
@@ -12,7 +13,8 @@ pub fn text(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// Unix time in milliseconds; of RFC 3339 with its offset, or of Unix seconds. The error says what a time looks like.
+/// Parses RFC 3339 with an offset, or Unix seconds, to Unix time in milliseconds. The error
+/// describes the accepted forms.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -51,17 +53,17 @@ fn rfc3339(text: &str) -> Option<i64> {
             if zone.starts_with('-') { -offset } else { offset }
         }
     };
-    // A leap second is the one behind it.
+    // A leap second counts as the next second.
     let is_date = (1..=12).contains(&month) && day >= 1 && hour <= 23 && minute <= 59 && second <= 60;
     let days = days_to(year, month, day);
-    // A day that a month does not have comes back as another.
+    // A day that the month does not have converts back to another date.
     if !is_date || date_of(days) != (year, month, day) {
         return None;
     }
     Some(days * MS_A_DAY + ((hour * 60 + minute - offset_min) * 60 + second) * 1000 + ms)
 }
 
-/// Numbers of so many digits each, with this between them.
+/// Parses numbers with these counts of digits, separated by `between`.
 fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Option<[i64; N]> {
     let mut found = [0; N];
     let mut parts = text.split(between);
@@ -73,7 +75,8 @@ fn numbers<const N: usize>(text: &str, between: char, digits: [usize; N]) -> Opt
     parts.next().is_none().then_some(found)
 }
 
-/// Days from 1970-01-01 on. Years are counted from March, so that the day that a leap year adds is their last.
+/// Returns the days since 1970-01-01. Years are counted from March, so that a leap day is the last
+/// day of its year.
 fn days_to(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -81,9 +84,9 @@ fn days_to(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
-/// Year, month and day.
+/// Returns year, month and day.
 fn date_of(days: i64) -> (i64, i64, i64) {
-    // The year is at most one off, as estimated by its mean length.
+    // The estimate by the mean length is at most one year off.
     let mut year = 1970 + days.div_euclid(365);
     while days_to(year, 1, 1) > days {
         year -= (days_to(year, 1, 1) - days).div_euclid(366).max(1);

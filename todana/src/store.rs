@@ -9,11 +9,12 @@ use todana_core::{
     StoreMode, StoredReply, UnixSeconds, Visitor,
 };
 
-/// What memcached adds to key + value when it holds an item against its size limit: 48 header, 8 CAS, the key's end,
-/// the block's line end; 4 more for flags.
+/// The bytes that memcached adds to key + value when it compares an item with its size limit: 48
+/// for the header, 8 for the CAS ID, one for the end of the key, and two for the line end of the
+/// block; 4 more for flags.
 const ITEM_OVERHEAD: u64 = 59;
 
-/// The size of an item by memcached's rule.
+/// Returns the size of an item by memcached's rule.
 pub(crate) fn item_size(key_len: usize, value_len: usize, flags: u32) -> u64 {
     ITEM_OVERHEAD + (key_len + value_len) as u64 + if flags != 0 { 4 } else { 0 }
 }
@@ -23,24 +24,25 @@ pub(crate) struct StoreVisitor<'v> {
     pub(crate) now: UnixSeconds,
     pub(crate) tracking: &'v Tracking,
     pub(crate) versions: &'v Versions,
-    /// What to answer.
+    /// The reply.
     pub(crate) outcome: Reply<'static>,
     /// The joined value of append and prepend.
     joined: Vec<u8>,
     long: LongJoin,
 }
 
-/// How far a join whose outcome is long has come. It is made outside of the engine's lock, from what was seen under it.
+/// The progress of a join with a long result. The result is created outside of the engine's lock,
+/// from the value seen under it.
 #[derive(Default)]
 pub(crate) enum LongJoin {
-    /// None was met.
+    /// No long join is needed.
     #[default]
     None,
-    /// To be made from this.
+    /// The join must be made, with this value.
     Wanted(Seen),
-    /// Made; good as long as the record is what it was.
+    /// The join was made. It is valid while the record still has that value.
     Made(Seen, SharedBytes),
-    /// To be made under the lock.
+    /// The join must be made under the lock.
     Forgone,
 }
 
@@ -62,10 +64,10 @@ impl<'v> StoreVisitor<'v> {
         }
     }
 
-    /// What was seen of the record, if its value is to be joined outside of the lock.
+    /// Returns the value that was seen if a join must be made outside of the lock.
     #[inline]
     pub(crate) fn take_wanted(&mut self) -> Option<Seen> {
-        // Hardly ever, so that nothing is moved to find out.
+        // Rarely true, so check without moving anything.
         if !matches!(self.long, LongJoin::Wanted(_)) {
             return None;
         }
@@ -75,12 +77,12 @@ impl<'v> StoreVisitor<'v> {
         }
     }
 
-    /// Runs once more with this.
+    /// Prepares the next visit with this state of the join.
     pub(crate) fn go_on(&mut self, long: LongJoin) {
         self.long = long;
     }
 
-    /// The pieces of append and prepend, in order.
+    /// Returns the pieces of append and prepend in order.
     pub(crate) fn pieces<'p>(store: &Store<'p>, old: &'p [u8]) -> [&'p [u8]; 2] {
         match store.mode {
             StoreMode::Append => [old, store.value],
@@ -93,7 +95,7 @@ impl<'v> StoreVisitor<'v> {
         Action::Keep
     }
 
-    /// Attributes as the request gives them.
+    /// Returns the attributes that the request specifies.
     fn attributes(&self) -> Attributes {
         Attributes {
             flags: self.store.flags,
@@ -175,7 +177,7 @@ impl Visitor for StoreVisitor<'_> {
         let Some(old) = old else { return self.visit_absent() };
         if self.store.mode == StoreMode::Add {
             self.outcome = Reply::NotStored;
-            // A failed add still counts as an access, though nothing was read.
+            // A failed add still counts as an access, although nothing was read.
             let before = old.attributes;
             let access = self.tracking.on_use(self.now, before.access).or(before.access);
             let after = Attributes { access, expiry: before.expiry.after_access(self.now), ..before };
@@ -189,8 +191,8 @@ impl Visitor for StoreVisitor<'_> {
             if !(replaces && self.store.stale_if_older && self.versions.is_older(wanted, stored)) {
                 return self.keep(Reply::Exists);
             }
-            // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old one had
-            // to live.
+            // The new value is older than the existing one, but better than none: it is stored as
+            // stale, with the remaining lifetime of the existing one.
             let marks = StaleMarks { stale: true, token_sent: old.attributes.marks.token_sent };
             let attributes = Attributes {
                 expiry: old.attributes.expiry.after_access(self.now),

@@ -1,4 +1,4 @@
-//! touch: a new time to live.
+//! touch: sets a new time to live.
 
 use crate::access::Tracking;
 use crate::expiry::resolve;

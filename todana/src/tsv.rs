@@ -1,4 +1,4 @@
-//! Records as tab-separated text; the format is docs/format/tsv.md.
+//! Records as tab-separated text, in the format of docs/format/tsv.md.
 
 use std::io::{self, Write};
 
@@ -11,20 +11,21 @@ pub struct TsvLine {
     pub value: Vec<u8>,
     /// The client's flags.
     pub flags: u32,
-    /// When it dies.
+    /// When the record expires.
     pub expiry: TsvExpiry,
 }
 
-/// When a record dies, as a file says it.
+/// The expiry of a record as a file states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TsvExpiry {
-    /// Unix time, 0 for never.
+    /// Unix time; 0 if the record never expires.
     pub at: u64,
-    /// It dies so many seconds after its last access, and `at` was the time for that; 0 if it dies at `at`.
+    /// If not 0, the record expires this many seconds after its last access, and `at` was the
+    /// resulting time.
     pub span_s: u32,
 }
 
-/// Reads one line, without its end. The error says what is wrong with it.
+/// Parses one line without its line end. Returns the problem as the error.
 pub fn parse(line: &[u8]) -> Result<TsvLine, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unescape(columns.next().unwrap_or_default())?;
@@ -38,7 +39,7 @@ pub fn parse(line: &[u8]) -> Result<TsvLine, &'static str> {
     Ok(TsvLine { key, value, flags, expiry })
 }
 
-/// A number; nothing is 0.
+/// Parses a number; an empty field is 0.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() { Some(0) } else { std::str::from_utf8(text).ok()?.parse().ok() }
 }
@@ -47,7 +48,7 @@ fn expiry(text: &[u8]) -> Result<TsvExpiry, &'static str> {
     let mut parts = text.splitn(2, |&byte| byte == b'~');
     let at = number(parts.next().unwrap_or_default()).ok_or("the expiry is not a Unix time")?;
     let Some(span) = parts.next() else { return Ok(TsvExpiry { at, span_s: 0 }) };
-    // What a server takes for a span.
+    // The spans that a server accepts.
     let span_s = number(span).and_then(|span| u32::try_from(span).ok());
     let span_s = span_s.filter(|span| (1..=SPAN_S_MAX).contains(span) && at != 0);
     Ok(TsvExpiry { at, span_s: span_s.ok_or("the expiry is not a Unix time with the seconds of its span")? })
@@ -55,7 +56,7 @@ fn expiry(text: &[u8]) -> Result<TsvExpiry, &'static str> {
 
 const SPAN_S_MAX: u32 = i32::MAX as u32;
 
-/// Writes one line, with its end.
+/// Writes one line with its line end.
 pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: TsvExpiry) -> io::Result<()> {
     escape(out, key)?;
     out.write_all(b"\t")?;
@@ -72,8 +73,8 @@ pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: T
     out.write_all(b"\n")
 }
 
-/// Writes bytes such that no control character is among them, neither of ASCII nor of the second set that UTF-8 has, U+0080 to U+009F:
-/// terminals obey both.
+/// Writes bytes without control characters, neither those of ASCII nor the second set in UTF-8,
+/// U+0080 to U+009F, because terminals obey both.
 pub fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let is_plain = |byte: u8| byte >= b' ' && byte != b'\\' && byte != 0x7F && byte != SECOND_SET;
     let mut rest = bytes;
@@ -100,7 +101,7 @@ pub fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.write_all(rest)
 }
 
-/// What the control characters of the second set begin with in UTF-8; others do, too.
+/// The first byte of the second set of control characters in UTF-8, and of other characters.
 const SECOND_SET: u8 = 0xC2;
 
 fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
