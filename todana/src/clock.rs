@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_paused_clock_moves_only_when_it_is_told_to() {
+    fn paused_clock_moves_only_by_advance() {
         let clock = CachedClock::new();
         clock.pause();
         let start = clock.now().0;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_running_clock_was_moved_by_stays() {
+    fn running_clock_keeps_its_advance() {
         let clock = CachedClock::new();
         let start = clock.now().0;
         clock.advance(500);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_clock_shows_the_time_of_day() {
+    fn running_clock_shows_the_time_of_day() {
         let clock = CachedClock::new();
         clock.tick();
         let shown = clock.now().0;

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn each_planned_flush_is_carried_out_once_and_told_in_order() {
+    fn planned_flush_runs_once_and_is_logged() {
         let (flush, engine, told) = (Flush::new(), Clears::default(), Mutex::new(Vec::new()));
         let log = |change: LogChange<'_>| told.lock().push(format!("{change:?}"));
         let at = UnixSeconds;

@@ -235,7 +235,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_refused_or_come_from_a_key(stored in key()) {
+        fn arbitrary_bytes_are_refused_or_decoded(stored in key()) {
             for order in ORDERS {
                 if let Ok(key) = order.original(&stored) {
                     prop_assert_eq!(order.stored(&key), &stored[..]);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn invalid_time_is_refused() {
         for text in [
             "",
             "yesterday",

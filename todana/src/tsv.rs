@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn no_control_character_is_written_and_all_come_back() {
+    fn control_characters_are_escaped_and_round_trip() {
         let escaped = |bytes: &[u8]| {
             let mut out = Vec::new();
             escape(&mut out, bytes).unwrap();
@@ -197,7 +197,7 @@ mod tests {
 
     /// The table of examples in the format's page: text, key, value, flags, expiry.
     #[test]
-    fn the_examples_of_the_page_hold() {
+    fn format_page_examples_hold() {
         let page = include_str!("../../docs/format/tsv.md");
         let mut seen = 0;
         for row in page.lines().filter_map(|row| row.strip_prefix("| `")) {

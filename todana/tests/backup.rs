@@ -40,7 +40,7 @@ fn small(folder: &Path) -> (Kept, Vec<u8>) {
 }
 
 #[test]
-fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
+fn backup_under_writes_has_all_records() {
     let folder = folder();
     let (kept, stream) = small(folder.path());
     let had = kept.records();
@@ -72,7 +72,7 @@ fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
 }
 
 #[test]
-fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
+fn idle_directory_is_backed_up_without_a_checkpoint() {
     let folder = folder();
     let data = folder.path().join("data");
     for (round, has_checkpoint) in [false, true, true].into_iter().enumerate() {
@@ -100,7 +100,7 @@ fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
 }
 
 #[test]
-fn a_directory_that_never_held_a_record_is_backed_up_as_well() {
+fn empty_directory_is_backed_up() {
     let folder = folder();
     let data = folder.path().join("data");
     let directory = DataDirectory::open(disk(), &data).unwrap();
@@ -111,7 +111,7 @@ fn a_directory_that_never_held_a_record_is_backed_up_as_well() {
 }
 
 #[test]
-fn a_stream_cut_off_anywhere_is_refused_and_leaves_nothing() {
+fn truncated_stream_is_refused_and_leaves_nothing() {
     let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
@@ -141,7 +141,7 @@ fn no_flipped_bit_of_a_stream_goes_unseen() {
 }
 
 #[test]
-fn no_flipped_bit_and_no_cut_of_a_backup_on_disk_goes_unseen() {
+fn stored_backup_detects_flipped_bits_and_truncation() {
     let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
@@ -169,7 +169,7 @@ fn no_flipped_bit_and_no_cut_of_a_backup_on_disk_goes_unseen() {
 }
 
 #[test]
-fn what_is_there_is_not_replaced_and_what_a_killed_one_left_is_in_nobodys_way() {
+fn existing_target_stays_and_remains_are_removed() {
     let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
@@ -192,7 +192,7 @@ fn what_is_there_is_not_replaced_and_what_a_killed_one_left_is_in_nobodys_way() 
 }
 
 #[test]
-fn a_backup_keeps_the_log_that_it_needs_until_it_is_over() {
+fn backup_holds_its_log_until_the_end() {
     let folder = folder();
     let kept = open(&folder.path().join("data"), 100);
     kept.set("before", "1");
@@ -221,7 +221,7 @@ fn a_backup_keeps_the_log_that_it_needs_until_it_is_over() {
 
 /// Each file is as its list says, but they are not all of one database.
 #[test]
-fn a_backup_with_the_identity_of_another_database_is_told() {
+fn foreign_identity_in_a_backup_is_reported() {
     let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");

@@ -42,7 +42,7 @@ fn assert_part(part: &BTreeMap<String, String>, of: &BTreeMap<String, String>, s
 }
 
 #[test]
-fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
+fn checkpoint_damage_loses_only_its_block() {
     let folder = folder();
     let (backup, checkpoint, had) = backup(folder.path());
     let target = folder.path().join("target");
@@ -87,7 +87,7 @@ fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
 }
 
 #[test]
-fn bytes_that_are_missing_or_too_many_cost_no_more_than_where_they_are() {
+fn missing_or_added_bytes_lose_only_their_place() {
     let folder = folder();
     let (backup, checkpoint, had) = backup(folder.path());
     let target = folder.path().join("target");
@@ -116,7 +116,7 @@ fn bytes_that_are_missing_or_too_many_cost_no_more_than_where_they_are() {
 }
 
 #[test]
-fn the_only_checkpoint_of_a_directory_is_salvaged() {
+fn only_checkpoint_of_a_directory_is_salvaged() {
     let folder = folder();
     let (backup, _, had) = backup(folder.path());
     // A backup without its list is a data directory.
@@ -134,7 +134,7 @@ fn the_only_checkpoint_of_a_directory_is_salvaged() {
 }
 
 #[test]
-fn what_is_no_database_is_not_salvaged() {
+fn directory_without_a_database_is_not_salvaged() {
     let folder = folder();
     let target = folder.path().join("target");
     let error = salvaged(&folder.path().join("nothing"), &target).unwrap_err();

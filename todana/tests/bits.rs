@@ -119,7 +119,7 @@ fn told(tail: &LogTail) -> Option<String> {
 }
 
 #[test]
-fn no_flipped_bit_of_a_small_set_goes_unseen() {
+fn small_files_detect_every_flipped_bit() {
     for compression in WAYS {
         let set = Set::small(compression);
         assert!(set.records.len() >= 4);
@@ -158,7 +158,7 @@ fn no_flipped_bit_of_a_small_set_goes_unseen() {
 }
 
 #[test]
-fn a_checkpoint_cut_off_anywhere_is_passed_over() {
+fn truncated_checkpoint_is_skipped() {
     for compression in WAYS {
         let set = Set::small(compression);
         let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap();
@@ -187,7 +187,7 @@ fn a_checkpoint_cut_off_anywhere_is_passed_over() {
 }
 
 #[test]
-fn both_checkpoints_damaged_is_an_error_that_names_them_and_not_an_empty_database() {
+fn two_damaged_checkpoints_are_an_error() {
     let set = Set::small(CheckpointCompression::None);
     let mut state = set.state.clone();
     let paths: Vec<&PathBuf> =
@@ -207,7 +207,7 @@ fn both_checkpoints_damaged_is_an_error_that_names_them_and_not_an_empty_databas
 }
 
 #[test]
-fn no_flipped_bit_of_a_large_checkpoint_goes_unseen() {
+fn large_checkpoint_detects_flipped_bits() {
     let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
     let flips = if is_full { 10_000 } else { 400 };
     for compression in WAYS {
@@ -247,7 +247,7 @@ fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
 }
 
 #[test]
-fn no_flipped_bit_of_a_large_backup_goes_unseen() {
+fn large_backup_detects_flipped_bits() {
     let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
     let flips = if is_full { 10_000u32 } else { 300 };
     let set = Set::large(CheckpointCompression::Zstd(1));

@@ -15,7 +15,7 @@ fn number(value: &[u8]) -> u64 {
 }
 
 #[test]
-fn several_records_are_changed_at_once_and_nobody_sees_half_of_it() {
+fn bulk_change_is_atomic() {
     on_each_kind(|db| {
         db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
         let ends = Arc::new(AtomicBool::new(false));
@@ -54,7 +54,7 @@ fn several_records_are_changed_at_once_and_nobody_sees_half_of_it() {
 }
 
 #[test]
-fn a_walk_with_updates_meets_every_record() {
+fn update_walk_visits_every_record() {
     on_each_kind(|db| {
         for number in 0..3000u32 {
             db.set(number.to_string().as_bytes(), b"0").unwrap();
@@ -78,7 +78,7 @@ fn a_walk_with_updates_meets_every_record() {
 }
 
 #[test]
-fn many_threads_see_every_record_and_may_write_meanwhile() {
+fn parallel_scan_sees_every_record_under_writes() {
     on_each_kind(|db| {
         for number in 0..5000u32 {
             db.set(number.to_string().as_bytes(), b"v").unwrap();
@@ -98,7 +98,7 @@ fn many_threads_see_every_record_and_may_write_meanwhile() {
 }
 
 #[test]
-fn the_first_error_ends_a_scan_on_many_threads() {
+fn first_error_ends_a_parallel_scan() {
     on_each_kind(|db| {
         for number in 0..5000u32 {
             db.set(number.to_string().as_bytes(), b"v").unwrap();

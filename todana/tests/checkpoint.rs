@@ -169,7 +169,7 @@ fn records_of_every_size_and_attribute_come_back() {
 }
 
 #[test]
-fn a_checkpoint_and_the_log_behind_it_give_the_state_at_the_end() {
+fn checkpoint_and_later_log_give_the_final_state() {
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path());
     for n in 0..100u32 {
@@ -194,7 +194,7 @@ fn a_checkpoint_and_the_log_behind_it_give_the_state_at_the_end() {
 }
 
 #[test]
-fn records_come_back_to_an_engine_of_another_seed_and_other_shards() {
+fn records_load_into_other_seeds_and_shards() {
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path());
     for n in 0..30_000u32 {
@@ -222,7 +222,7 @@ fn records_come_back_to_an_engine_of_another_seed_and_other_shards() {
 }
 
 #[test]
-fn versions_and_a_planned_flush_are_kept_by_a_checkpoint() {
+fn checkpoint_keeps_versions_and_the_planned_flush() {
     let folder = tempfile::tempdir().unwrap();
     let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
     let store = Operation::Store(Store { key: b"k", value: b"v", needs, ..Store::default() });
@@ -274,7 +274,7 @@ fn expired_records_are_left_out() {
 /// Writers work on keys of their own all the while, so that each knows what must be there in the end. The number of
 /// records goes up and down, so that buckets split and merge beneath the scan.
 #[test]
-fn checkpoints_under_writers_come_back_as_what_was_written_last() {
+fn checkpoint_under_writes_loads_the_last_state() {
     const WRITERS: u64 = 3;
     const KEYS: u64 = 6_000;
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ fn two_checkpoints(folder: &Path, compression: CheckpointCompression) -> Records
 }
 
 #[test]
-fn no_flipped_bit_of_a_checkpoint_is_ever_served() {
+fn flipped_checkpoint_bit_is_never_served() {
     let folder = tempfile::tempdir().unwrap();
     let records = two_checkpoints(folder.path(), CheckpointCompression::Zstd(1));
     let newest = checkpoints(folder.path()).pop().unwrap();
@@ -383,7 +383,7 @@ fn no_flipped_bit_of_a_checkpoint_is_ever_served() {
 }
 
 #[test]
-fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
+fn truncated_or_longer_checkpoint_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let records = two_checkpoints(folder.path(), CheckpointCompression::None);
     let newest = checkpoints(folder.path()).pop().unwrap();
@@ -403,7 +403,7 @@ fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
 }
 
 #[test]
-fn an_older_checkpoint_that_is_damaged_is_none_whose_place_was_taken() {
+fn damaged_older_checkpoint_is_noted() {
     let folder = tempfile::tempdir().unwrap();
     let records = two_checkpoints(folder.path(), CheckpointCompression::None);
     let [older, newest] = checkpoints(folder.path()).try_into().unwrap();
@@ -443,7 +443,7 @@ fn blocks_that_are_exchanged_or_missing_are_noticed() {
 }
 
 #[test]
-fn two_checkpoints_stay_and_the_log_that_the_older_one_needs() {
+fn two_checkpoints_and_their_log_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path());
     let mut made = Vec::new();
@@ -476,7 +476,7 @@ fn two_checkpoints_stay_and_the_log_that_the_older_one_needs() {
 }
 
 #[test]
-fn a_log_that_lacks_what_a_checkpoint_needs_is_an_error() {
+fn missing_log_for_a_checkpoint_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path());
     opening.set(b"k", &[b'v'; 3_000]);
@@ -498,7 +498,7 @@ fn a_log_that_lacks_what_a_checkpoint_needs_is_an_error() {
 }
 
 #[test]
-fn a_checkpoint_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
+fn checkpoint_exceeding_memory_is_refused_without_eviction() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path());
     for n in 0..40_000u32 {
@@ -518,7 +518,7 @@ fn a_checkpoint_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
 }
 
 #[test]
-fn what_is_half_written_is_removed_and_a_strangers_checkpoint_is_not_used() {
+fn partial_files_go_and_foreign_checkpoints_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     for folder in [&folder, &other] {
@@ -540,7 +540,7 @@ fn what_is_half_written_is_removed_and_a_strangers_checkpoint_is_not_used() {
 }
 
 #[test]
-fn one_is_made_when_the_log_has_grown_enough() {
+fn checkpoint_is_due_after_enough_log() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(CheckpointCompression::Zstd(1));
     options.checkpoints.log_len_min = 10_000;
@@ -561,7 +561,7 @@ fn one_is_made_when_the_log_has_grown_enough() {
 
 /// Evictions are not in the log; what a client was told is not there any longer stays away all the same.
 #[test]
-fn what_was_evicted_and_then_deleted_does_not_come_back() {
+fn record_deleted_after_eviction_stays_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let tight = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Evict };
     let opening = try_open(folder.path(), 1_000, &DataOptions::default(), tight).unwrap();
@@ -617,7 +617,7 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
 
 /// Round after round on one directory, with checkpoints, expiry, flushes and the sweep beside the writers.
 #[test]
-fn whatever_happens_beside_checkpoints_comes_back_as_it_was() {
+fn checkpoints_do_not_change_the_restored_state() {
     const WRITERS: u64 = 3;
     let folder = tempfile::tempdir().unwrap();
     let mut now = 1_000;
@@ -674,7 +674,7 @@ fn whatever_happens_beside_checkpoints_comes_back_as_it_was() {
 
 /// Where records are evicted beside it all, those that are left come back, and nothing that was replaced or deleted does.
 #[test]
-fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
+fn records_left_by_evictions_are_restored() {
     let folder = tempfile::tempdir().unwrap();
     let tight = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Evict };
     for round in 0..3u32 {
@@ -738,7 +738,7 @@ fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
 }
 
 #[test]
-fn where_nothing_may_go_what_has_expired_since_keeps_nobody_from_opening() {
+fn expired_records_do_not_prevent_opening() {
     let folder = tempfile::tempdir().unwrap();
     let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
     let options = DataOptions::default();

@@ -106,7 +106,7 @@ proptest! {
 
 /// The model itself can fail: a wrong item in it is noticed.
 #[test]
-fn a_difference_is_noticed() {
+fn model_detects_a_difference() {
     let mut model = Model::new();
     let get = Operation::Get {
         key: 0,

@@ -25,7 +25,7 @@ fn text_and_version(
 }
 
 #[test]
-fn increments_and_compare_and_sets_of_four_threads_all_count() {
+fn concurrent_increments_and_cas_all_count() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
     let worker_counters = database.worker_counters();

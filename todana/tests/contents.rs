@@ -53,7 +53,7 @@ fn opened_as(kind: &str, path: &Path) -> todana::Result<Db> {
 }
 
 #[test]
-fn a_directory_of_another_kind_is_refused_and_left_alone() {
+fn directory_of_another_kind_is_refused_unchanged() {
     for (kind, other, found) in [
         ("tree", "hash", "\"checkpoints\""),
         ("data", "hash", "\"checkpoints\""),
@@ -81,7 +81,7 @@ fn a_directory_of_another_kind_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_folder_of_foreign_files_is_no_database() {
+fn folder_of_foreign_files_is_no_database() {
     for kind in ["hash", "tree"] {
         let folder = folder();
         let path = folder.path().join(format!("x.{kind}"));
@@ -134,7 +134,7 @@ fn hidden_files_are_in_no_ones_way() {
 }
 
 #[test]
-fn a_lock_that_is_a_link_is_not_followed() {
+fn lock_link_is_not_followed() {
     for kind in ["hash", "data"] {
         let folder = folder();
         let (path, elsewhere) = (folder.path().join(format!("x.{kind}")), folder.path().join("elsewhere"));
@@ -149,7 +149,7 @@ fn a_lock_that_is_a_link_is_not_followed() {
 /// A pipe in the place of a file kept `restore` waiting for ever, a link to /dev/zero as well, and a sparse file of 1 TiB was read in full
 /// before its length was compared.
 #[test]
-fn a_backup_with_a_pipe_a_device_or_a_sparse_file_is_refused_at_once() {
+fn backup_with_special_files_is_refused() {
     type Spoil = fn(&Path);
     let spoils: [(Spoil, &str); 3] = [
         (
@@ -212,7 +212,7 @@ fn a_backup_with_a_pipe_a_device_or_a_sparse_file_is_refused_at_once() {
 
 /// A pipe in the place of a file kept the opening waiting for ever.
 #[test]
-fn pipe_in_the_place_of_any_file_keeps_nobody_waiting() {
+fn pipe_in_place_of_a_file_never_blocks() {
     for kind in ["hash", "tree", "data"] {
         let folder = folder();
         let path = folder.path().join(format!("x.{kind}"));

@@ -9,7 +9,7 @@ use todana::{Db, Records};
 use todana_core::ErrorKind;
 
 #[test]
-fn nothing_stays_of_a_copy_that_is_called_off() {
+fn cancelled_copy_leaves_nothing() {
     for (source, target) in [("mem:hash", "x.tree"), ("mem:tree", "x.hash")] {
         let folder = folder();
         let path = folder.path().join(target);

@@ -107,7 +107,7 @@ fn compare_and_set_counts_by_outcome() {
 }
 
 #[test]
-fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
+fn refused_store_counts_only_as_refused() {
     let (database, _) = database();
     let refused = |discards, refusal| {
         let (value_len, flags, mode, compares) = (5_000_000, 0, StoreMode::Set, false);
@@ -141,7 +141,7 @@ fn meta_commands_and_flushes_count_too() {
 }
 
 #[test]
-fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
+fn meta_reads_with_ttl_count_as_touches() {
     let (database, _) = database();
     let mg = |key, touch, vivify| {
         Operation::Get(Get { key, touch, vivify, family: CommandFamily::Meta, ..Get::default() })
@@ -158,7 +158,7 @@ fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
 }
 
 #[test]
-fn what_is_made_by_counting_is_no_miss_and_what_stays_is_not_deleted() {
+fn vivified_counter_is_no_miss() {
     let (database, _) = database();
     let meta = Counters { cmd_meta: 1, ..NONE() };
     let family = CommandFamily::Meta;
@@ -174,7 +174,7 @@ fn what_is_made_by_counting_is_no_miss_and_what_stays_is_not_deleted() {
 }
 
 #[test]
-fn whoever_meets_an_expired_record_has_it_counted() {
+fn expired_record_is_counted_by_any_command() {
     let (database, clock) = database();
     let brief = Operation::Store(Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() });
     for command in [
@@ -192,7 +192,7 @@ fn whoever_meets_an_expired_record_has_it_counted() {
 }
 
 #[test]
-fn the_lanes_of_all_workers_are_summed_even_after_their_end() {
+fn worker_counters_are_summed_after_their_end() {
     let (database, _) = database();
     std::thread::scope(|scope| {
         for _ in 0..3 {

@@ -425,7 +425,7 @@ fn always_keeps_what_was_acknowledged_at_every_stop() {
 }
 
 #[test]
-fn an_interval_keeps_a_prefix_at_every_stop() {
+fn interval_keeps_a_prefix_at_every_stop() {
     every(SyncPolicy::Every(Duration::from_millis(2)));
 }
 

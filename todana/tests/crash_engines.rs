@@ -473,26 +473,26 @@ fn every(name: &'static str) {
 }
 
 #[test]
-fn hash_in_memory_with_a_data_directory_keeps_what_was_promised_at_every_stop() {
+fn logged_mem_hash_keeps_its_promise_after_crashes() {
     every("mem:hash");
 }
 
 #[test]
-fn tree_in_memory_with_a_data_directory_keeps_what_was_promised_at_every_stop() {
+fn logged_mem_tree_keeps_its_promise_after_crashes() {
     every("mem:tree");
 }
 
 #[test]
-fn mapped_hash_on_disk_keeps_what_was_promised_at_every_stop() {
+fn mapped_disk_hash_keeps_its_promise_after_crashes() {
     every("x.hash");
 }
 
 #[test]
-fn hash_on_disk_that_is_read_keeps_what_was_promised_at_every_stop() {
+fn unmapped_disk_hash_keeps_its_promise_after_crashes() {
     every("x.hash#map=off");
 }
 
 #[test]
-fn tree_on_disk_keeps_what_was_promised_at_every_stop() {
+fn disk_tree_keeps_its_promise_after_crashes() {
     every("x.tree");
 }

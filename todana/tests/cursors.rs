@@ -23,7 +23,7 @@ fn fill(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 #[test]
-fn an_iterator_shows_every_record_and_in_order_where_there_is_one() {
+fn iterator_shows_every_record_in_order() {
     on_each_kind(|db| {
         assert_eq!(db.iter().count(), 0);
         let model = fill(&db);
@@ -46,7 +46,7 @@ fn an_iterator_shows_every_record_and_in_order_where_there_is_one() {
 }
 
 #[test]
-fn both_ends_of_an_iterator_meet_without_a_gap_or_a_record_twice() {
+fn iterator_ends_meet_exactly() {
     on_each_kind(|db| {
         if !db.is_ordered() {
             return;
@@ -66,7 +66,7 @@ fn both_ends_of_an_iterator_meet_without_a_gap_or_a_record_twice() {
 }
 
 #[test]
-fn what_is_written_while_an_iterator_is_under_way_does_not_disturb_it() {
+fn writes_do_not_disturb_an_iterator() {
     on_each_kind(|db| {
         let model = fill(&db);
         let mut seen = BTreeSet::new();
@@ -127,7 +127,7 @@ impl<I: Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>> KeysOf for I {
 }
 
 #[test]
-fn a_cursor_steps_over_every_record_and_survives_their_removal() {
+fn cursor_survives_the_removal_of_records() {
     on_each_kind(|db| {
         let model = fill(&db);
         let mut cursor = RecordCursor::new(db.clone());
@@ -152,7 +152,7 @@ fn a_cursor_steps_over_every_record_and_survives_their_removal() {
 }
 
 #[test]
-fn a_cursor_jumps_to_a_key_and_goes_on_from_there() {
+fn cursor_jumps_to_a_key_and_continues() {
     on_each_kind(|db| {
         let model = fill(&db);
         let mut cursor = db.cursor();
@@ -199,7 +199,7 @@ fn a_cursor_jumps_to_a_key_and_goes_on_from_there() {
 }
 
 #[test]
-fn cursors_and_iterators_within_a_transaction_see_what_it_has_done() {
+fn transaction_cursors_see_its_changes() {
     on_each_kind(|db| {
         db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
         let transaction = db.begin().unwrap();

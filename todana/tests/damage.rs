@@ -115,7 +115,7 @@ fn no_flipped_bit_goes_unseen() {
 }
 
 #[test]
-fn a_file_cut_off_anywhere_shows_nothing_that_never_was() {
+fn truncated_file_shows_only_written_records() {
     for is_closed in [true, false] {
         let log = log(&CrashDisk::new(), is_closed, "value");
         let last = log.segments().into_keys().next_back().unwrap();
@@ -190,7 +190,7 @@ fn segments_in_the_wrong_place_are_damage() {
 }
 
 #[test]
-fn what_another_database_wrote_at_the_same_place_is_never_served() {
+fn foreign_entries_are_never_served() {
     let ours = log(&CrashDisk::new(), true, "value");
     let theirs = log(&CrashDisk::new(), true, "VALUE");
     let (ours_segments, theirs_segments) = (ours.segments(), theirs.segments());
@@ -232,7 +232,7 @@ fn entries_copied_elsewhere_are_not_served() {
 }
 
 #[test]
-fn no_flipped_bit_of_a_large_log_goes_unseen() {
+fn large_log_detects_flipped_bits() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 128 << 10, ..options(SyncPolicy::Never) }).unwrap();
     let mut dice = Dice::new(7);

@@ -23,7 +23,7 @@ fn spoil(folder: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
+fn damaged_record_is_reported_by_every_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     let name = path.to_str().unwrap();
@@ -69,7 +69,7 @@ fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
 }
 
 #[test]
-fn a_damaged_record_on_disk_can_be_overwritten_and_removed() {
+fn damaged_record_can_be_overwritten_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     let name = path.to_str().unwrap();
@@ -98,7 +98,7 @@ fn a_damaged_record_on_disk_can_be_overwritten_and_removed() {
 }
 
 #[test]
-fn a_write_beside_a_transaction_of_the_same_thread_is_busy_and_not_out_of_room() {
+fn write_past_own_transaction_is_busy() {
     let db = Db::open("mem:hash").unwrap();
     db.set(b"crane", b"1").unwrap();
     let transaction = db.begin().unwrap();
@@ -121,7 +121,7 @@ fn damaged_cranes(path: &Path) {
 }
 
 #[test]
-fn damaged_records_on_disk_can_be_overwritten_and_removed_in_a_transaction() {
+fn transaction_overwrites_and_removes_damaged_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
@@ -152,7 +152,7 @@ fn damaged_records_on_disk_can_be_overwritten_and_removed_in_a_transaction() {
 }
 
 #[test]
-fn a_database_with_damaged_records_stays_within_its_limit() {
+fn damaged_records_count_against_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
@@ -168,7 +168,7 @@ fn a_database_with_damaged_records_stays_within_its_limit() {
 }
 
 #[test]
-fn a_refused_store_leaves_a_damaged_record() {
+fn refused_store_leaves_a_damaged_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
@@ -187,7 +187,7 @@ fn a_refused_store_leaves_a_damaged_record() {
 }
 
 #[test]
-fn damaged_records_leave_room_for_others_however_many_they_are() {
+fn damaged_records_leave_room_for_others() {
     for limit in ["capcnt=10", "capcnt=3", "capsiz=1000"] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("words.hash");
@@ -213,7 +213,7 @@ fn damaged_records_leave_room_for_others_however_many_they_are() {
 }
 
 #[test]
-fn what_opening_passes_over_is_noted() {
+fn skipped_parts_are_noted_at_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);

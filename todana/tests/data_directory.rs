@@ -121,7 +121,7 @@ fn every_kind_of_change_comes_back() {
 }
 
 #[test]
-fn a_flush_and_a_planned_flush_come_back() {
+fn flush_and_planned_flush_are_restored() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), 1_000, SyncPolicy::Never);
     first.set(b"a", b"1");
@@ -142,7 +142,7 @@ fn a_flush_and_a_planned_flush_come_back() {
 }
 
 #[test]
-fn a_second_process_is_told_that_the_directory_is_in_use() {
+fn second_process_gets_busy() {
     let folder = tempfile::tempdir().unwrap();
     let _first = open(folder.path(), 1, SyncPolicy::Never);
     let second = DataDirectory::open(Arc::new(SystemDisk), folder.path());
@@ -152,7 +152,7 @@ fn a_second_process_is_told_that_the_directory_is_in_use() {
 }
 
 #[test]
-fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
+fn sync_policy_decides_when_a_change_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path(), 1, SyncPolicy::Always);
     opening.set(b"k", b"v");
@@ -170,7 +170,7 @@ fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
 
 /// One sync is for all who are likely to come back, and does not depend on it that they do.
 #[test]
-fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
+fn writes_together_with_ended_threads_become_durable() {
     let folder = tempfile::tempdir().unwrap();
     let opening = open(folder.path(), 1, SyncPolicy::Always);
     let (opening, log) = (&opening, opening.database.log().unwrap());
@@ -219,7 +219,7 @@ fn segments_follow_one_another_and_all_are_read() {
 
 /// The log is read again by several threads: changes of one key, and what concerns all of them, keep their order.
 #[test]
-fn a_long_history_of_few_keys_comes_back_as_it_ended() {
+fn long_history_is_restored_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path(), 1_000, SyncPolicy::Never);
     for n in 0..60_000u32 {
@@ -249,7 +249,7 @@ fn a_long_history_of_few_keys_comes_back_as_it_ended() {
 }
 
 #[test]
-fn a_log_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
+fn log_exceeding_memory_is_refused_without_eviction() {
     let folder = tempfile::tempdir().unwrap();
     let before = open(folder.path(), 1_000, SyncPolicy::Never);
     for n in 0..40_000u32 {

@@ -16,7 +16,7 @@ fn restored(from: &Path, to: &Path) -> todana::Result<Db> {
 
 /// Both accounts are changed by each transaction; their sum stays.
 #[test]
-fn a_transaction_is_in_a_backup_as_a_whole_or_not_at_all() {
+fn backup_contains_transactions_completely_or_not() {
     const SUM: u64 = 1000;
     for file in ["x.hash", "x.tree"] {
         let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn a_transaction_is_in_a_backup_as_a_whole_or_not_at_all() {
 }
 
 #[test]
-fn no_bit_of_the_stream_of_a_hash_can_change_and_none_be_missing() {
+fn hash_stream_detects_changed_and_missing_bits() {
     let folder = tempfile::tempdir().unwrap();
     let db = open(&folder.path().join("x.hash"));
     for number in 0..50 {
@@ -92,7 +92,7 @@ fn no_bit_of_the_stream_of_a_hash_can_change_and_none_be_missing() {
 }
 
 #[test]
-fn a_compressed_hash_is_backed_up_with_its_dictionaries_and_told_when_one_is_missing() {
+fn hash_backup_includes_its_dictionaries() {
     let folder = tempfile::tempdir().unwrap();
     let text = |number: u32| {
         format!(
@@ -138,7 +138,7 @@ fn a_compressed_hash_is_backed_up_with_its_dictionaries_and_told_when_one_is_mis
 }
 
 #[test]
-fn no_byte_of_the_backup_of_a_hash_changes_unseen() {
+fn stored_hash_backup_detects_changed_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let db = open(&folder.path().join("x.hash"));
     for number in 0..50 {
@@ -171,7 +171,7 @@ fn no_byte_of_the_backup_of_a_hash_changes_unseen() {
 }
 
 #[test]
-fn a_database_in_memory_alone_is_not_backed_up() {
+fn database_only_in_memory_is_not_backed_up() {
     let error = Db::open("mem:hash").unwrap().backup().err().expect("nothing is kept");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let options = RestoreOptions::default();
@@ -192,7 +192,7 @@ fn spoil(hash: &Path, what: &[u8]) {
 
 /// An entry that counts no more, and is damaged, kept all the others from being backed up.
 #[test]
-fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
+fn damaged_hash_is_backed_up_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let db = open(&path);

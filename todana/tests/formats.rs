@@ -126,7 +126,7 @@ fn of_version(bytes: &[u8], version: u32, checksum: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_later_version_is_refused_and_says_so() {
+fn later_format_version_is_refused() {
     let original = files(&fixtures().join("1/zstd"));
     let changed = |suffix: &str, version: u32, checksum: usize| {
         let mut files = original.clone();
@@ -212,7 +212,7 @@ fn by_hand(version: u8, entries: &[&[u8]]) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn the_entries_of_the_format_page_are_the_fixtures() {
+fn format_page_entries_equal_the_fixtures() {
     assert_eq!(files(&fixtures().join("1/entries")), by_hand(1, &ENTRIES));
     assert_eq!(files(&fixtures().join("2/entries")), by_hand(2, &with_transaction()));
 }

@@ -168,7 +168,7 @@ fn verify_of_a_tree_changes_nothing() {
 }
 
 #[test]
-fn verify_of_a_tree_reads_its_pages_and_its_log() {
+fn tree_verification_reads_pages_and_log() {
     let folder = tempfile::tempdir().unwrap();
     let path = tree(folder.path());
     let damaged = |at: &Path, what: &[u8], says: &str| {

@@ -42,7 +42,7 @@ fn answer(database: &Database, worker_counters: &WorkerCounters, command: Operat
 }
 
 #[test]
-fn every_record_is_read_whatever_a_read_notes_on_it() {
+fn access_times_do_not_hide_records() {
     let (database, worker_counters, records) = full();
     assert!(records > 10_000);
     let shown = ReplyNeeds { version: true, access: false };
@@ -65,7 +65,7 @@ fn every_record_is_read_whatever_a_read_notes_on_it() {
 }
 
 #[test]
-fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
+fn only_a_plain_set_discards_the_old_record() {
     let (database, worker_counters, _) = full();
     let get = |key| answer(&database, &worker_counters, Operation::Get(Get { key, ..Get::default() }));
     let long = [b'v'; 60_000];

@@ -101,7 +101,7 @@ fn full_disk_takes_removals_and_refuses_all_else() {
 }
 
 #[test]
-fn flush_on_a_full_disk_makes_room_for_writes() {
+fn flush_on_a_full_disk_frees_space() {
     let disk = CrashDisk::new();
     let checkpoints = CheckpointOptions { log_len_min: 1 << 30, ..CheckpointOptions::default() };
     let wanted = DataOptions { log: options(SyncPolicy::Always), checkpoints };
@@ -125,7 +125,7 @@ fn flush_on_a_full_disk_makes_room_for_writes() {
 }
 
 #[test]
-fn checkpoint_without_room_takes_that_of_the_spare_one() {
+fn checkpoint_replaces_the_spare_on_full_disk() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     for number in 0..100 {
@@ -153,7 +153,7 @@ fn checkpoint_without_room_takes_that_of_the_spare_one() {
 }
 
 #[test]
-fn database_opens_on_a_full_disk_and_takes_removals() {
+fn full_disk_allows_opening_and_removals() {
     for is_closed in [true, false] {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
@@ -194,7 +194,7 @@ fn database_opens_on_a_full_disk_and_takes_removals() {
 }
 
 #[test]
-fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
+fn log_continues_without_a_new_segment() {
     // ENOSPC (of inodes), EMFILE, EDQUOT.
     for cause in [28, 24, 122] {
         let disk = CrashDisk::new();
@@ -234,7 +234,7 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
 
 /// A directory in which the reserve could not be created was taken for one on a full disk, and every write refused.
 #[test]
-fn writes_are_taken_where_no_reserve_can_be_created() {
+fn writes_work_without_a_reserve() {
     // EACCES, EMFILE.
     for cause in [13, 24] {
         let disk = CrashDisk::new();
@@ -252,7 +252,7 @@ fn writes_are_taken_where_no_reserve_can_be_created() {
 /// A segment got its name, and its directory could not be synced (one descriptor too few): the log went on in the segment before it, and
 /// the next opening found a gap.
 #[test]
-fn log_does_not_go_on_before_a_segment_that_may_have_its_name() {
+fn log_waits_for_a_possibly_named_segment() {
     let disk = CrashDisk::new();
     let options = LogOptions { segment_len: 1_000, ..options(SyncPolicy::Always) };
     let kept = open(&disk, NOW, options).unwrap();
@@ -346,7 +346,7 @@ impl Hash {
 }
 
 #[test]
-fn hash_on_a_full_disk_takes_removals_and_writes_thereafter() {
+fn hash_on_full_disk_recovers_by_removals() {
     let hash = open_hash(&CrashDisk::new());
     hash.disk.limit(hash.disk.used() + 200_000);
     let records = hash.fill();
@@ -383,7 +383,7 @@ fn hash_on_a_full_disk_is_cleared() {
 }
 
 #[test]
-fn hash_opens_on_a_full_disk_and_takes_removals() {
+fn hash_opens_on_full_disk_for_removals() {
     for is_closed in [true, false] {
         let hash = open_hash(&CrashDisk::new());
         (0..50).for_each(|number| assert_eq!(hash.set(number), "Stored"));

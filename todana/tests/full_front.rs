@@ -12,7 +12,7 @@ fn answer(database: &Database, command: &Operation<'_>) -> String {
 }
 
 #[test]
-fn changes_are_refused_while_there_is_too_much_and_taken_again_later() {
+fn full_front_refuses_changes_until_a_checkpoint() {
     let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
     let database = Database::new(engine, Arc::new(CachedClock::default()));
     let flush = Operation::Flush { at: Ttl::Never };

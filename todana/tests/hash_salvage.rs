@@ -58,7 +58,7 @@ fn is_without(db: &Db, without: &[usize]) {
 }
 
 #[test]
-fn a_damaged_backup_of_a_hash_comes_back_but_for_what_is_damaged() {
+fn damaged_hash_backup_is_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let saved = path("saved");
@@ -85,7 +85,7 @@ fn a_damaged_backup_of_a_hash_comes_back_but_for_what_is_damaged() {
 }
 
 #[test]
-fn the_backup_of_a_hash_without_its_list_comes_back() {
+fn hash_backup_without_manifest_is_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let saved = path("saved");
@@ -113,7 +113,7 @@ fn the_backup_of_a_hash_without_its_list_comes_back() {
 }
 
 #[test]
-fn the_damaged_backup_of_a_tree_becomes_a_database_on_disk() {
+fn damaged_tree_backup_is_salvaged_to_disk() {
     for target in ["y.tree", "y.hash"] {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -178,7 +178,7 @@ fn segment_bytes(path: &Path) -> u64 {
 }
 
 #[test]
-fn values_are_compressed_where_the_name_asks_for_it() {
+fn salvaged_values_are_compressed_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let long = |n: usize| value(n).repeat(20);
@@ -211,7 +211,7 @@ fn values_are_compressed_where_the_name_asks_for_it() {
 
 /// All records of the source came in, whatever the limits of the name.
 #[test]
-fn what_is_restored_or_salvaged_keeps_to_the_limits_of_its_name() {
+fn restored_database_keeps_the_limits_of_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for source in ["x.hash", "x.tree"] {

@@ -61,7 +61,7 @@ fn seconds_in(data: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn of_the_log_behind_checkpoints_so_much_is_kept_as_was_asked_for() {
+fn requested_length_of_old_log_is_kept() {
     assert_eq!(seconds_left(0, Duration::MAX), Vec::<u64>::new());
     assert_eq!(seconds_left(u64::MAX, Duration::MAX), (0..10).collect::<Vec<_>>());
     // Each second ends when the next one begins, and now is the tenth.
@@ -72,7 +72,7 @@ fn of_the_log_behind_checkpoints_so_much_is_kept_as_was_asked_for() {
 }
 
 #[test]
-fn what_is_kept_of_the_log_goes_up_to_a_time_when_asked_and_what_a_start_needs_stays() {
+fn kept_log_is_released_up_to_a_time() {
     let folder = folder();
     let data = folder.path().join("data");
     let kept = ten_seconds(&data, u64::MAX, Duration::MAX);
@@ -93,7 +93,7 @@ fn what_is_kept_of_the_log_goes_up_to_a_time_when_asked_and_what_a_start_needs_s
 }
 
 #[test]
-fn a_log_is_followed_over_new_segments_and_over_what_is_removed_meanwhile() {
+fn follower_passes_new_and_removed_segments() {
     let folder = folder();
     let data = folder.path().join("data");
     let kept = open(&data, 100);
@@ -133,7 +133,7 @@ fn a_log_is_followed_over_new_segments_and_over_what_is_removed_meanwhile() {
 }
 
 #[test]
-fn a_log_is_read_from_any_number_and_from_a_time() {
+fn log_is_read_from_a_position_or_time() {
     let folder = folder();
     let data = folder.path().join("data");
     let kept = open(&data, 100);
@@ -258,7 +258,7 @@ fn directory_with_a_damaged_file_is_salvaged() {
 }
 
 #[test]
-fn without_any_checkpoint_what_the_log_tells_is_saved() {
+fn log_is_salvaged_without_checkpoints() {
     let folder = folder();
     let data = folder.path().join("data");
     closed(&data);
@@ -272,7 +272,7 @@ fn without_any_checkpoint_what_the_log_tells_is_saved() {
 }
 
 #[test]
-fn a_checkpoint_whose_log_is_gone_is_saved_alone() {
+fn checkpoint_without_its_log_is_salvaged() {
     let folder = folder();
     let data = folder.path().join("data");
     let had = closed(&data);
@@ -291,7 +291,7 @@ fn a_checkpoint_whose_log_is_gone_is_saved_alone() {
 }
 
 #[test]
-fn a_checkpoint_behind_the_end_of_its_log_is_saved_rather_than_an_older_one() {
+fn checkpoint_after_the_log_end_is_salvaged() {
     let folder = folder();
     let data = folder.path().join("data");
     let had = closed_of(&data, 12);
@@ -308,7 +308,7 @@ fn a_checkpoint_behind_the_end_of_its_log_is_saved_rather_than_an_older_one() {
 }
 
 #[test]
-fn a_gap_between_a_checkpoint_and_its_log_is_marked_as_lost() {
+fn gap_before_the_log_is_marked_lost() {
     let folder = folder();
     let data = folder.path().join("data");
     let had = closed_of(&data, 12);
@@ -327,7 +327,7 @@ fn a_gap_between_a_checkpoint_and_its_log_is_marked_as_lost() {
 }
 
 #[test]
-fn directory_in_use_is_not_salvaged_and_nothing_is_made_of_none() {
+fn directory_in_use_is_not_salvaged() {
     let folder = folder();
     let (data, target) = (folder.path().join("data"), folder.path().join("target"));
     let kept = open(&data, 150);

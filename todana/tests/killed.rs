@@ -169,12 +169,12 @@ fn kill_again_and_again(name: &str, sync: SyncPolicy) {
 }
 
 #[test]
-fn killed_hash_in_memory_with_a_data_directory_has_what_was_acknowledged() {
+fn killed_logged_mem_hash_keeps_acknowledged_writes() {
     kill_again_and_again("mem:hash", SyncPolicy::Always);
 }
 
 #[test]
-fn killed_tree_in_memory_with_a_data_directory_has_what_was_acknowledged() {
+fn killed_logged_mem_tree_keeps_acknowledged_writes() {
     kill_again_and_again("mem:tree", SyncPolicy::Always);
 }
 
@@ -192,21 +192,21 @@ fn killed_tree_on_disk_has_what_was_acknowledged() {
 // Cabinet and Kyoto Tycoon lose none of it.
 
 #[test]
-fn killed_unsynced_hash_in_memory_has_what_was_acknowledged() {
+fn killed_unsynced_mem_hash_keeps_acknowledged_writes() {
     kill_again_and_again("mem:hash", HOURLY);
 }
 
 #[test]
-fn killed_unsynced_tree_in_memory_has_what_was_acknowledged() {
+fn killed_unsynced_mem_tree_keeps_acknowledged_writes() {
     kill_again_and_again("mem:tree", HOURLY);
 }
 
 #[test]
-fn killed_unsynced_hash_on_disk_has_what_was_acknowledged() {
+fn killed_unsynced_disk_hash_keeps_acknowledged_writes() {
     kill_again_and_again("x.hash", HOURLY);
 }
 
 #[test]
-fn killed_unsynced_tree_on_disk_has_what_was_acknowledged() {
+fn killed_unsynced_disk_tree_keeps_acknowledged_writes() {
     kill_again_and_again("x.tree", HOURLY);
 }

@@ -71,7 +71,7 @@ fn restored(disk: &CrashDisk) -> Records {
 }
 
 #[test]
-fn restored_directory_has_the_writes_of_a_killed_process() {
+fn restored_directory_has_writes_of_killed_process() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, unsynced()).unwrap();
     for number in 0..150 {
@@ -119,7 +119,7 @@ fn verify_reads_the_writes_of_a_killed_process() {
 
 /// The log of a killed process goes on after a backup's.
 #[test]
-fn restore_goes_on_in_the_log_of_a_killed_process() {
+fn restore_replays_the_log_of_killed_process() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
     kept.set(b"before", b"1");
@@ -144,7 +144,7 @@ fn restore_goes_on_in_the_log_of_a_killed_process() {
 
 /// Damage before the last segment's end does not take with it what lies beside the segment.
 #[test]
-fn salvaged_log_goes_on_with_the_writes_beside_it() {
+fn salvaged_log_includes_the_ring() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
     // More than is kept beside it, and marks that tell that all of it is on disk.
@@ -203,7 +203,7 @@ fn salvaged(from: &Path, to: &Path) -> (Salvaged, Db) {
 }
 
 #[test]
-fn hash_made_of_a_killed_one_has_every_write() {
+fn copy_of_killed_hash_has_every_write() {
     let folder = folder::folder();
     // Nothing, a part and most of it is in the segments.
     for count in [1, 100, 5000, 20_000] {
@@ -240,7 +240,7 @@ fn salvaged_hash_loses_the_damaged_record_alone() {
 }
 
 #[test]
-fn log_of_a_killed_tree_is_read_to_its_end() {
+fn killed_tree_log_is_read_to_its_end() {
     let folder = folder::folder();
     let left = killed(folder.path(), "x.tree", 300);
     let log = |left: &Path| -> Vec<(PathBuf, Vec<u8>)> { contents(&left.join("log")) };

@@ -50,7 +50,7 @@ fn origins_set_and_try() {
 }
 
 #[test]
-fn a_refused_sum_names_the_record_and_changes_nothing() {
+fn refused_sum_names_the_record() {
     for db in databases() {
         db.set(b"text", b"seven").unwrap();
         for origin in [IncrementOrigin::Number(0), IncrementOrigin::Set, IncrementOrigin::Try] {
@@ -71,7 +71,7 @@ fn a_refused_sum_names_the_record_and_changes_nothing() {
 }
 
 #[test]
-fn a_sum_keeps_flags_and_expiry_and_belongs_to_its_transaction() {
+fn sum_keeps_flags_and_expiry_in_transactions() {
     for db in databases() {
         db.set_with(b"n", &7i64.to_be_bytes(), Ttl::Seconds(1000), 3).unwrap();
         let before = db.get_record(b"n").unwrap().unwrap();

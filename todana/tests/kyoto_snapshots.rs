@@ -36,7 +36,7 @@ fn place(of: &Error) -> String {
 }
 
 #[test]
-fn snapshot_of_the_original_is_read_and_written_again() {
+fn original_snapshot_round_trips() {
     on_each_kind(|db| {
         db.set(b"japan", b"kyoto").unwrap();
         db.set(b"other", b"stays").unwrap();

@@ -46,7 +46,7 @@ fn puts(entries: &mut EntryDecoder, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
 }
 
 #[test]
-fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
+fn log_bytes_follow_all_segments_in_order() {
     for sync in [SyncPolicy::Every(Duration::from_millis(1)), SyncPolicy::Never] {
         let folder = tempfile::tempdir().unwrap();
         let (directory, database) = open(folder.path(), sync);
@@ -97,7 +97,7 @@ fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
 }
 
 #[test]
-fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
+fn log_being_read_is_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (directory, database) = open(folder.path(), SyncPolicy::Always);
     let segments = || std::fs::read_dir(folder.path().join("log")).unwrap().count();
@@ -147,7 +147,7 @@ fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
 }
 
 #[test]
-fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none() {
+fn foreign_or_damaged_entries_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (directory, database) = open(folder.path(), SyncPolicy::Always);
     set(&database, "key", b"value");
@@ -226,7 +226,7 @@ fn drained(bytes: &mut LogBytes, until: LogPosition) -> u64 {
 }
 
 #[test]
-fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
+fn segment_removed_at_the_start_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
     let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);
@@ -255,7 +255,7 @@ fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
 }
 
 #[test]
-fn nothing_more_is_removed_once_a_reader_has_begun() {
+fn reader_start_stops_removals() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
     let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), SyncPolicy::Always);

@@ -82,7 +82,7 @@ fn one_flipped_bit_is_mended() {
 }
 
 #[test]
-fn what_lies_around_damaged_entries_is_saved() {
+fn entries_around_damage_are_salvaged() {
     let log = log();
     let segments = segments(&log.state);
     let last = segments.keys().next_back().unwrap();
@@ -115,7 +115,7 @@ fn what_lies_around_damaged_entries_is_saved() {
 }
 
 #[test]
-fn a_missing_segment_is_a_loss_and_its_neighbours_are_saved() {
+fn missing_segment_loses_only_its_entries() {
     let log = log();
     let segments: Vec<(PathBuf, Vec<u8>)> = segments(&log.state).into_iter().collect();
     let mut state = log.state.clone();

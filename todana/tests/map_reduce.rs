@@ -56,7 +56,7 @@ fn fill(db: &Db, lines: u64, words: u64) -> BTreeMap<Vec<u8>, u64> {
 }
 
 #[test]
-fn words_are_counted_alike_in_much_memory_and_in_little_combined_or_not() {
+fn word_count_does_not_depend_on_memory() {
     on_each_kind(|db| {
         let model = fill(&db, 1000, 5000);
         for threads in [1, 3] {
@@ -70,7 +70,7 @@ fn words_are_counted_alike_in_much_memory_and_in_little_combined_or_not() {
 }
 
 #[test]
-fn more_runs_than_are_merged_at_once_are_merged_all_the_same() {
+fn many_runs_are_merged_in_steps() {
     let db = Db::open("mem:hash").unwrap();
     let model = fill(&db, 3000, 1_000_000);
     // A run takes some hundreds of words at least, and there are 60,000.
@@ -80,7 +80,7 @@ fn more_runs_than_are_merged_at_once_are_merged_all_the_same() {
 }
 
 #[test]
-fn a_key_with_more_values_than_memory_holds_is_reduced_with_all_of_them() {
+fn key_with_many_values_is_reduced_completely() {
     let db = Db::open("mem:tree").unwrap();
     (0..20_000u32).for_each(|number| db.set(&number.to_be_bytes(), b"").unwrap());
     let (mut keys, mut seen) = (0, vec![false; 20_000]);
@@ -109,7 +109,7 @@ fn a_key_with_more_values_than_memory_holds_is_reduced_with_all_of_them() {
 }
 
 #[test]
-fn values_that_are_not_asked_for_are_passed_over() {
+fn unread_values_are_skipped() {
     let db = Db::open("mem:hash").unwrap();
     let model = fill(&db, 2000, 5000);
     let mut keys = Vec::new();
@@ -126,7 +126,7 @@ fn values_that_are_not_asked_for_are_passed_over() {
 }
 
 #[test]
-fn what_goes_wrong_ends_it_and_is_told() {
+fn error_ends_the_job_and_is_returned() {
     let db = Db::open("mem:hash").unwrap();
     fill(&db, 3000, 10);
     let fails = || Err(Error::new(ErrorKind::Full, "enough"));

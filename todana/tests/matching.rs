@@ -37,7 +37,7 @@ fn keys_are_found_by_their_beginning() {
 }
 
 #[test]
-fn keys_are_found_by_a_regular_expression_over_bytes() {
+fn regular_expression_matches_key_bytes() {
     on_each_kind(|db| {
         filled(&db);
         let found = |pattern| db.match_regex(pattern, 10).unwrap();
@@ -53,7 +53,7 @@ fn keys_are_found_by_a_regular_expression_over_bytes() {
 }
 
 #[test]
-fn the_most_similar_keys_come_first_by_bytes_or_by_characters() {
+fn most_similar_keys_come_first() {
     on_each_kind(|db| {
         filled(&db);
         let found = |key: &str, max, symbols, limit| -> Vec<(String, usize)> {

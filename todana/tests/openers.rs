@@ -10,7 +10,7 @@ mod opener;
 use proptest::prelude::*;
 
 #[test]
-fn inputs_of_the_fuzz_target_open_or_are_damaged() {
+fn fuzz_inputs_open_or_are_damaged() {
     fuzz_inputs::play_all("data_directory", 5, opener::open_any);
 }
 

@@ -110,7 +110,7 @@ fn ring_of_an_earlier_opening_is_not_read() {
 
 /// On a file system whose memory cannot be shared the ring is written to; where that fails, too, the log is.
 #[test]
-fn without_shared_memory_the_log_is_written_before_the_answer() {
+fn log_is_written_first_without_shared_memory() {
     let disk = CrashDisk::new();
     drop(open(&disk, NOW, unsynced()).unwrap());
     disk.fault(|op| match op {
@@ -127,7 +127,7 @@ fn without_shared_memory_the_log_is_written_before_the_answer() {
 
 /// Any bytes in the ring, and one of any length, are entries that were acknowledged or none.
 #[test]
-fn damaged_ring_gives_what_is_whole_before_the_damage() {
+fn damaged_ring_yields_entries_before_the_damage() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, unsynced()).unwrap();
     let mut moments = vec![kept.records()];

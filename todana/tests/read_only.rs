@@ -114,7 +114,7 @@ fn last_log(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn readers_see_what_a_killed_writer_left_and_change_nothing() {
+fn readers_after_a_killed_writer_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut child, lines) = start("writes_until_it_is_killed", folder.path());
     assert_eq!(
@@ -147,7 +147,7 @@ fn readers_see_what_a_killed_writer_left_and_change_nothing() {
 }
 
 #[test]
-fn what_is_read_and_refused_changes_nothing() {
+fn read_only_operations_change_nothing() {
     for place in PLACES {
         let folder = tempfile::tempdir().unwrap();
         let writer = place.write(folder.path()).unwrap();
@@ -233,7 +233,7 @@ fn copy_without_lock_is_read_unchanged_and_guarded() {
 }
 
 #[test]
-fn nothing_is_made_where_there_is_nothing_to_read() {
+fn missing_database_is_not_created_for_reading() {
     for place in PLACES {
         let folder = tempfile::tempdir().unwrap();
         let (kind, message) = refusal(place.read(folder.path()));

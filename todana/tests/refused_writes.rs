@@ -108,7 +108,7 @@ impl Hash {
 type Fails = fn(&Op) -> bool;
 
 #[test]
-fn what_is_there_stays_where_a_file_refuses() {
+fn records_stay_when_a_file_refuses_writes() {
     let places: [(&str, Fails); 3] = [
         ("a segment is created", |op| matches!(op, Op::Create { .. })),
         ("a long value is written", |op| matches!(op, Op::Write { bytes, .. } if bytes.len() > 100_000)),
@@ -161,7 +161,7 @@ fn what_is_there_stays_where_a_file_refuses() {
 }
 
 #[test]
-fn changes_of_every_kind_leave_a_record_that_they_cannot_replace() {
+fn failed_change_leaves_the_record() {
     let hash = Hash::with_records();
     assert_eq!(hash.set(b"count", b"41"), "Stored");
     // So much waits that the next change, however short, must write, and cannot.
@@ -192,7 +192,7 @@ fn changes_of_every_kind_leave_a_record_that_they_cannot_replace() {
 }
 
 #[test]
-fn a_batch_that_is_refused_changes_nothing() {
+fn refused_batch_changes_nothing() {
     let hash = Hash::with_records();
     hash.disk.fault(|op| match op {
         Op::Create { .. } => Err(io::ErrorKind::StorageFull.into()),
@@ -211,7 +211,7 @@ fn a_batch_that_is_refused_changes_nothing() {
 
 /// The codec refuses what is longer than the limit, or finds no memory, before the engine sees it.
 #[test]
-fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
+fn too_long_value_removes_nothing_on_disk() {
     let refused = |refusal| {
         let (value_len, mode) = (1 << 30, StoreMode::Set);
         Operation::RefusedStore(RefusedStore {
@@ -236,7 +236,7 @@ fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
 }
 
 #[test]
-fn a_full_memory_keeps_records_of_a_data_directory() {
+fn full_memory_keeps_logged_records() {
     let fill = |database: &Database, worker_counters: &WorkerCounters| {
         let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
         database.engine().bounded().unwrap().set_limit(limit);

@@ -125,7 +125,7 @@ fn copy_that_was_changed_alike_is_another_database() {
 }
 
 #[test]
-fn change_without_the_log_is_seen_though_it_was_undone() {
+fn unlogged_change_is_detected_though_undone() {
     let folder = folder::folder();
     let first = open(folder.path(), NOW);
     first.set("key", "x");
@@ -136,7 +136,7 @@ fn change_without_the_log_is_seen_though_it_was_undone() {
 
 /// The log began anew at position 0, as that of a database in which nothing was ever removed.
 #[test]
-fn log_begins_at_0_only_where_there_was_none() {
+fn replica_log_begins_at_0_only_once() {
     let folder = folder::folder();
     let first = open(folder.path(), NOW);
     (0..100).for_each(|number| first.set(&format!("key {number}"), "value"));
@@ -165,7 +165,7 @@ fn log_begins_at_0_only_where_there_was_none() {
 /// A log that began anew under a clock that was put back passed for one that replicas had read already: they were neither told to clear
 /// nor of what had changed.
 #[test]
-fn place_is_not_found_in_a_log_begun_anew_with_the_clock_put_back() {
+fn new_log_with_earlier_clock_hides_old_positions() {
     for is_closed in [false, true] {
         let folder = folder::folder();
         let first = open(folder.path(), NOW);

@@ -56,7 +56,7 @@ fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
 }
 
 #[test]
-fn a_clock_that_is_put_back_hides_no_change_from_a_replica() {
+fn clock_set_back_hides_no_change() {
     let folder = folder();
     let kept = kept(&folder.path().join("data"));
     for key in ["a", "b", "c", "d"] {
@@ -74,7 +74,7 @@ fn a_clock_that_is_put_back_hides_no_change_from_a_replica() {
 }
 
 #[test]
-fn a_clock_that_was_put_back_between_two_runs_hides_no_change_from_a_replica() {
+fn clock_set_back_between_runs_hides_nothing() {
     let folder = folder();
     let path = folder.path().join("data");
     let kept = kept(&path);
@@ -101,7 +101,7 @@ fn put_back(clock: &ManualClock, seconds: u64) {
 }
 
 #[test]
-fn what_is_let_go_of_the_log_is_what_no_checkpoint_needs_and_nobody_reads() {
+fn only_unneeded_log_is_released() {
     let folder = folder();
     let kept = kept(&folder.path().join("data"));
     let count = || segments(&todana::disk::SystemDisk, &kept.directory.path().join("log")).unwrap().len();

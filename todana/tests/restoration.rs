@@ -97,7 +97,7 @@ fn each_second_is_restored_as_it_was() {
 }
 
 #[test]
-fn a_whole_log_goes_back_to_the_beginning_and_a_backup_alone_to_its_end() {
+fn restore_reaches_any_time_in_the_log() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 300);
@@ -124,7 +124,7 @@ fn a_whole_log_goes_back_to_the_beginning_and_a_backup_alone_to_its_end() {
 }
 
 #[test]
-fn what_is_restored_is_another_database_and_makes_no_version_twice() {
+fn restored_database_repeats_no_version() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 1 << 20);
@@ -161,7 +161,7 @@ fn what_is_restored_is_another_database_and_makes_no_version_twice() {
 }
 
 #[test]
-fn a_planned_clear_that_had_not_come_by_then_is_called_off() {
+fn restore_cancels_a_later_planned_clear() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 1 << 20);
@@ -219,7 +219,7 @@ fn no_flipped_bit_of_a_backup_is_restored() {
 }
 
 #[test]
-fn a_directory_in_use_and_a_target_that_is_there_are_refused() {
+fn existing_target_and_used_source_are_refused() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let kept = open(&path("data"), 200);
@@ -235,7 +235,7 @@ fn a_directory_in_use_and_a_target_that_is_there_are_refused() {
 }
 
 #[test]
-fn a_log_of_another_database_is_refused() {
+fn foreign_log_is_refused_by_restore() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     for name in ["data", "other"] {

@@ -97,7 +97,7 @@ const DEEDS: &[(&str, Deed)] = &[
 ];
 
 #[test]
-fn restoring_accepts_what_opening_accepts_and_refuses_what_it_refuses() {
+fn restore_accepts_exactly_what_opening_accepts() {
     for checkpoints in [0, 2] {
         let folder = folder();
         let kept = open(&folder.path().join("data"), 300);

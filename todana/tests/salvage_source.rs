@@ -92,7 +92,7 @@ fn open_directory_without_identity_is_not_salvaged() {
 }
 
 #[test]
-fn damaged_backup_is_salvaged_and_stays_as_it_is() {
+fn salvage_leaves_the_damaged_backup_unchanged() {
     let folder = folder();
     let kept = open(&folder.path().join("data"), 150);
     kept.set("key", "value");
@@ -120,7 +120,7 @@ fn damaged_backup_is_salvaged_and_stays_as_it_is() {
 
 /// What is lost is marked byte for byte, which would fill any disk.
 #[test]
-fn a_segment_from_elsewhere_is_not_reached_by_filling_the_disk() {
+fn distant_segment_does_not_fill_the_disk() {
     for far in ["09000000000000000000.log", "18446744073709551615.log", "00000000100000000000.log"] {
         let folder = folder();
         let data = folder.path().join("data");

@@ -14,7 +14,7 @@ fn all(records: &impl Records) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 #[test]
-fn a_snapshot_shows_what_was_by_key_by_iterator_and_by_cursor() {
+fn snapshot_shows_old_records_in_every_way() {
     on_each_kind(|db| {
         for number in 0..3000u32 {
             db.set(&number.to_be_bytes(), &number.to_le_bytes()).unwrap();
@@ -93,7 +93,7 @@ fn ordered_snapshot_scan_resumes_after_each_record() {
 }
 
 #[test]
-fn a_snapshot_is_of_one_moment_while_others_write() {
+fn snapshot_is_consistent_under_writes() {
     on_each_kind(|db| {
         // The left one is always written first.
         db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
@@ -120,7 +120,7 @@ fn a_snapshot_is_of_one_moment_while_others_write() {
 }
 
 #[test]
-fn a_snapshot_cannot_be_written_to_and_ends_when_all_is_cleared() {
+fn snapshot_is_read_only_and_ends_by_clear() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let snapshot = db.snapshot().unwrap();

@@ -18,7 +18,7 @@ use todana::update_log::{EntryDecoder, LogPosition};
 use todana_core::ErrorKind;
 
 #[test]
-fn inputs_of_the_fuzz_target_are_received_or_refused() {
+fn fuzz_inputs_are_received_or_refused() {
     let mut received = 0;
     for (name, input) in fuzz_inputs::inputs("backup_stream") {
         let is_received = incoming::receive_any(&input);
@@ -47,7 +47,7 @@ fn inputs_of_the_fuzz_target_are_taken_apart() {
 
 /// Each file takes room in memory and a place on the disk, however little is in it.
 #[test]
-fn a_stream_of_more_files_than_any_backup_has_is_refused() {
+fn stream_with_too_many_files_is_refused() {
     let disk = CrashDisk::new();
     let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(incoming::TARGET)).unwrap();
     let mut stream = Pieces::begin(0);
@@ -71,7 +71,7 @@ fn a_stream_of_more_files_than_any_backup_has_is_refused() {
 
 /// Whoever sends the log says where it begins.
 #[test]
-fn an_entry_beyond_the_last_position_is_an_error() {
+fn entry_beyond_the_last_position_is_an_error() {
     for (from, entries_len) in [(u64::MAX - 9, 1), (u64::MAX - 8, 0), (u64::MAX - 18, 2)] {
         let mut entries = EntryDecoder::new(*opener::DATABASE_ID, LogPosition(from));
         entries.push(&incoming::framed(LogPosition(from), b"\x01\x04\x01\x04\x01\x04"));

@@ -48,7 +48,7 @@ impl Under {
 }
 
 #[test]
-fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
+fn sweep_removes_expired_records_only() {
     let under = database(None);
     for n in 0..3000 {
         under.set(&format!("never:{n}"), b"1", Ttl::Never);
@@ -74,7 +74,7 @@ fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
 }
 
 #[test]
-fn what_expires_goes_after_a_reopening_too() {
+fn sweep_continues_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let hash =
         || Box::new(DiskHash::open(&folder.path().join("x.hash"), DiskHashOptions::default()).unwrap());
@@ -106,7 +106,7 @@ fn what_expires_goes_after_a_reopening_too() {
 }
 
 #[test]
-fn a_store_that_finds_no_memory_takes_that_of_the_expired() {
+fn store_without_memory_reuses_expired_records() {
     let under = database(Some(4 << 20));
     let value = [b'v'; 100_000];
     let mut held = 0u32;
@@ -190,7 +190,7 @@ impl Engine for Swept {
 /// A store was refused, though memory was free by then: the sweep in the background had just removed all that the store
 /// itself went to look for.
 #[test]
-fn what_another_thread_sweeps_meanwhile_makes_room_too() {
+fn concurrent_sweep_makes_room_for_a_store() {
     let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
     let value = [b'v'; 100_000];
     let full = || {
@@ -223,7 +223,7 @@ fn what_another_thread_sweeps_meanwhile_makes_room_too() {
 }
 
 #[test]
-fn where_records_are_evicted_the_expired_go_first() {
+fn expired_records_are_evicted_first() {
     let limit = MemoryLimit { bytes: Some(8 << 20), when_full: WhenFull::Evict };
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));

@@ -31,7 +31,7 @@ fn restored(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<Restored>
 }
 
 #[test]
-fn no_link_in_the_way_of_a_target_is_followed() {
+fn link_in_place_of_a_target_is_refused() {
     let folder = folder();
     let stream = stream(folder.path());
     let path = |name: &str| folder.path().join(name);
@@ -152,7 +152,7 @@ impl Disk for Beset {
 }
 
 #[test]
-fn nobody_else_gets_hold_of_a_target_until_it_has_its_name_or_is_gone() {
+fn unfinished_target_is_locked() {
     let folder = folder();
     let stream = stream(folder.path());
     let (from, target) = (folder.path().join("backup"), folder.path().join("target"));
@@ -180,7 +180,7 @@ fn nobody_else_gets_hold_of_a_target_until_it_has_its_name_or_is_gone() {
 }
 
 #[test]
-fn of_many_that_make_the_same_target_at_once_at_most_one_does_and_none_spoils_it() {
+fn concurrent_targets_have_at_most_one_winner() {
     let folder = folder();
     let stream = stream(folder.path());
     let from = folder.path().join("backup");
@@ -223,7 +223,7 @@ fn of_many_that_make_the_same_target_at_once_at_most_one_does_and_none_spoils_it
 
 /// Whoever opened a file before it was removed must not hold a lock that nobody else sees.
 #[test]
-fn one_at_a_time_has_a_lock_although_its_file_is_removed_each_time() {
+fn lock_is_exclusive_though_its_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("lock");
     let (is_held, locked) = (AtomicBool::new(false), AtomicU32::new(0));

@@ -28,7 +28,7 @@ fn text(db: &impl Records, key: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn others_see_nothing_of_a_transaction_until_it_is_committed_and_all_of_it_then() {
+fn transaction_is_visible_only_after_commit() {
     on_each_kind(|db| {
         db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
         let transaction = db.begin().unwrap();
@@ -49,7 +49,7 @@ fn others_see_nothing_of_a_transaction_until_it_is_committed_and_all_of_it_then(
 }
 
 #[test]
-fn commit_that_can_make_no_room_fails_and_changes_nothing() {
+fn commit_without_room_changes_nothing() {
     let db = Db::open("mem:hash").unwrap();
     db.set(b"a", b"1").unwrap();
     let has_room = Arc::new(AtomicBool::new(false));
@@ -71,7 +71,7 @@ fn commit_that_can_make_no_room_fails_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_aborted_or_dropped_has_never_been() {
+fn aborted_transaction_leaves_nothing() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
@@ -88,7 +88,7 @@ fn what_is_aborted_or_dropped_has_never_been() {
 }
 
 #[test]
-fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
+fn thread_with_a_transaction_gets_busy() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
@@ -103,7 +103,7 @@ fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
 }
 
 #[test]
-fn a_writer_waits_for_the_transaction_and_comes_behind_it() {
+fn writer_waits_for_the_transaction() {
     on_each_kind(|db| {
         db.set(b"count", b"0").unwrap();
         let transaction = db.begin().unwrap();
@@ -128,7 +128,7 @@ fn a_writer_waits_for_the_transaction_and_comes_behind_it() {
 /// Accounts among which transactions move money while others move it by single writes of their own, and readers look: no
 /// unit is ever lost or made, and no reader sees half of a transaction.
 #[test]
-fn transactions_are_serializable_and_readers_never_see_half_of_one() {
+fn transactions_are_serializable() {
     const ACCOUNTS: u64 = 16;
     on_each_kind(|db| {
         let key = |account: u64| format!("account {account}").into_bytes();
@@ -197,7 +197,7 @@ fn transactions_are_serializable_and_readers_never_see_half_of_one() {
 }
 
 #[test]
-fn what_has_no_room_leaves_everything_as_it_was() {
+fn failed_commit_restores_everything() {
     let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
     let db = options.open("mem:hash").unwrap();
     let value = vec![b'v'; 1000];
@@ -221,7 +221,7 @@ fn what_has_no_room_leaves_everything_as_it_was() {
 
 /// The new values fill what the smaller ones leave free, so that the old ones do not fit while all the new ones are there.
 #[test]
-fn what_is_undone_is_what_was_there_even_where_memory_is_full() {
+fn undo_restores_records_in_full_memory() {
     let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
     let db = options.open("mem:hash").unwrap();
     let old = vec![b'o'; 50_000];
@@ -247,7 +247,7 @@ fn what_is_undone_is_what_was_there_even_where_memory_is_full() {
 }
 
 #[test]
-fn nothing_of_a_commit_that_fails_is_ever_seen_by_a_scan_or_missed_by_a_get() {
+fn failed_commit_is_invisible_to_readers() {
     for name in ["mem:hash", "mem:tree"] {
         let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
         let db = options.open(name).unwrap();
@@ -295,7 +295,7 @@ fn nothing_of_a_commit_that_fails_is_ever_seen_by_a_scan_or_missed_by_a_get() {
 }
 
 #[test]
-fn a_get_of_what_is_not_there_is_a_miss_also_where_accesses_are_noted() {
+fn missing_record_is_a_miss_with_tracked_accesses() {
     on_each_kind(|db| {
         let look = todana_core::Get {
             key: b"a",
@@ -322,7 +322,7 @@ fn a_get_of_what_is_not_there_is_a_miss_also_where_accesses_are_noted() {
 }
 
 #[test]
-fn who_waits_before_an_engine_that_is_closed_meanwhile_is_told_so() {
+fn writer_waiting_at_a_closed_engine_fails() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open(folder.path().join("x.hash").to_str().unwrap()).unwrap();
     db.set(b"a", b"1").unwrap();
@@ -338,7 +338,7 @@ fn who_waits_before_an_engine_that_is_closed_meanwhile_is_told_so() {
 }
 
 #[test]
-fn a_planned_flush_that_comes_due_keeps_what_came_after_it() {
+fn due_flush_keeps_later_records() {
     let clock = Arc::new(todana::ManualClock::new(todana::UnixSeconds(1_000_000)));
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
@@ -367,7 +367,7 @@ fn a_planned_flush_that_comes_due_keeps_what_came_after_it() {
 }
 
 #[test]
-fn who_cannot_clear_is_told_so() {
+fn failed_clear_is_reported() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
@@ -380,7 +380,7 @@ fn who_cannot_clear_is_told_so() {
 }
 
 #[test]
-fn a_flush_waits_and_a_transaction_cannot_make_one() {
+fn flush_waits_for_the_transaction() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();
         let transaction = db.begin().unwrap();
@@ -400,7 +400,7 @@ fn a_flush_waits_and_a_transaction_cannot_make_one() {
 }
 
 #[test]
-fn a_restart_brings_back_what_was_committed_and_nothing_else() {
+fn restart_restores_only_committed_changes() {
     for name in ["mem:hash", "mem:tree", "x.hash", "x.tree"] {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join(name);
@@ -429,7 +429,7 @@ fn a_restart_brings_back_what_was_committed_and_nothing_else() {
 }
 
 #[test]
-fn the_log_tells_a_transaction_as_one_entry() {
+fn transaction_is_one_log_entry() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(CachedClock::new()) as Arc<dyn Clock>;
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
@@ -469,7 +469,7 @@ fn the_log_tells_a_transaction_as_one_entry() {
 
 /// The memory limit is the engine's; a layer above it takes none of it.
 #[test]
-fn an_engine_without_room_still_takes_part_in_transactions_that_only_remove() {
+fn full_engine_commits_pure_removals() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     engine.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(1), when_full: WhenFull::Refuse });
     let database = Database::new(Box::new(engine), Arc::new(CachedClock::new()));
@@ -483,7 +483,7 @@ fn an_engine_without_room_still_takes_part_in_transactions_that_only_remove() {
 }
 
 #[test]
-fn a_transaction_in_another_thread_takes_no_counts_from_the_thread_that_began_it() {
+fn moved_transaction_keeps_its_own_counters() {
     const READS: u64 = 200_000;
     let db = Db::open("mem:hash").unwrap();
     db.set(b"a", b"1").unwrap();

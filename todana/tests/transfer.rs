@@ -41,7 +41,7 @@ fn merged_records_set_add_replace_or_append() {
 }
 
 #[test]
-fn a_dump_brings_back_every_record_with_its_attributes() {
+fn dump_round_trips_records_and_attributes() {
     on_each_kind(|db| {
         for number in 0..2500u32 {
             db.set_with(&number.to_be_bytes(), &[number as u8, b'\t', b'\n'], Ttl::Never, number % 3)
@@ -63,7 +63,7 @@ fn a_dump_brings_back_every_record_with_its_attributes() {
 }
 
 #[test]
-fn text_that_is_no_dump_is_refused_by_its_line_and_the_dead_are_left_out() {
+fn invalid_dump_line_is_named() {
     on_each_kind(|db| {
         let error = db.load(&mut &b"a\t1\nno tab\nc\t3\n"[..]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -86,7 +86,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn a_copy_is_as_of_one_moment_whatever_is_written_meanwhile() {
+fn copy_is_consistent_under_writes() {
     for (folder, name) in names() {
         let db = Db::open(&name).unwrap();
         let pair =

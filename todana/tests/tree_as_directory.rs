@@ -83,7 +83,7 @@ fn nothing_is_restored_from_a_tree() {
 }
 
 #[test]
-fn a_tree_is_no_data_directory_of_a_database_in_memory() {
+fn tree_is_not_a_data_directory() {
     let folder = folder();
     let tree = renamed_tree(folder.path());
     for kind in ["mem:hash", "mem:tree"] {

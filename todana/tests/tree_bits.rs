@@ -126,7 +126,7 @@ fn outcome(place: &Path, spare: &Path, records: &Map) -> Outcome {
 }
 
 #[test]
-fn changed_bit_of_a_tree_is_never_a_wrong_value() {
+fn changed_tree_bit_never_yields_wrong_values() {
     let folder = folder::folder();
     let (left, records) = tree(folder.path());
     let mut all = Vec::new();
@@ -166,7 +166,7 @@ fn changed_bit_of_a_tree_is_never_a_wrong_value() {
 
 /// A page that holds random bytes, as a controller leaves it that wrote to the wrong place: all of it, or what follows its header.
 #[test]
-fn overwritten_page_of_a_tree_is_never_a_wrong_value() {
+fn overwritten_tree_page_never_yields_wrong_values() {
     const PAGE: usize = 4096;
     const HEADER: usize = 16;
     let folder = folder::folder();

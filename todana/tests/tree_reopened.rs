@@ -99,7 +99,7 @@ fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::
 }
 
 #[test]
-fn tree_never_has_what_a_power_failure_takes_from_the_log_that_is_being_read() {
+fn tree_never_outruns_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     // Written, but by no means on disk.

@@ -106,7 +106,7 @@ fn assert_goes_on(db: Db, tree: &Path) {
 const NINE: [&str; 9] = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8"];
 
 #[test]
-fn tree_whose_log_is_lost_has_its_records_as_of_the_last_checkpoint() {
+fn tree_without_log_has_its_checkpoint() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
@@ -116,7 +116,7 @@ fn tree_whose_log_is_lost_has_its_records_as_of_the_last_checkpoint() {
 }
 
 #[test]
-fn tree_of_which_only_the_pages_are_left_has_its_records() {
+fn tree_with_only_pages_has_its_records() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
@@ -128,7 +128,7 @@ fn tree_of_which_only_the_pages_are_left_has_its_records() {
 }
 
 #[test]
-fn tree_whose_log_goes_on_behind_a_gap_has_what_stands_there() {
+fn tree_log_after_a_gap_is_salvaged() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     let segments = segments(&tree);
@@ -142,7 +142,7 @@ fn tree_whose_log_goes_on_behind_a_gap_has_what_stands_there() {
 }
 
 #[test]
-fn tree_beside_an_older_copy_of_its_log_has_its_records() {
+fn tree_with_older_log_copy_has_its_records() {
     let folder = folder::folder();
     let (tree, older, killed) =
         (folder.path().join("x.tree"), folder.path().join("older.tree"), folder.path().join("killed.tree"));
@@ -160,7 +160,7 @@ fn tree_beside_an_older_copy_of_its_log_has_its_records() {
 }
 
 #[test]
-fn versions_that_were_shown_are_not_made_again_where_the_log_is_lost() {
+fn lost_log_never_repeats_versions() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     let db = open(&tree).unwrap();
@@ -175,7 +175,7 @@ fn versions_that_were_shown_are_not_made_again_where_the_log_is_lost() {
 }
 
 #[test]
-fn damage_in_the_log_of_a_tree_is_marked_as_lost_and_the_rest_kept() {
+fn damaged_tree_log_is_marked_lost() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     let segment = &segments(&tree)[0];
@@ -191,7 +191,7 @@ fn damage_in_the_log_of_a_tree_is_marked_as_lost_and_the_rest_kept() {
 }
 
 #[test]
-fn tree_beside_the_log_of_another_database_is_not_salvaged() {
+fn tree_with_foreign_log_is_not_salvaged() {
     let folder = folder::folder();
     let (tree, other) = (killed_tree(folder.path()), folder.path().join("other.tree"));
     let db = open(&other).unwrap();
@@ -223,7 +223,7 @@ fn killed_tree_becomes_any_kind_of_database() {
 }
 
 #[test]
-fn open_tree_is_not_salvaged_and_one_without_pages_by_its_log() {
+fn open_tree_is_not_salvaged() {
     let folder = folder::folder();
     let (tree, target) = (killed_tree(folder.path()), folder.path().join("y.tree"));
     let db = open(&tree).unwrap();

@@ -62,7 +62,7 @@ fn fails_writes(kind: IoErrorKind) -> impl Fn(&Op) -> io::Result<()> {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_and_loses_nothing() {
+fn full_disk_refuses_writes_and_loses_nothing() {
     for seed in 0..20 {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
@@ -105,7 +105,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
 }
 
 #[test]
-fn a_failing_write_is_tried_again_in_every_mode() {
+fn failing_write_is_retried_in_every_mode() {
     for sync in MODES {
         for kind in [IoErrorKind::StorageFull, IoErrorKind::Other, IoErrorKind::ReadOnlyFilesystem] {
             let disk = CrashDisk::new();
@@ -126,7 +126,7 @@ fn a_failing_write_is_tried_again_in_every_mode() {
 }
 
 #[test]
-fn changes_on_their_way_when_the_log_gets_stuck_are_not_lost() {
+fn changes_under_way_survive_a_stuck_log() {
     for sync in MODES {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, options(sync)).unwrap();
@@ -148,7 +148,7 @@ fn changes_on_their_way_when_the_log_gets_stuck_are_not_lost() {
 }
 
 #[test]
-fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
+fn due_flush_on_full_disk_runs_once() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     kept.set(b"before", b"b");
@@ -170,7 +170,7 @@ fn a_flush_that_comes_due_on_a_full_disk_is_carried_out_once() {
 }
 
 #[test]
-fn reads_pile_up_nothing_while_the_log_is_stuck() {
+fn reads_accumulate_nothing_while_the_log_is_stuck() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
     kept.run(Operation::Store(Store { key: b"s", value: b"1", ttl: Ttl::Sliding(60), ..Store::default() }));
@@ -231,7 +231,7 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
 }
 
 #[test]
-fn what_may_not_be_written_is_not_opened_and_says_why() {
+fn unwritable_directory_is_not_opened() {
     for (kind, why) in [
         (IoErrorKind::ReadOnlyFilesystem, "read-only filesystem"),
         (IoErrorKind::PermissionDenied, "permission denied"),
@@ -281,7 +281,7 @@ impl Gate {
 }
 
 #[test]
-fn a_sync_that_hangs_stops_acknowledgements_when_the_interval_is_over() {
+fn hanging_sync_stops_acknowledgements_after_the_interval() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Every(Duration::from_millis(10)))).unwrap();
     let gate = Arc::new(Gate::default());
@@ -307,7 +307,7 @@ fn a_sync_that_hangs_stops_acknowledgements_when_the_interval_is_over() {
 }
 
 #[test]
-fn whoever_waits_for_room_in_the_backlog_is_woken() {
+fn thread_waiting_for_the_backlog_is_woken() {
     for sync in [SyncPolicy::Never, SyncPolicy::Every(Duration::from_secs(3_600))] {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 40, ..options(sync) }).unwrap();
@@ -359,7 +359,7 @@ fn closing_and_dropping_a_stuck_log_ends() {
 }
 
 #[test]
-fn a_closed_log_settles_nothing_more() {
+fn closed_log_acknowledges_nothing() {
     let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Never)).unwrap();
     kept.set(b"k", b"v");
     let (log, end) = (kept.log(), kept.log().end());
@@ -373,7 +373,7 @@ fn a_closed_log_settles_nothing_more() {
 }
 
 #[test]
-fn a_rotation_puts_all_before_it_into_finished_segments() {
+fn rotation_finishes_all_earlier_entries() {
     let last_start = |disk: &CrashDisk| -> u64 {
         let files = disk.state().files();
         let mut logs =
@@ -414,7 +414,7 @@ fn a_rotation_puts_all_before_it_into_finished_segments() {
 }
 
 #[test]
-fn a_thread_that_fails_leaves_nobody_waiting() {
+fn failed_writer_thread_wakes_all_waiters() {
     let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Always)).unwrap();
     let is_armed = Arc::new(AtomicBool::new(true));
     kept.log().on_progress(move || assert!(!is_armed.swap(false, Ordering::SeqCst), "as the test wants it"));
@@ -428,7 +428,7 @@ fn a_thread_that_fails_leaves_nobody_waiting() {
 /// Many threads append and wait, another rotates, and the disk fails now and then: all get through, and what they were told is
 /// there is there.
 #[test]
-fn many_threads_get_through_trouble_and_keep_what_was_acknowledged() {
+fn acknowledged_writes_survive_disk_errors() {
     const THREADS: u32 = 8;
     const EACH: u32 = 150;
     for sync in MODES {
@@ -475,7 +475,7 @@ fn many_threads_get_through_trouble_and_keep_what_was_acknowledged() {
 
 /// A client that still holds a version from before must not meet it again on another value.
 #[test]
-fn a_version_that_was_shown_and_lost_is_not_made_again() {
+fn lost_version_is_not_assigned_again() {
     let shown = |kept: &Kept| -> u64 {
         let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
         let answer = kept.run(Operation::Get(Get { key: b"k", needs, ..Get::default() }));

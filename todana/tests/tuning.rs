@@ -17,7 +17,7 @@ fn refusal(outcome: todana::Result<impl Sized>) -> String {
 }
 
 #[test]
-fn there_are_never_more_records_than_capcnt_says_and_the_newest_is_among_them() {
+fn capcnt_bounds_records_and_keeps_the_newest() {
     for max in [10u64, 5000] {
         for (_folder, name) in names() {
             let db = Db::open(&format!("{name}#capcnt={max}")).unwrap();
@@ -37,7 +37,7 @@ fn there_are_never_more_records_than_capcnt_says_and_the_newest_is_among_them() 
 }
 
 #[test]
-fn there_are_never_many_more_bytes_than_capsiz_says() {
+fn capsiz_bounds_bytes() {
     const MAX: u64 = 8 << 20;
     for (_folder, name) in names() {
         let db = Db::open(&format!("{name}#capsiz=8m")).unwrap();
@@ -74,7 +74,7 @@ fn records_that_reads_create_are_limited_too() {
 
 /// A transaction of 5000 records stayed whole in a database of 100, until upkeep had come round to it.
 #[test]
-fn what_a_transaction_writes_is_limited_when_it_is_committed() {
+fn transaction_is_limited_at_its_commit() {
     for (_folder, name) in names() {
         let db = Db::open(&format!("{name}#capnum=100")).unwrap();
         let transaction = db.begin().unwrap();
@@ -99,7 +99,7 @@ fn what_a_transaction_writes_is_limited_when_it_is_committed() {
 
 /// Bytes, too, and all that stores many records at once: [`Db::load`], [`Db::merge`], [`Records::set_many`].
 #[test]
-fn many_records_at_once_are_limited_before_the_call_returns() {
+fn bulk_store_is_limited_before_it_returns() {
     const COUNT: u32 = 3000;
     let source = Db::open("mem:tree").unwrap();
     (0..COUNT).for_each(|number| source.set(format!("key {number}").as_bytes(), &[b'x'; 100]).unwrap());
@@ -157,7 +157,7 @@ fn writers_and_transactions_keep_to_limits_together() {
 
 /// A copy to a name with limits had all records of its source.
 #[test]
-fn a_copy_keeps_to_the_limits_of_its_name() {
+fn copy_keeps_the_limits_of_its_name() {
     for (_folder, name) in names() {
         let db = Db::open(&name).unwrap();
         (0..3000u32).for_each(|number| db.set(&number.to_be_bytes(), &[b'x'; 100]).unwrap());
@@ -172,7 +172,7 @@ fn a_copy_keeps_to_the_limits_of_its_name() {
 }
 
 #[test]
-fn what_a_limit_has_removed_does_not_come_back_with_the_next_opening() {
+fn limited_records_do_not_return_after_reopening() {
     for (_folder, name) in names() {
         if name.starts_with("mem") {
             continue;
@@ -193,7 +193,7 @@ fn what_a_limit_has_removed_does_not_come_back_with_the_next_opening() {
 }
 
 #[test]
-fn what_may_only_be_read_is_not_written_and_says_so() {
+fn read_only_database_refuses_writes() {
     for (_folder, name) in names() {
         let read_only = format!("{name}#mode=r");
         if name.starts_with("mem") {
@@ -231,7 +231,7 @@ fn what_may_only_be_read_is_not_written_and_says_so() {
 }
 
 #[test]
-fn a_database_is_emptied_by_its_name_and_made_only_where_that_is_allowed() {
+fn mode_decides_truncation_and_creation() {
     for (_folder, name) in names() {
         if name.starts_with("mem") {
             continue;
@@ -249,7 +249,7 @@ fn a_database_is_emptied_by_its_name_and_made_only_where_that_is_allowed() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused() {
+fn impossible_tuning_is_refused() {
     for (_folder, name) in names() {
         let refusing = DbOptions::default().when_full(WhenFull::Refuse);
         let message = refusal(refusing.open(&format!("{name}#capcnt=10")));
@@ -260,7 +260,7 @@ fn what_cannot_be_had_is_refused() {
 }
 
 #[test]
-fn a_tree_in_memory_and_a_hash_on_disk_are_compressed_and_nothing_else_is() {
+fn only_mem_tree_and_disk_hash_compress() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = |name: &str| {
         let db = Db::open(name).unwrap();

@@ -368,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_put_in_columns_comes_back(
+        fn columns_round_trip(
             records in proptest::collection::vec((bytes(), bytes(), attributes()), 0..60)
         ) {
             prop_assert_eq!(rows(&content(&records), records.len()), Some(records));

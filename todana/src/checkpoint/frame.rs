@@ -192,7 +192,7 @@ mod tests {
     };
 
     #[test]
-    fn header_and_footer_come_back_and_no_flipped_bit_goes_unseen() {
+    fn header_and_footer_detect_flipped_bits() {
         let bytes = HEADER.encode();
         assert_eq!(CheckpointHeader::decode(&bytes), Ok(HEADER));
         for bit in 0..bytes.len() * 8 {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_a_later_version_says_so() {
+    fn later_header_version_is_reported() {
         let mut bytes = HEADER.encode();
         bytes[8] = 2;
         let crc = crc32c::crc32c(&bytes[..92]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_whole_only_where_it_was_written() {
+    fn block_is_intact_only_at_its_offset() {
         let frame = BlockFrame {
             kind: BlockKind::Records,
             method: BlockMethod::Plain,

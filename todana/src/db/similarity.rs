@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_banded_distance_is_the_plain_one_up_to_its_limit(
+        fn banded_distance_equals_the_plain_one(
             one in prop::collection::vec(0u32..4, 0..12),
             other in prop::collection::vec(0u32..4, 0..12),
             max in 0usize..14,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_bounds_is_no_trouble() {
+    fn unlimited_distance_is_computed() {
         let (one, other) = ([1, 2, 3], [4, 5, 6, 7]);
         assert_eq!(distance(&one, &other, usize::MAX, &mut Vec::new()), Some(4));
     }

@@ -102,7 +102,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn threads_that_are_past_their_end_have_lanes_of_their_own() {
+    fn ended_threads_have_their_own_counters() {
         let db = Db::open("mem:hash").unwrap();
         let late = LateCountersList::default();
         let own = || Arc::as_ptr(late.own(|| db.database().worker_counters())).addr();

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn cursor_past_the_end_comes_back_on_plus_only() {
+    fn cursor_past_the_end_returns_only_on_plus() {
         let past_the_end = |cursor: &mut KyotoCursor<Db>| {
             cursor.jump(b"e").unwrap();
             assert!(!cursor.step().unwrap());

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_eight_bytes_keeps_its_range() {
+    fn eight_byte_sum_stays_in_range() {
         let db = db();
         let records = KyotoRecords::new(&db, false);
         let add = |delta, origin| records.increment(b"n", delta, origin, NEVER).unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_with_a_fraction_is_stored_as_the_original_does() {
+    fn fraction_sum_is_stored_like_the_original() {
         let db = db();
         let records = KyotoRecords::new(&db, false);
         let add = |key: &[u8], delta| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_by_value_knows_absence() {
+    fn value_swap_handles_a_missing_record() {
         let db = db();
         let records = KyotoRecords::new(&db, false);
         let swap = |old, new| records.compare_and_swap(b"k", old, new, NEVER).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_gives_a_new_time_and_an_append_makes_what_is_mortal_immortal() {
+    fn write_sets_a_new_time() {
         let db = db();
         let records = KyotoRecords::new(&db, false);
         let time = || {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_lives_to_the_end_of_its_second() {
+    fn record_lives_to_the_end_of_its_second() {
         let db = db();
         let now = db.database().now().0;
         let records = KyotoRecords::new(&db, false);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_persistent_database_knows_no_times() {
+    fn persistent_database_ignores_times() {
         let db = db();
         let records = KyotoRecords::new(&db, true);
         records.set(b"k", b"v", 5).unwrap();

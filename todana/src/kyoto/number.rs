@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn both_parts_are_cut_off_towards_zero_from_the_exact_value() {
+    fn both_parts_truncate_towards_zero() {
         assert_eq!(parts(0.3), (0, 299_999_999_999_999));
         assert_eq!(parts(-0.3), (0, -299_999_999_999_999));
         assert_eq!(parts(-1.75), (-1, -750_000_000_000_000));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_is_carried_and_not_borrowed() {
+    fn fraction_is_carried_and_not_borrowed() {
         let sum = |a: f64, b: f64| {
             let FixedPoint { whole, fraction } = FixedPoint::from(a) + FixedPoint::from(b);
             (whole, fraction)
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_borders_are_infinite_and_stay_so() {
+    fn extreme_numbers_are_infinite() {
         let (infinite, negative) = (FixedPoint::from(f64::INFINITY), FixedPoint::from(f64::NEG_INFINITY));
         assert_eq!(f64::from(infinite + negative), f64::INFINITY);
         assert_eq!(f64::from(negative + FixedPoint::from(1.0)), f64::NEG_INFINITY);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_grow_and_are_the_same_wherever_an_earlier_second_was_begun() {
+    fn stamps_do_not_depend_on_the_start() {
         let log = [(0, 7_000), (100, 8_000), (500, 8_000), (900, 6_000), (1_000, 9_000)];
         let stamps_from = |skipped: usize| {
             let mut stamps = StampAssigner::new(1, 3);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_with_more_bytes_than_stamps_runs_into_the_next_one() {
+    fn crowded_second_uses_stamps_of_the_next() {
         let mut stamps = StampAssigner::new(0, 1);
         stamps.mark(0, 5_000);
         let far = [STAMPS_PER_SECOND - 2, STAMPS_PER_SECOND + 7, 2 * STAMPS_PER_SECOND]

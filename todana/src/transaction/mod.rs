@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_counts_in_a_lane_that_no_thread_has_and_the_next_one_has_it_again() {
+    fn transaction_counters_are_reused_by_the_next() {
         let db = Db::open("mem:hash").unwrap();
         let counters_of = |transaction: &Transaction<'_>| {
             transaction.set(b"a", b"1").unwrap();

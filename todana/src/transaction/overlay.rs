@@ -295,7 +295,7 @@ mod tests {
     use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
     #[test]
-    fn a_scan_in_pieces_shows_what_lies_below_and_above_once() {
+    fn overlay_scan_shows_each_record_once() {
         let engines: [Box<dyn Engine>; 2] = [
             Box::new(MemHash::new(MemHashOptions::default()).unwrap()),
             Box::new(MemTree::new(MemTreeOptions::default()).unwrap()),

@@ -423,7 +423,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn encoded_entry_decodes_to_itself(
             kind in 0..7,
             origin in proptest::option::of(any::<u32>()),
             key in proptest::collection::vec(any::<u8>(), 0..200),

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_writer_is_woken_by_the_first_entry_or_by_as_many_as_it_waits_for() {
+    fn writer_wakes_at_the_awaited_number_of_entries() {
         let mut pending = PendingEntries::new(LogPosition(0));
         let mut append = |wanted: Option<u64>| {
             if let Some(wanted) = wanted {

@@ -104,7 +104,7 @@ mod tests {
     };
 
     #[test]
-    fn a_header_comes_back_and_no_flipped_bit_goes_unseen() {
+    fn segment_header_round_trips_and_detects_flipped_bits() {
         let bytes = HEADER.encode();
         assert_eq!(SegmentHeader::decode(&bytes), Ok(HEADER));
         for bit in 0..bytes.len() * 8 {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_lies_as_the_format_page_says() {
+    fn segment_header_has_the_documented_layout() {
         let bytes = HEADER.encode();
         assert_eq!(&bytes[..16], b"TODANALG\x02\0\0\0\x40\0\0\0");
         assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\x03\0\0\0");

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_tells_which_byte_has_changed() {
+    fn checksum_identifies_the_changed_byte() {
         let content: Vec<u8> = (0..300).map(|n| (n * 7) as u8).collect();
         let crc = crc32c::crc32c(&content);
         for bit in 0..content.len() * 8 {
