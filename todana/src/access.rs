@@ -11,12 +11,12 @@ const KEPT_S: u64 = 3600;
 
 /// Whether access times are tracked.
 #[derive(Debug, Default)]
-pub(crate) struct Tracking {
+pub(crate) struct AccessTracking {
     /// The second at which tracking ends; 0 if it was never requested.
     on_until: AtomicU64,
 }
 
-impl Tracking {
+impl AccessTracking {
     #[inline]
     pub(crate) fn is_on(&self, now: UnixSeconds) -> bool {
         now.0 < self.on_until.load(Ordering::Relaxed)

@@ -1,9 +1,9 @@
 //! incr and decr: decimal numbers that are stored as text.
 
-use crate::access::Tracking;
+use crate::access::AccessTracking;
 use crate::expiry::resolve;
 use crate::store::item_size;
-use crate::versions::{Versions, equals};
+use crate::versions::{VersionCounter, equals};
 use todana_core::{
     Action, Arithmetic, ArithmeticDirection, ArithmeticReply, Attributes, Expiry, Record, RefusalReason,
     Reply, StaleMarks, UnixSeconds, Visitor,
@@ -19,8 +19,8 @@ const ITEM_SIZE_MAX: u64 = 512 << 10;
 pub(crate) struct ArithmeticVisitor<'v> {
     pub(crate) arithmetic: &'v Arithmetic<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) tracking: &'v Tracking,
-    pub(crate) versions: &'v Versions,
+    pub(crate) tracking: &'v AccessTracking,
+    pub(crate) versions: &'v VersionCounter,
     pub(crate) outcome: Reply<'static>,
     text: Vec<u8>,
 }
@@ -29,8 +29,8 @@ impl<'v> ArithmeticVisitor<'v> {
     pub(crate) fn new(
         arithmetic: &'v Arithmetic<'v>,
         now: UnixSeconds,
-        tracking: &'v Tracking,
-        versions: &'v Versions,
+        tracking: &'v AccessTracking,
+        versions: &'v VersionCounter,
     ) -> Self {
         let outcome = Reply::NotFound;
         ArithmeticVisitor { arithmetic, now, tracking, versions, outcome, text: Vec::new() }

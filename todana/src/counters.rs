@@ -16,7 +16,7 @@ macro_rules! counters {
 
         #[derive(Debug, Default)]
         pub(crate) struct $Counts {
-            $(pub(crate) $name: Count,)*
+            $(pub(crate) $name: WorkerCount,)*
         }
 
         impl AddAssign for $Counters {
@@ -150,9 +150,9 @@ impl WorkerCounters {
 
 /// One counter of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub(crate) struct WorkerCount(AtomicU64);
 
-impl Count {
+impl WorkerCount {
     #[inline]
     pub(crate) fn add(&self, by: u64) {
         // A worker, a thread or a transaction has its own counters, so no atomic addition is
@@ -174,23 +174,23 @@ impl Count {
 /// ends.
 #[derive(Debug, Default)]
 pub(crate) struct CounterRegistry {
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     workers: Vec<Arc<WorkerCounters>>,
-    at_reset: Sums,
+    at_reset: CounterSums,
 }
 
 #[derive(Debug, Default)]
-struct Sums {
+struct CounterSums {
     counters: Counters,
     classes: Vec<ClassCounters>,
 }
 
 impl CounterRegistry {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -219,9 +219,9 @@ impl CounterRegistry {
     }
 }
 
-impl State {
-    fn sums(&self) -> Sums {
-        let mut sums = Sums::default();
+impl RegistryState {
+    fn sums(&self) -> CounterSums {
+        let mut sums = CounterSums::default();
         for worker_counters in &self.workers {
             sums.counters.add(&worker_counters.counts);
             sums.classes

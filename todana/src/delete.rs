@@ -1,13 +1,13 @@
 //! delete, and the meta commands that delete only in part.
 
 use crate::expiry::resolve;
-use crate::versions::{Versions, equals};
+use crate::versions::{VersionCounter, equals};
 use todana_core::{Action, Attributes, Delete, Expiry, Record, Reply, StaleMarks, UnixSeconds, Visitor};
 
 pub(crate) struct DeleteVisitor<'v> {
     pub(crate) delete: &'v Delete<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) versions: &'v Versions,
+    pub(crate) versions: &'v VersionCounter,
     pub(crate) outcome: Reply<'static>,
 }
 

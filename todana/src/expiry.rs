@@ -33,14 +33,14 @@ pub(crate) struct ExpiryVisitor<'v> {
     /// The size of the existing record for its size class; 0 if there was none.
     pub(crate) met_size: usize,
     /// The expired record is removed, and `inner` changed nothing.
-    buries: bool,
-    space: EngineView<'v>,
+    removes_expired: bool,
+    view: EngineView<'v>,
     /// A transaction is open, and nothing was done.
     pub(crate) turned_away: bool,
     /// Returns true if records can disappear without an entry in the log.
-    forgets: &'v dyn Fn() -> bool,
+    may_evict: &'v dyn Fn() -> bool,
     /// The change to log when the visit is applied.
-    tells: Tells,
+    to_log: ChangeToLog,
     /// The position after the last entry logged.
     pub(crate) logged: Option<LogPosition>,
     /// Something was changed, with or without a log.
@@ -50,7 +50,7 @@ pub(crate) struct ExpiryVisitor<'v> {
 
 /// The change of a visit that must be logged.
 #[derive(Clone, Copy, PartialEq)]
-enum Tells {
+enum ChangeToLog {
     Nothing,
     Put,
     Retag,
@@ -58,7 +58,7 @@ enum Tells {
 }
 
 /// Returns true if two records differ only in their access times, which are not logged.
-fn are_alike(one: Attributes, other: Attributes) -> bool {
+fn differ_only_in_access(one: Attributes, other: Attributes) -> bool {
     Attributes { access: None, ..one } == Attributes { access: None, ..other }
 }
 
@@ -67,21 +67,21 @@ impl<'v> ExpiryVisitor<'v> {
         inner: &'v mut dyn Visitor,
         key: &'v [u8],
         now: UnixSeconds,
-        space: EngineView<'v>,
-        forgets: &'v dyn Fn() -> bool,
+        view: EngineView<'v>,
+        may_evict: &'v dyn Fn() -> bool,
     ) -> Self {
-        let (tells, logged) = (Tells::Nothing, None);
+        let (to_log, logged) = (ChangeToLog::Nothing, None);
         ExpiryVisitor {
             inner,
             now,
             key,
             met_expired: false,
             met_size: 0,
-            buries: false,
-            space,
+            removes_expired: false,
+            view,
             turned_away: false,
-            forgets,
-            tells,
+            may_evict,
+            to_log,
             logged,
             has_changed: false,
             puts: false,
@@ -98,41 +98,43 @@ impl Visitor for ExpiryVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
-        self.buries = false;
-        self.turned_away = self.space.is_closed();
+        self.removes_expired = false;
+        self.turned_away = self.view.is_closed();
         if self.turned_away {
             return Action::Keep;
         }
         if !self.met_expired {
             let action = self.inner.visit(old);
             self.puts = matches!(action, Action::Put(_));
-            if let Some(log) = self.space.log {
+            if let Some(log) = self.view.log {
                 // The record may have been evicted. A client that got "not found" must not find it
                 // after a restart, so the removal is logged too. It is logged here, under the
                 // record's lock, because nothing will be applied.
-                if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
+                if old.is_none() && matches!(action, Action::Remove) && (self.may_evict)() {
                     self.logged =
-                        Some(log.append_from(self.space.origin, &LogChange::Remove { key: self.key }));
+                        Some(log.append_from(self.view.origin, &LogChange::Remove { key: self.key }));
                 }
-                self.tells = match action {
-                    Action::Put(_) => Tells::Put,
-                    Action::Retag(new) if old.is_some_and(|old| !are_alike(old.attributes, new)) => {
-                        Tells::Retag
+                self.to_log = match action {
+                    Action::Put(_) => ChangeToLog::Put,
+                    Action::Retag(new)
+                        if old.is_some_and(|old| !differ_only_in_access(old.attributes, new)) =>
+                    {
+                        ChangeToLog::Retag
                     }
-                    Action::Remove if old.is_some() => Tells::Remove,
-                    _ => Tells::Nothing,
+                    Action::Remove if old.is_some() => ChangeToLog::Remove,
+                    _ => ChangeToLog::Nothing,
                 };
             }
             return action;
         }
-        self.tells = Tells::Put;
+        self.to_log = ChangeToLog::Put;
         match self.inner.visit(None) {
             Action::Put(record) => {
                 self.puts = true;
                 Action::Put(record)
             }
             Action::Keep | Action::Retag(_) | Action::Remove => {
-                self.buries = true;
+                self.removes_expired = true;
                 Action::Remove
             }
         }
@@ -147,20 +149,22 @@ impl Visitor for ExpiryVisitor<'_> {
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
-        if self.buries {
+        if self.removes_expired {
             return;
         }
         self.has_changed = true;
-        if let Some(log) = self.space.log {
+        if let Some(log) = self.view.log {
             let key = self.key;
-            let change = match (self.tells, now) {
-                (Tells::Put, Some(record)) => Some(LogChange::Put { key, record }),
-                (Tells::Retag, Some(record)) => Some(LogChange::Retag { key, attributes: record.attributes }),
-                (Tells::Remove, None) => Some(LogChange::Remove { key }),
+            let change = match (self.to_log, now) {
+                (ChangeToLog::Put, Some(record)) => Some(LogChange::Put { key, record }),
+                (ChangeToLog::Retag, Some(record)) => {
+                    Some(LogChange::Retag { key, attributes: record.attributes })
+                }
+                (ChangeToLog::Remove, None) => Some(LogChange::Remove { key }),
                 _ => None,
             };
             if let Some(change) = change {
-                self.logged = Some(log.append_from(self.space.origin, &change));
+                self.logged = Some(log.append_from(self.view.origin, &change));
             }
         }
         self.inner.applied(now);

@@ -10,7 +10,12 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 
 /// Writes a small file atomically: after a crash it has either its old or its new contents.
-pub(crate) fn write_whole(disk: &dyn Disk, directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_atomically(
+    disk: &dyn Disk,
+    directory: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> io::Result<()> {
     let (partial, path) = (directory.join(format!("{name}.partial")), directory.join(name));
     if let Err(error) = disk.remove(&partial)
         && error.kind() != io::ErrorKind::NotFound
@@ -25,7 +30,7 @@ pub(crate) fn write_whole(disk: &dyn Disk, directory: &Path, name: &str, bytes: 
 }
 
 /// The beginning of a header of `LEN` bytes.
-pub(crate) struct Format<const LEN: usize> {
+pub(crate) struct HeaderFormat<const LEN: usize> {
     pub(crate) magic: [u8; 8],
     /// The version that is written.
     pub(crate) version: u32,
@@ -35,7 +40,7 @@ pub(crate) struct Format<const LEN: usize> {
     pub(crate) what: &'static str,
 }
 
-impl<const LEN: usize> Format<LEN> {
+impl<const LEN: usize> HeaderFormat<LEN> {
     /// Returns a header with these first fields; the rest of it is zero.
     pub(crate) fn begin(&self, identity: &DatabaseIdentity) -> [u8; LEN] {
         let mut bytes = [0; LEN];
@@ -50,7 +55,7 @@ impl<const LEN: usize> Format<LEN> {
     /// Returns the identity in an intact header of this format, or the problem as the error.
     /// `zeros` are the offsets of four bytes each that must be zero.
     pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<DatabaseIdentity, String> {
-        let Format { magic, what, .. } = self;
+        let HeaderFormat { magic, what, .. } = self;
         if bytes[..8] != *magic {
             return Err(format!("this is no {what}"));
         }
@@ -66,7 +71,7 @@ impl<const LEN: usize> Format<LEN> {
 
     /// Checks that a header of at least twelve bytes has a known version.
     pub(crate) fn check_version(&self, bytes: &[u8]) -> Result<(), String> {
-        let Format { version, oldest, .. } = *self;
+        let HeaderFormat { version, oldest, .. } = *self;
         match four(bytes, 8) {
             found if (oldest..=version).contains(&found) => Ok(()),
             found if oldest == version => {

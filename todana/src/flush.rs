@@ -8,21 +8,21 @@ use todana_core::{Engine, Result, Ttl, UnixSeconds};
 const NONE: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub(crate) struct Flush {
+pub(crate) struct PendingFlush {
     at: AtomicU64,
     /// The time of the last requested flush; `NONE` if there was none.
     last: AtomicU64,
     /// Locked while all records are removed: requests that find the flush due wait for it.
-    clearing: Mutex<()>,
+    clear_lock: Mutex<()>,
 }
 
-/// Returned by [`Flush::stillness`].
-pub(crate) struct Stillness<'f> {
-    flush: &'f Flush,
+/// Returned by [`PendingFlush::block_changes`].
+pub(crate) struct FlushGuard<'f> {
+    flush: &'f PendingFlush,
     _clearing: MutexGuard<'f, ()>,
 }
 
-impl Stillness<'_> {
+impl FlushGuard<'_> {
     pub(crate) fn planned(&self) -> Option<UnixSeconds> {
         Some(self.flush.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds)
     }
@@ -34,13 +34,13 @@ fn due(at: Ttl, now: UnixSeconds) -> UnixSeconds {
 }
 
 /// Returns true if the flush would have to be planned.
-pub(crate) fn is_ahead(at: Ttl, now: UnixSeconds) -> bool {
+pub(crate) fn is_in_future(at: Ttl, now: UnixSeconds) -> bool {
     due(at, now) > now
 }
 
-impl Flush {
-    pub(crate) fn new() -> Flush {
-        Flush { at: AtomicU64::new(NONE), last: AtomicU64::new(NONE), clearing: Mutex::new(()) }
+impl PendingFlush {
+    pub(crate) fn new() -> PendingFlush {
+        PendingFlush { at: AtomicU64::new(NONE), last: AtomicU64::new(NONE), clear_lock: Mutex::new(()) }
     }
 
     /// Flushes now or plans to.
@@ -59,12 +59,12 @@ impl Flush {
         if at > now {
             // A clear that runs at this time logs that nothing is planned; this entry must follow
             // it.
-            let _clearing = self.clearing.lock();
+            let _clearing = self.clear_lock.lock();
             self.at.store(at.0, Ordering::Release);
             log(LogChange::PlanClear { at: Some(at) });
             return Ok(());
         }
-        let _clearing = self.clearing.lock();
+        let _clearing = self.clear_lock.lock();
         self.at.store(NONE, Ordering::Release);
         engine.clear(&mut || log(LogChange::Clear))
     }
@@ -75,13 +75,13 @@ impl Flush {
     }
 
     /// Prevents clears, and changes of the planned flush, until the result is dropped.
-    pub(crate) fn stillness(&self) -> Stillness<'_> {
-        Stillness { flush: self, _clearing: self.clearing.lock() }
+    pub(crate) fn block_changes(&self) -> FlushGuard<'_> {
+        FlushGuard { flush: self, _clearing: self.clear_lock.lock() }
     }
 
     /// Calls `see` with the planned flush, while neither that nor its entry in the log can change.
-    pub(crate) fn hold_still<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
-        see(self.stillness().planned())
+    pub(crate) fn with_planned<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
+        see(self.block_changes().planned())
     }
 
     /// Returns when all records were last flushed, or will be.
@@ -96,20 +96,15 @@ impl Flush {
 
     /// Executes a flush that is due, before any request is processed.
     #[inline]
-    pub(crate) fn carry_out_if_due(
-        &self,
-        now: UnixSeconds,
-        engine: &dyn Engine,
-        log: &dyn Fn(LogChange<'_>),
-    ) {
+    pub(crate) fn execute_if_due(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
         if self.is_due(now) {
-            self.carry_out(now, engine, log);
+            self.execute(now, engine, log);
         }
     }
 
     #[cold]
-    fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
-        let _clearing = self.clearing.lock();
+    fn execute(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(LogChange<'_>)) {
+        let _clearing = self.clear_lock.lock();
         let due = self.at.load(Ordering::Acquire);
         // If the engine cannot clear now, the next request tries again.
         if now.0 >= due {
@@ -131,9 +126,9 @@ mod tests {
 
     /// An engine that can only be cleared.
     #[derive(Default)]
-    struct Clears(AtomicU64);
+    struct ClearOnlyEngine(AtomicU64);
 
-    impl Engine for Clears {
+    impl Engine for ClearOnlyEngine {
         fn view(&self, _: &[u8], _: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
             Ok(false)
         }
@@ -165,13 +160,13 @@ mod tests {
 
     #[test]
     fn planned_flush_runs_once_and_is_logged() {
-        let (flush, engine, told) = (Flush::new(), Clears::default(), Mutex::new(Vec::new()));
+        let (flush, engine, told) = (PendingFlush::new(), ClearOnlyEngine::default(), Mutex::new(Vec::new()));
         let log = |change: LogChange<'_>| told.lock().push(format!("{change:?}"));
         let at = UnixSeconds;
         flush.plan(Ttl::At(1_000), at(999), &engine, &log).unwrap();
-        assert_eq!(flush.hold_still(|planned| planned), Some(at(1_000)));
+        assert_eq!(flush.with_planned(|planned| planned), Some(at(1_000)));
         let clears_at = |now| {
-            flush.carry_out_if_due(UnixSeconds(now), &engine, &log);
+            flush.execute_if_due(UnixSeconds(now), &engine, &log);
             engine.0.load(Ordering::Relaxed)
         };
         assert_eq!([clears_at(999), clears_at(1_000), clears_at(1_000)], [0, 1, 1]);

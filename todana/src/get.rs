@@ -1,9 +1,9 @@
 //! Reads: plain ones only read; those that touch, create, win a recache or show a first version are
 //! visits.
 
-use crate::access::Tracking;
+use crate::access::AccessTracking;
 use crate::expiry::resolve;
-use crate::versions::Versions;
+use crate::versions::VersionCounter;
 use todana_core::{
     Action, Attributes, CommandFamily, Expiry, Get, HitReply, RecacheState, Record, Reply, StaleMarks,
     UnixSeconds, Visitor,
@@ -11,8 +11,8 @@ use todana_core::{
 
 /// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    HitReply,
+pub(crate) enum GetOutcome {
+    Hit,
     Miss,
     /// A record was created for the caller to fill.
     Vivified,
@@ -25,7 +25,7 @@ pub(crate) enum Outcome {
 /// Returns true if this read hardly ever changes the record: then a read under the read lock is
 /// enough, unless `plain_hit` finds otherwise.
 #[inline]
-pub(crate) fn only_looks(get: &Get<'_>) -> bool {
+pub(crate) fn is_plain_read(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache_below_s.is_none() && !get.needs.access
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn only_looks(get: &Get<'_>) -> bool {
 /// recache is not yet won, its expiry slides and this read moves it, or the reply needs a version
 /// and it has none. A client that requests versions requests all of them, so most records have one.
 #[inline]
-pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<HitReply<'r>> {
+pub(crate) fn plain_hit<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<HitReply<'r>> {
     let StaleMarks { stale, token_sent } = record.attributes.marks;
     let lacks_version = get.needs.version && record.attributes.version == 0;
     let slides = !get.silent && record.attributes.expiry.after_access(now) != record.attributes.expiry;
@@ -60,10 +60,10 @@ pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> HitReply<'_> {
 pub(crate) struct GetVisitor<'v> {
     pub(crate) get: &'v Get<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) tracking: &'v Tracking,
-    pub(crate) versions: &'v Versions,
+    pub(crate) tracking: &'v AccessTracking,
+    pub(crate) versions: &'v VersionCounter,
     pub(crate) reply: &'v mut dyn FnMut(Reply<'_>),
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: GetOutcome,
     /// Memory is scarce: the access time is updated only on a record that already has one.
     is_tight: bool,
     before: Attributes,
@@ -74,16 +74,26 @@ impl<'v> GetVisitor<'v> {
     pub(crate) fn new(
         get: &'v Get<'v>,
         now: UnixSeconds,
-        tracking: &'v Tracking,
-        versions: &'v Versions,
+        tracking: &'v AccessTracking,
+        versions: &'v VersionCounter,
         reply: &'v mut dyn FnMut(Reply<'_>),
         is_tight: bool,
     ) -> Self {
         let (before, recache) = Default::default();
-        GetVisitor { get, now, tracking, versions, reply, outcome: Outcome::Miss, is_tight, before, recache }
+        GetVisitor {
+            get,
+            now,
+            tracking,
+            versions,
+            reply,
+            outcome: GetOutcome::Miss,
+            is_tight,
+            before,
+            recache,
+        }
     }
 
-    fn answer(&mut self, record: Record<'_>) {
+    fn reply_hit(&mut self, record: Record<'_>) {
         (self.reply)(Reply::Hit(HitReply {
             record,
             expiry_before: self.before.expiry,
@@ -109,10 +119,10 @@ impl Visitor for GetVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let Some(old) = old else {
             let Some(ttl) = self.get.vivify else {
-                self.outcome = Outcome::Miss;
+                self.outcome = GetOutcome::Miss;
                 return Action::Keep;
             };
-            self.outcome = Outcome::Vivified;
+            self.outcome = GetOutcome::Vivified;
             self.recache = RecacheState { won: true, stale: false, token_sent: false };
             self.before = Attributes {
                 flags: 0,
@@ -123,7 +133,7 @@ impl Visitor for GetVisitor<'_> {
             };
             return Action::Put(Record::new(b"", self.before));
         };
-        self.outcome = Outcome::HitReply;
+        self.outcome = GetOutcome::Hit;
         self.before = old.attributes;
         let mut attributes = old.attributes;
         if let Some(ttl) = self.get.touch {
@@ -131,8 +141,8 @@ impl Visitor for GetVisitor<'_> {
         } else if !self.get.silent {
             attributes.expiry = attributes.expiry.after_access(self.now);
         }
-        let looked_at = if self.get.recache_after_touch { attributes.expiry } else { self.before.expiry };
-        self.recache = self.recache(&self.before, looked_at);
+        let seen_expiry = if self.get.recache_after_touch { attributes.expiry } else { self.before.expiry };
+        self.recache = self.recache(&self.before, seen_expiry);
         attributes.marks.token_sent |= self.recache.won;
         if self.get.needs.version && attributes.version == 0 {
             attributes.version = self.versions.fresh();
@@ -141,7 +151,7 @@ impl Visitor for GetVisitor<'_> {
             attributes.access = self.tracking.on_read(self.now);
         }
         if attributes == old.attributes {
-            self.answer(old);
+            self.reply_hit(old);
             return Action::Keep;
         }
         Action::Retag(attributes)
@@ -149,7 +159,7 @@ impl Visitor for GetVisitor<'_> {
 
     fn applied(&mut self, now: Option<Record<'_>>) {
         if let Some(record) = now {
-            self.answer(record);
+            self.reply_hit(record);
         }
     }
 }

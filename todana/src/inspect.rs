@@ -1,12 +1,12 @@
 //! me: the attributes of a record, for debugging.
 
-use crate::versions::Versions;
+use crate::versions::VersionCounter;
 use todana_core::{Action, Attributes, Inspect, Record, RecordDetails, Reply, UnixSeconds, Visitor};
 
 pub(crate) struct InspectVisitor<'v> {
     pub(crate) inspect: &'v Inspect<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) versions: &'v Versions,
+    pub(crate) versions: &'v VersionCounter,
     pub(crate) outcome: Reply<'static>,
 }
 

@@ -31,25 +31,25 @@ fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
 }
 
 /// A value as it was seen, to detect later changes.
-pub(crate) enum Seen {
+pub(crate) enum SeenValue {
     Long(SharedBytes),
     Short(Vec<u8>),
 }
 
-impl Seen {
+impl SeenValue {
     /// Returns `None` for a value whose copy would be long.
-    pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<Seen> {
+    pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<SeenValue> {
         match record.shared {
-            Some(shared) => Some(Seen::Long(SharedBytes::clone(shared))),
-            None if record.value.len() <= short_max => Some(Seen::Short(record.value.to_vec())),
+            Some(shared) => Some(SeenValue::Long(SharedBytes::clone(shared))),
+            None if record.value.len() <= short_max => Some(SeenValue::Short(record.value.to_vec())),
             None => None,
         }
     }
 
     pub(crate) fn value(&self) -> &[u8] {
         match self {
-            Seen::Long(shared) => (**shared).as_ref(),
-            Seen::Short(bytes) => bytes,
+            SeenValue::Long(shared) => (**shared).as_ref(),
+            SeenValue::Short(bytes) => bytes,
         }
     }
 
@@ -57,8 +57,8 @@ impl Seen {
     /// value.
     pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
         match self {
-            Seen::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
-            Seen::Short(bytes) => record.value == bytes,
+            SeenValue::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
+            SeenValue::Short(bytes) => record.value == bytes,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! set, add, replace, append, prepend, cas.
 
-use crate::access::Tracking;
+use crate::access::AccessTracking;
 use crate::expiry::resolve;
-use crate::long_value::Seen;
-use crate::versions::{Versions, equals};
+use crate::long_value::SeenValue;
+use crate::versions::{VersionCounter, equals};
 use todana_core::{
     Action, Attributes, LONG_VALUE_LEN, Record, RefusalReason, Reply, SharedBytes, StaleMarks, Store,
     StoreMode, StoredReply, UnixSeconds, Visitor,
@@ -22,8 +22,8 @@ pub(crate) fn item_size(key_len: usize, value_len: usize, flags: u32) -> u64 {
 pub(crate) struct StoreVisitor<'v> {
     pub(crate) store: &'v Store<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) tracking: &'v Tracking,
-    pub(crate) versions: &'v Versions,
+    pub(crate) tracking: &'v AccessTracking,
+    pub(crate) versions: &'v VersionCounter,
     /// The reply.
     pub(crate) outcome: Reply<'static>,
     /// The joined value of append and prepend.
@@ -39,19 +39,19 @@ pub(crate) enum LongJoin {
     #[default]
     None,
     /// The join must be made, with this value.
-    Wanted(Seen),
+    Wanted(SeenValue),
     /// The join was made. It is valid while the record still has that value.
-    Made(Seen, SharedBytes),
+    Made(SeenValue, SharedBytes),
     /// The join must be made under the lock.
-    Forgone,
+    UnderLock,
 }
 
 impl<'v> StoreVisitor<'v> {
     pub(crate) fn new(
         store: &'v Store<'v>,
         now: UnixSeconds,
-        tracking: &'v Tracking,
-        versions: &'v Versions,
+        tracking: &'v AccessTracking,
+        versions: &'v VersionCounter,
     ) -> Self {
         StoreVisitor {
             store,
@@ -66,7 +66,7 @@ impl<'v> StoreVisitor<'v> {
 
     /// Returns the value that was seen if a join must be made outside of the lock.
     #[inline]
-    pub(crate) fn take_wanted(&mut self) -> Option<Seen> {
+    pub(crate) fn take_wanted(&mut self) -> Option<SeenValue> {
         // Rarely true, so check without moving anything.
         if !matches!(self.long, LongJoin::Wanted(_)) {
             return None;
@@ -142,8 +142,8 @@ impl<'v> StoreVisitor<'v> {
         let is_made = matches!(&self.long, LongJoin::Made(seen, _) if seen.is_of(old));
         if len >= LONG_VALUE_LEN
             && !is_made
-            && !matches!(self.long, LongJoin::Forgone)
-            && let Some(seen) = Seen::of(old, LONG_VALUE_LEN)
+            && !matches!(self.long, LongJoin::UnderLock)
+            && let Some(seen) = SeenValue::of(old, LONG_VALUE_LEN)
         {
             self.long = LongJoin::Wanted(seen);
             return Action::Keep;

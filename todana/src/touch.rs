@@ -1,13 +1,13 @@
 //! touch: sets a new time to live.
 
-use crate::access::Tracking;
+use crate::access::AccessTracking;
 use crate::expiry::resolve;
 use todana_core::{Action, Attributes, Record, Touch, UnixSeconds, Visitor};
 
 pub(crate) struct TouchVisitor<'v> {
     pub(crate) touch: &'v Touch<'v>,
     pub(crate) now: UnixSeconds,
-    pub(crate) tracking: &'v Tracking,
+    pub(crate) tracking: &'v AccessTracking,
     pub(crate) found: bool,
 }
 

@@ -19,25 +19,25 @@ pub(crate) fn openings_of_restored(known: u32, now: UnixSeconds) -> u32 {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Versions(AtomicU64);
+pub(crate) struct VersionCounter(AtomicU64);
 
-impl Versions {
+impl VersionCounter {
     pub(crate) fn fresh(&self) -> u64 {
         // Wraps after 2^64 versions; 0 means "none".
         (self.0.fetch_add(1, Ordering::Relaxed) + 1).max(1)
     }
 
     /// Records that this version was assigned before.
-    pub(crate) fn have_been_made_to(&self, version: u64) {
+    pub(crate) fn note_assigned(&self, version: u64) {
         // Rarely true, because most records have no version, and a load is cheap for the threads
         // that load records.
-        if version > self.made() {
+        if version > self.highest() {
             self.0.fetch_max(version, Ordering::Relaxed);
         }
     }
 
     /// Returns the highest version assigned.
-    pub(crate) fn made(&self) -> u64 {
+    pub(crate) fn highest(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -45,16 +45,16 @@ impl Versions {
     /// none is assigned again. Four billion versions are more than can be lost at once, and there
     /// is room for four billion openings. `openings` is the number of openings of the database, for
     /// a log that has lost all versions.
-    pub(crate) fn begin_anew(&self, openings: u32) {
-        let made = self.0.load(Ordering::Relaxed);
-        self.0.store(made.wrapping_add(1 << 32).max(u64::from(openings) << 32), Ordering::Relaxed);
+    pub(crate) fn skip_lost(&self, openings: u32) {
+        let highest = self.0.load(Ordering::Relaxed);
+        self.0.store(highest.wrapping_add(1 << 32).max(u64::from(openings) << 32), Ordering::Relaxed);
     }
 
     /// Returns true if `wanted` is older than the version of a record. A record without a version
     /// was written after all versions given out for it, so it is newer than any assigned version.
     pub(crate) fn is_older(&self, wanted: u64, stored: u64) -> bool {
-        let made = self.made();
-        wanted != 0 && if stored == 0 { wanted <= made } else { wanted < stored }
+        let highest = self.highest();
+        wanted != 0 && if stored == 0 { wanted <= highest } else { wanted < stored }
     }
 
     /// Returns the version for a record that is written: the given one, a new one if it will be

@@ -2,7 +2,7 @@
 
 use crate::data_directory::{CHECKPOINTS, LOG, cannot, read_identity};
 use crate::disk::Disk;
-use crate::file_header::{Format, eight, four, identity};
+use crate::file_header::{HeaderFormat, eight, four, identity};
 use crate::update_log::{DatabaseIdentity, LogPosition, segment_name};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ pub const BACKUP: &str = "backup";
 /// Where in a backup the segments of a hash on disk lie.
 pub(crate) const HASH: &str = "hash";
 
-const FORMAT: Format<HEADER_LEN> =
-    Format { magic: *b"TODANABK", version: 1, oldest: 1, what: "list of a backup's files" };
+const FORMAT: HeaderFormat<HEADER_LEN> =
+    HeaderFormat { magic: *b"TODANABK", version: 1, oldest: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
 pub(super) const FILE_LEN: usize = 24;
 /// So many files a backup has at most: its list is sent as one piece.

@@ -1,6 +1,6 @@
 //! What goes over the wire: header and pieces (docs/format/backup.md, section 3).
 
-use crate::file_header::{Format, eight, sealed};
+use crate::file_header::{HeaderFormat, eight, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
 
 pub(super) const HEADER_LEN: usize = 64;
@@ -8,7 +8,8 @@ pub(super) const FRAME_LEN: usize = 12;
 /// The longest content of a piece.
 pub(super) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANABS", version: 1, oldest: 1, what: "backup" };
+const FORMAT: HeaderFormat<HEADER_LEN> =
+    HeaderFormat { magic: *b"TODANABS", version: 1, oldest: 1, what: "backup" };
 
 /// How a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The structure around the records of a checkpoint: header, block frames, footer
 //! (docs/format/checkpoint.md).
 
-use crate::file_header::{Format, eight, four, sealed};
+use crate::file_header::{HeaderFormat, eight, four, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
 use todana_core::{ScanOrder, UnixSeconds};
 
@@ -11,7 +11,8 @@ pub(crate) const FOOTER_LEN: usize = 56;
 /// The longest content of a block.
 pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANACP", version: 1, oldest: 1, what: "checkpoint" };
+const FORMAT: HeaderFormat<HEADER_LEN> =
+    HeaderFormat { magic: *b"TODANACP", version: 1, oldest: 1, what: "checkpoint" };
 const END_MAGIC: &[u8; 8] = b"TODANAEC";
 
 /// The header of a checkpoint.

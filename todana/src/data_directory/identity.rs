@@ -2,7 +2,7 @@
 
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
-use crate::file_header::write_whole;
+use crate::file_header::write_atomically;
 use crate::update_log::{DatabaseIdentity, segments};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -75,7 +75,7 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
 
 /// Writes it, in one step.
 pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: DatabaseIdentity) -> Result<()> {
-    write_whole(disk, directory, "identity", &encode(identity))
+    write_atomically(disk, directory, "identity", &encode(identity))
         .map_err(|error| cannot("write", &directory.join("identity"), &error))
 }
 

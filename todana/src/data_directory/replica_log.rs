@@ -8,7 +8,7 @@
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
 use crate::clock::{Clock, ClockAhead};
-use crate::file_header::write_whole;
+use crate::file_header::write_atomically;
 use crate::open::contents::is_hidden;
 use crate::update_log::{
     LogPosition, LogReader, LogTail, SEGMENT_HEADER_LEN, UpdateLog, last_mark_ms, segment_name,
@@ -216,7 +216,7 @@ impl DataDirectory {
     }
 
     fn write_known(&self, known: Known) -> Result<()> {
-        write_whole(&*self.disk, &self.path, FILE, &encode(known))
+        write_atomically(&*self.disk, &self.path, FILE, &encode(known))
             .map_err(|error| cannot("write", &self.path.join(FILE), &error))
     }
 }

@@ -13,17 +13,17 @@ pub(crate) use commands::{is_change, is_removal};
 pub use visits::Overwrite;
 pub(crate) use visits::{Allowed, Restricted};
 
-use crate::access::Tracking;
+use crate::access::AccessTracking;
 use crate::clock::Clock;
 use crate::counters::{ClassCounters, CounterRegistry, Counters, WorkerCounters};
 use crate::durability::{CommitPoint, Durability, EngineDurability, EngineFiles};
-use crate::figures::Figures;
-use crate::flush::{self, Flush};
+use crate::flush::{self, PendingFlush};
 use crate::open::Name;
+use crate::reset_baseline::ResetBaseline;
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::transaction::{EngineView, TransactionLock, WhileWaiting};
 use crate::update_log::{LogChange, LogOptions, LogPosition, SyncPolicy, UpdateLog};
-use crate::versions::Versions;
+use crate::versions::VersionCounter;
 use limiter::Limiter;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,13 +38,13 @@ use todana_engine::ClassBounds;
 pub struct Database {
     engine: Box<dyn Engine>,
     clock: Arc<dyn Clock>,
-    versions: Versions,
-    tracking: Tracking,
-    flush: Flush,
+    versions: VersionCounter,
+    tracking: AccessTracking,
+    flush: PendingFlush,
     sweep: Sweep,
     counter_registry: CounterRegistry,
     classes: ClassBounds,
-    figures: Figures,
+    figures: ResetBaseline,
     emulates_full: bool,
     /// Keeps to what the name says of its size, where the engine does not.
     limiter: Option<Limiter>,
@@ -76,13 +76,13 @@ impl Database {
         let database = Database {
             engine,
             clock,
-            versions: Versions::default(),
-            tracking: Tracking::default(),
-            flush: Flush::new(),
+            versions: VersionCounter::default(),
+            tracking: AccessTracking::default(),
+            flush: PendingFlush::new(),
             sweep: Sweep::new(),
             counter_registry,
             classes,
-            figures: Figures::default(),
+            figures: ResetBaseline::default(),
             emulates_full: false,
             limiter: None,
             files: None,
@@ -95,7 +95,7 @@ impl Database {
         };
         if let Some(durable) = database.engine.durable() {
             // There is no log to tell which versions have been shown.
-            database.versions.begin_anew(durable.open_count());
+            database.versions.skip_lost(durable.open_count());
         }
         if database.engine.durable().is_some() || database.engine.checkpointed().is_some() {
             // It may have come with records, and nobody has taken note of when they expire.
@@ -337,7 +337,7 @@ impl Database {
         if self.flush.is_due(now) {
             // While a transaction is open it waits for a later command.
             self.transaction_lock.unless_in_transaction(|| {
-                self.flush.carry_out_if_due(now, self.engine(), &|change| {
+                self.flush.execute_if_due(now, self.engine(), &|change| {
                     self.tell(change);
                 });
             });
@@ -358,7 +358,7 @@ impl Database {
     ) -> Result<CommitPoint> {
         self.refuse_if_read_only()?;
         // Records outlive a restart there, and a plan would not.
-        if self.engine.durable().is_some() && flush::is_ahead(at, now) {
+        if self.engine.durable().is_some() && flush::is_in_future(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
         let logged = Cell::new(None);

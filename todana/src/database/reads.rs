@@ -6,7 +6,7 @@ use super::{Database, is_full};
 use crate::classes::plain_size;
 use crate::counters::WorkerCounters;
 use crate::expiry::RemoveIfExpired;
-use crate::get::{self, GetVisitor, Outcome};
+use crate::get::{self, GetOutcome, GetVisitor};
 use crate::transaction::EngineView;
 use todana_core::{CommandFamily, ErrorKind, Get, Record, Reply, UnixSeconds};
 
@@ -22,17 +22,17 @@ impl Database {
         if get.needs.access {
             self.tracking.ask(now);
         }
-        let (outcome, class) = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
+        let (outcome, class) = if get::is_plain_read(get) && (get.silent || !self.tracking.is_on(now)) {
             self.look(space, worker_counters, get, now, reply)
         } else {
             self.visit_get(space, worker_counters, get, now, reply)
         };
-        if outcome == Outcome::Miss {
+        if outcome == GetOutcome::Miss {
             reply(Reply::Miss);
         }
         // What is made for the caller to fill is found, as memcached counts.
-        let found = matches!(outcome, Outcome::HitReply | Outcome::Vivified);
-        if outcome == Outcome::Vivified {
+        let found = matches!(outcome, GetOutcome::Hit | GetOutcome::Vivified);
+        if outcome == GetOutcome::Vivified {
             worker_counters.counts.total_items.one();
         }
         if get.family == CommandFamily::Meta {
@@ -53,7 +53,7 @@ impl Database {
             if found {
                 worker_counters.counts.get_hits.one();
                 worker_counters.class(class).get_hits.one();
-            } else if outcome != Outcome::Unread {
+            } else if outcome != GetOutcome::Unread {
                 worker_counters.counts.get_misses.one();
             }
         }
@@ -67,15 +67,15 @@ impl Database {
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) -> (Outcome, usize) {
-        let mut outcome = Outcome::Miss;
+    ) -> (GetOutcome, usize) {
+        let mut outcome = GetOutcome::Miss;
         let mut size = 0;
         let (mut must_visit, mut is_expired) = (false, false);
         let see = |record: Record<'_>| {
             if !record.attributes.expiry.is_live(now) {
                 is_expired = true;
-            } else if let Some(hit) = get::look(get, record, now) {
-                outcome = Outcome::HitReply;
+            } else if let Some(hit) = get::plain_hit(get, record, now) {
+                outcome = GetOutcome::Hit;
                 size = plain_size(get.key, &record);
                 reply(Reply::Hit(hit));
             } else {
@@ -85,7 +85,7 @@ impl Database {
         if let Err(error) = space.read(get.key, !get.silent, see) {
             // What cannot be read is not known to be missing.
             reply(Reply::Refused(refusal(&error)));
-            return (Outcome::Unread, self.classes.of(get.key.len()));
+            return (GetOutcome::Unread, self.classes.of(get.key.len()));
         }
         if must_visit {
             return self.visit_get(space, worker_counters, get, now, reply);
@@ -103,7 +103,7 @@ impl Database {
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) -> (Outcome, usize) {
+    ) -> (GetOutcome, usize) {
         // Notes of reads must not push records out.
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_near_limit());
@@ -120,11 +120,11 @@ impl Database {
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {
-            Ok(_) if outcome == Outcome::Vivified => (outcome, self.classes.of(get.key.len())),
+            Ok(_) if outcome == GetOutcome::Vivified => (outcome, self.classes.of(get.key.len())),
             Ok(met) => (outcome, met.class),
             Err(error) => {
                 // What could not be noted on a record does not keep it from being read.
-                let may_show = outcome == Outcome::HitReply || error.kind() == ErrorKind::Busy;
+                let may_show = outcome == GetOutcome::Hit || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
                 let _ = space.read(get.key, true, |record| {
                     shown = may_show && record.attributes.expiry.is_live(now);
@@ -136,7 +136,7 @@ impl Database {
                     return (outcome, 0);
                 }
                 if error.kind() == ErrorKind::Busy {
-                    return (Outcome::Miss, 0);
+                    return (GetOutcome::Miss, 0);
                 }
                 let class = self.classes.of(get.key.len());
                 if is_full(&error) {
@@ -144,7 +144,7 @@ impl Database {
                 }
                 reply(Reply::Refused(refusal(&error)));
                 let is_unread = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable);
-                (if is_unread { Outcome::Unread } else { Outcome::Refused }, class)
+                (if is_unread { GetOutcome::Unread } else { GetOutcome::Refused }, class)
             }
         }
     }

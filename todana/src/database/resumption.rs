@@ -12,12 +12,12 @@ impl Database {
     pub(crate) fn replay(&self, change: &LogChange<'_>) -> Result<()> {
         match *change {
             LogChange::Put { key, record } => {
-                self.versions.have_been_made_to(record.attributes.version);
+                self.versions.note_assigned(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
                 self.engine.visit(key, &mut Overwrite(Action::Put(record)))
             }
             LogChange::Retag { key, attributes } => {
-                self.versions.have_been_made_to(attributes.version);
+                self.versions.note_assigned(attributes.version);
                 self.sweep.note_expiry(attributes.expiry);
                 self.engine.visit(key, &mut Overwrite(Action::Retag(attributes)))
             }
@@ -37,13 +37,13 @@ impl Database {
 
     /// The opening in which the highest version was made that is known.
     pub(crate) fn openings_known(&self) -> u32 {
-        (self.versions.made() >> 32) as u32
+        (self.versions.highest() >> 32) as u32
     }
 
     /// From now on the log is told of every change. A database has one log at most. `openings`: how often the database has
     /// been opened.
     pub(crate) fn attach(&self, log: UpdateLog, openings: u32) {
-        self.versions.begin_anew(openings);
+        self.versions.skip_lost(openings);
         let is_first = self.log.set(log).is_ok();
         debug_assert!(is_first, "a second log");
     }
@@ -53,15 +53,15 @@ impl Database {
     pub(crate) fn stand(&self) -> Option<Stand> {
         let log = self.log()?;
         // Neither a clear that the log does not know yet nor one that it has seen carried out may be told as planned.
-        self.flush.hold_still(|planned_clear| {
+        self.flush.with_planned(|planned_clear| {
             let end = log.end();
-            Some(Stand { end, planned_clear, version: self.versions.made() })
+            Some(Stand { end, planned_clear, version: self.versions.highest() })
         })
     }
 
     /// Keeps commits and clears away until it is dropped: taken before an engine's locks, as those take it.
     pub(crate) fn stillness(&self) -> Stillness<'_> {
-        Stillness { _no_commit: self.transaction_lock.block_commits(), clear: self.flush.stillness() }
+        Stillness { _no_commit: self.transaction_lock.block_commits(), clear: self.flush.block_changes() }
     }
 
     /// The end of the log, which has been told of whatever the engine has.
@@ -85,20 +85,20 @@ impl Database {
 
     /// When everything is going to be removed, if that is planned.
     pub(crate) fn planned_clear(&self) -> Option<UnixSeconds> {
-        self.flush.hold_still(|planned_clear| planned_clear)
+        self.flush.with_planned(|planned_clear| planned_clear)
     }
 
     /// Takes over what a checkpoint begins with, once its records are there.
     pub(crate) fn resume(&self, planned_clear: Option<UnixSeconds>, version: u64) {
         self.flush.restore(planned_clear);
-        self.versions.have_been_made_to(version);
+        self.versions.note_assigned(version);
     }
 }
 
 /// See [`Database::stillness`].
 pub(crate) struct Stillness<'d> {
     _no_commit: RwLockReadGuard<'d, ()>,
-    clear: flush::Stillness<'d>,
+    clear: flush::FlushGuard<'d>,
 }
 
 impl Stillness<'_> {

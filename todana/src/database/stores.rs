@@ -126,7 +126,7 @@ impl Database {
             let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
             tries += 1;
             if tries > JOINS_APART {
-                visitor.go_on(LongJoin::Forgone);
+                visitor.go_on(LongJoin::UnderLock);
                 continue;
             }
             let pieces = StoreVisitor::pieces(store, seen.value());
@@ -138,7 +138,7 @@ impl Database {
             }
             let long = match long_value::gather(self, &pieces) {
                 Ok(made) => LongJoin::Made(seen, made),
-                Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::Forgone,
+                Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::UnderLock,
                 Err(error) => return Err(error),
             };
             visitor.go_on(long);

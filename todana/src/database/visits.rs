@@ -121,7 +121,7 @@ impl Database {
 
     /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
     /// not take them. Nothing waits for these entries, and losing them is safe: a record without its version matches no
-    /// compare-and-set of another state of it, and no version is issued twice ([`Versions::begin_anew`]).
+    /// compare-and-set of another state of it, and no version is issued twice ([`VersionCounter::skip_lost`]).
     pub(super) fn for_notes<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
         let takes_notes =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();

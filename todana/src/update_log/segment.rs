@@ -3,7 +3,7 @@
 
 use super::entry::LogPosition;
 use crate::disk::Disk;
-use crate::file_header::{Format, eight, four, sealed};
+use crate::file_header::{HeaderFormat, eight, four, sealed};
 use std::path::Path;
 
 /// The identity of a database. Its files contain it, so that files of two databases are never
@@ -25,8 +25,8 @@ impl DatabaseIdentity {
 }
 
 pub(crate) const HEADER_LEN: usize = 64;
-const FORMAT: Format<HEADER_LEN> =
-    Format { magic: *b"TODANALG", version: 2, oldest: 1, what: "segment of an update log" };
+const FORMAT: HeaderFormat<HEADER_LEN> =
+    HeaderFormat { magic: *b"TODANALG", version: 2, oldest: 1, what: "segment of an update log" };
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use todana_core::EngineStatus;
 
 #[derive(Debug, Default)]
-pub(crate) struct Figures {
+pub(crate) struct ResetBaseline {
     at_reset: Mutex<(EngineStatus, Sweeps)>,
 }
 
-impl Figures {
+impl ResetBaseline {
     fn at_reset(&self) -> MutexGuard<'_, (EngineStatus, Sweeps)> {
         self.at_reset.lock().unwrap_or_else(PoisonError::into_inner)
     }
