@@ -86,6 +86,39 @@ fn source_paths_in_documents_exist() {
     assert!(missing.is_empty(), "paths that do not exist:\n{}", missing.join("\n"));
 }
 
+/// Returns the words of a text that name a path in one of the top-level folders.
+fn named_paths(text: &str) -> Vec<&str> {
+    const FOLDERS: [&str; 15] = [
+        "bench", "benches", "bindings", "cli", "client", "core", "docs", "engine", "examples", "fuzz",
+        "protocol", "script", "server", "todana", "xtask",
+    ];
+    let is_of_a_path = |c: char| c.is_ascii_alphanumeric() || "/_.-{}*".contains(c);
+    let words = text.split(|c| !is_of_a_path(c)).map(|word| word.trim_end_matches(['.', '-']));
+    let named = |word: &&str| {
+        // `core/src` names a path, `read/write` does not.
+        let parts =
+            word.split_once('/').filter(|(folder, rest)| FOLDERS.contains(folder) && !rest.is_empty());
+        parts.is_some_and(|(_, rest)| rest.starts_with("src/") || rest.contains('.'))
+            && !word.contains(['{', '*'])
+    };
+    words.filter(named).collect()
+}
+
+#[test]
+fn paths_in_documents_exist() {
+    let mut missing = Vec::new();
+    for file in markdown_files().iter().filter(|file| !file.to_string_lossy().contains("benches/record/2")) {
+        let text = std::fs::read_to_string(file).expect("git's files can be read");
+        for path in named_paths(&text) {
+            let folder = file.parent().expect("a file has a folder");
+            if !Path::new(ROOT).join(path).exists() && !folder.join(path).exists() {
+                missing.push(format!("{}: {path}", file.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "paths that do not exist:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn links_in_code_do_not_count() {
     let text = "[a](b.md#c) `[d](e)`\n\n    [f](g)\n```sh\n[h](i)\n```\n![j](k.svg)\n";
