@@ -20,11 +20,11 @@ use crate::session::kyoto::{KyotoState, Scripts};
 use crate::session::login::Logins;
 use crate::session::wake::WakeQueues;
 use crate::shared::{ListeningAddresses, Shared};
-use crate::transport::acceptor::Acceptor;
-use crate::transport::descriptors::Descriptors;
+use crate::transport::acceptor::ConnectionAcceptor;
+use crate::transport::descriptors::DescriptorLimit;
 use crate::transport::listener::Listener;
 use crate::transport::tls::Tls;
-use crate::transport::udp::{self, Udp};
+use crate::transport::udp::{self, UdpThread};
 use crate::transport::worker::Worker;
 use std::io;
 use std::net::SocketAddr;
@@ -45,9 +45,9 @@ const HASH_FILES: u64 = 4096;
 /// A server that listens and is ready to run.
 pub struct Server {
     shared: Arc<Shared>,
-    acceptor: Acceptor,
+    acceptor: ConnectionAcceptor,
     workers: Vec<Worker>,
-    udp: Option<Udp>,
+    udp: Option<UdpThread>,
     tcp_addresses: Vec<SocketAddr>,
     /// Removed when the server ends.
     pid_file: Option<PidFile>,
@@ -131,7 +131,7 @@ impl Server {
             options.databases.all().iter().filter(|one| one.name.kind.storage() == Storage::Files).count()
                 as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
-        let descriptors = Descriptors::new(allowed, options.databases.all().len());
+        let descriptors = DescriptorLimit::new(allowed, options.databases.all().len());
         // Every file opened from here on may exceed the limit of descriptors.
         let named =
             |error: io::Error| if is_out_of_descriptors(&error) { descriptors.too_few() } else { error };
@@ -190,7 +190,7 @@ impl Server {
         todana_engine::bound_allocator();
         shared.measure_memory();
         let (mut acceptor, waker) =
-            Acceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
+            ConnectionAcceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
         handle.add(waker);
         let mut workers = Vec::new();
         for number in 0..shared.options.limits.threads {
@@ -203,7 +203,8 @@ impl Server {
         acceptor.can_accept()?;
         let mut udp = None;
         if !datagrams.is_empty() {
-            let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.limits.threads)?;
+            let (server, waker) =
+                UdpThread::new(Arc::clone(&shared), datagrams, shared.options.limits.threads)?;
             handle.add(waker);
             udp = Some(server);
         }

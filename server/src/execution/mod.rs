@@ -22,7 +22,7 @@ mod local;
 pub(crate) use deferred::DeferredExecutor;
 pub(crate) use local::{LocalDatabase, LocalExecutor};
 
-use crate::session::wake::Ticket;
+use crate::session::wake::WakeTicket;
 use crate::shared::Shared;
 use std::sync::Arc;
 use todana::CommitPoint;
@@ -43,10 +43,10 @@ pub(crate) trait Executor {
     ) -> Completion;
 
     /// Gives the reply of a pending operation, whose ticket is ready, to `reply`.
-    fn take_reply(&mut self, _ticket: Ticket, _reply: &mut dyn FnMut(Reply<'_>)) {}
+    fn take_reply(&mut self, _ticket: WakeTicket, _reply: &mut dyn FnMut(Reply<'_>)) {}
 
     /// Drops the reply of a pending operation, because its connection has closed.
-    fn abandon(&mut self, _ticket: Ticket) {}
+    fn abandon(&mut self, _ticket: WakeTicket) {}
 
     /// Returns memory for a long value, if there is any.
     fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>>;
@@ -72,7 +72,7 @@ pub(crate) enum Completion {
     /// Its reply has been given.
     Done,
     /// Its reply can be taken once this ticket is ready.
-    Pending(Ticket),
+    Pending(WakeTicket),
 }
 
 /// The executor of a worker: an enum, so that the hot path makes no dynamic call. With one variant it
@@ -123,11 +123,11 @@ impl Executor for AnyExecutor {
         dispatch!(self, executor => executor.execute(database, operation, reply))
     }
 
-    fn take_reply(&mut self, ticket: Ticket, reply: &mut dyn FnMut(Reply<'_>)) {
+    fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
         dispatch!(self, executor => executor.take_reply(ticket, reply));
     }
 
-    fn abandon(&mut self, ticket: Ticket) {
+    fn abandon(&mut self, ticket: WakeTicket) {
         dispatch!(self, executor => executor.abandon(ticket));
     }
 

@@ -155,11 +155,11 @@ impl EventWatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::wake::{Waits, WakeQueues};
+    use crate::session::wake::{WaitingConnections, WakeQueues};
     use std::sync::Arc;
 
     fn handle() -> WakeHandle {
-        Waits::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
+        WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
     fn taken(watchers: &WatcherTable, descriptor: i32) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Options of the listeners: addresses, ports, sockets, TLS.
 
 use super::OptionsError;
-use crate::transport::addresses::{PlaceTls, Speech};
+use crate::transport::addresses::{ListenDialect, PlaceTls};
 use crate::transport::tls::TlsOptions;
 use crate::transport::udp::message::MESSAGE_LEN_MAX;
 use std::path::PathBuf;
@@ -89,6 +89,6 @@ impl ListenOptions {
     /// Returns true if one of the addresses asks for TLS in this form.
     fn asks(&self, tls: PlaceTls) -> bool {
         let mut names = self.addresses.iter().flat_map(|list| list.split(','));
-        names.any(|name| Speech::of(name.trim()).0.tls == tls)
+        names.any(|name| ListenDialect::of(name.trim()).0.tls == tls)
     }
 }

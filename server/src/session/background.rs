@@ -1,4 +1,5 @@
-//! Background jobs: long work on threads of its own, while the connection that waits for it holds up no other.
+//! Background jobs: long work on threads of their own, so that a waiting connection delays no
+//! other.
 //!
 //! ```text
 //! a session     -> submits a job with the handle that wakes it, and waits
@@ -6,9 +7,10 @@
 //! the session   -> takes the answer and sends it
 //! ```
 //!
-//! Invariants: no more jobs run or wait than [`JobLimits`] allows, and those that wait hold no more bytes than it allows unless one
-//! is alone; a job that is called off ends soon. Threads live as long as there is work, and a second longer.
-//! Not here: what a job does, which its dialect knows.
+//! Invariants: the number of running and waiting jobs is within [`JobLimits`]; the waiting jobs
+//! hold no more bytes than it allows, unless only one waits; a cancelled job ends soon. Threads
+//! live while there is work, and one second longer.
+//! Not here: the work itself (in its dialect).
 
 use crate::databases::awaits::Changes;
 use crate::session::wake::WakeHandle;
@@ -19,30 +21,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a thread waits for another job.
+/// The time for which an idle thread waits for another job.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often it is asked whether the end has been waited for long enough.
+/// The interval at which `close_unless` asks whether to give up.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// An answer, and the changes that must be settled before it may be sent.
+/// An answer, and the changes that must be durable before it may be sent.
 pub(crate) type JobAnswer = (Output, Changes);
 
-/// What a job does.
+/// The work of a job.
 pub(crate) trait BackgroundWork: Send + Sync {
-    /// Returns the bytes that it holds.
+    /// Returns the number of bytes that the work holds.
     fn len_bytes(&self) -> usize;
-    /// Does it, and writes the answer; `None` if it was called off.
+    /// Does the work and writes the answer; `None` if the job was cancelled.
     fn perform(&self, is_called_off: &Arc<AtomicBool>) -> Option<JobAnswer>;
-    /// Writes the answer of a job that has not been done.
+    /// Writes the answer of a job that was not done.
     fn not_done(&self, why: NotDone) -> Output;
 }
 
-/// Why a job has not been done.
+/// The reason why a job was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotDone {
-    /// It has panicked.
+    /// The work panicked.
     Failed,
-    /// It was called off.
+    /// The job was cancelled.
     CalledOff,
 }
 
@@ -55,7 +57,7 @@ pub(crate) struct BackgroundJob {
 }
 
 impl BackgroundJob {
-    /// Returns the bytes that its work holds.
+    /// Returns the number of bytes that its work holds.
     pub(crate) fn len_bytes(&self) -> usize {
         self.work.len_bytes()
     }
@@ -64,7 +66,7 @@ impl BackgroundJob {
         self.is_called_off.load(Ordering::Relaxed)
     }
 
-    /// Has it end soon.
+    /// Cancels the job, which then ends soon.
     pub(crate) fn call_off(&self) {
         self.is_called_off.store(true, Ordering::Relaxed);
     }
@@ -76,25 +78,25 @@ impl BackgroundJob {
     }
 }
 
-/// How much runs at once, and waits.
+/// Limits of the jobs that run and wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobLimits {
-    /// Jobs that run at once.
+    /// The number of jobs that run at the same time.
     pub(crate) threads: usize,
-    /// Jobs that may wait for a thread ...
+    /// The number of jobs that may wait for a thread ...
     pub(crate) waiting: usize,
     /// ... and the bytes that they may hold together.
     pub(crate) bytes: usize,
-    /// The stack of a thread, if not the usual one.
+    /// The stack size of a thread, if it is not the default.
     pub(crate) stack_bytes: Option<usize>,
 }
 
-/// Why a job is not taken.
+/// The reason why a job is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobRefused {
-    /// Too many wait already.
+    /// Too many jobs wait already.
     TooMany,
-    /// The server stops.
+    /// The server is stopping.
     Closed,
 }
 
@@ -103,7 +105,7 @@ pub(crate) struct BackgroundJobs {
     name: &'static str,
     limits: JobLimits,
     queue: Mutex<JobQueue>,
-    /// There is another job, or there will be no more.
+    /// Signals another job, or the end of the queue.
     changed: Condvar,
     done: AtomicU64,
 }
@@ -114,7 +116,7 @@ struct JobQueue {
     running: Vec<Arc<BackgroundJob>>,
     bytes: usize,
     threads: usize,
-    /// Threads that wait for a job.
+    /// The number of threads that wait for a job.
     idle: usize,
     is_closed: bool,
 }
@@ -130,7 +132,7 @@ impl BackgroundJobs {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has work done; `handle` wakes its session afterwards.
+    /// Submits work; `handle` wakes its session once it is done.
     pub(crate) fn submit(
         self: &Arc<Self>,
         work: Box<dyn BackgroundWork>,
@@ -155,7 +157,7 @@ impl BackgroundJobs {
             let jobs = Arc::clone(self);
             match thread.spawn(move || jobs.run()) {
                 Ok(_) => queue.threads += 1,
-                // A thread that is running comes to it.
+                // A running thread takes the job.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => {
                     tracing::warn!(%error, "no thread for a background job");
@@ -172,19 +174,19 @@ impl BackgroundJobs {
         Ok(job)
     }
 
-    /// Returns how many wait or run.
+    /// Returns the number of jobs that wait or run.
     pub(crate) fn pending(&self) -> usize {
         let queue = self.queue();
         queue.waiting.len() + queue.running.len()
     }
 
-    /// Returns how many have been done since the start.
+    /// Returns the number of jobs done since the start.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Takes no more jobs, calls off all there are, and waits for their threads unless `gives_up`, which is asked now and then,
-    /// says so. Returns false then.
+    /// Accepts no more jobs, cancels all, and waits for their threads. Returns false if `gives_up`,
+    /// which is called at intervals, returns true first.
     pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) -> bool {
         let mut queue = self.queue();
         queue.is_closed = true;
@@ -196,13 +198,13 @@ impl BackgroundJobs {
             if gives_up() {
                 return false;
             }
-            // Unparked by nobody: there is no hurry at the end of a server.
+            // Nothing unparks this thread: the end of a server is in no hurry.
             std::thread::park_timeout(ASK_EVERY);
         }
         true
     }
 
-    /// Returns the next job; `None` if there are no more for now, and the thread counts no longer.
+    /// Returns the next job; `None` if there is none for now, and then the thread no longer counts.
     fn next(&self) -> Option<Arc<BackgroundJob>> {
         let mut queue = self.queue();
         let until = Instant::now() + LINGER;
@@ -223,7 +225,7 @@ impl BackgroundJobs {
                 queue.running.push(Arc::clone(&job));
                 return Some(job);
             }
-            // A session that waits all the same learns that it will not be done.
+            // A session that still waits learns that the job will not be done.
             job.handle.wake();
         }
     }

@@ -1,20 +1,20 @@
-//! What the sessions of one worker share, of any dialect.
+//! The state that the sessions of one worker share, in every dialect.
 
-use super::wake::Waits;
+use super::wake::WaitingConnections;
 use crate::execution::AnyExecutor;
 use crate::shared::Shared;
 use std::sync::Arc;
 
-/// What the sessions of one worker share.
+/// The state that the sessions of one worker share.
 pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) worker: usize,
     pub(crate) executor: AnyExecutor,
-    /// The connections that wait.
-    pub(crate) waits: Waits,
+    /// The connections that wait for a ticket.
+    pub(crate) waits: WaitingConnections,
     /// The descriptor of the connection that is being served.
     pub(crate) descriptor: i32,
-    /// Requests are logged; read at each turn.
+    /// True if requests are logged; read once in each turn.
     pub(crate) logs_requests: bool,
 }
 
@@ -22,7 +22,7 @@ impl WorkerContext {
     pub(crate) fn new(shared: &Arc<Shared>, worker: usize) -> WorkerContext {
         WorkerContext {
             executor: AnyExecutor::new(shared, worker),
-            waits: Waits::new(Arc::clone(&shared.wake_queues), worker),
+            waits: WaitingConnections::new(Arc::clone(&shared.wake_queues), worker),
             shared: Arc::clone(shared),
             worker,
             descriptor: -1,

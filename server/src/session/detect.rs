@@ -1,27 +1,27 @@
-//! Which dialect a connection speaks, by its first bytes.
+//! Detection of a connection's dialect by its first bytes.
 
 use todana_protocol::kyoto::{self, ProtocolGuess};
 
-/// A dialect that is known by its first bytes.
+/// A dialect that its first bytes identify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detected {
+pub(super) enum DetectedDialect {
     Memcached,
     Kyoto,
     #[cfg(test)]
     Echo,
-    /// More bytes have to come.
+    /// More bytes are needed.
     Unsure,
 }
 
-/// Returns whose a request is that begins so.
-pub(super) fn detect(input: &[u8]) -> Detected {
+/// Returns the dialect of a request that begins with these bytes.
+pub(super) fn detect(input: &[u8]) -> DetectedDialect {
     #[cfg(test)]
     if input.starts_with(super::echo::FIRST_BYTES) {
-        return Detected::Echo;
+        return DetectedDialect::Echo;
     }
     match kyoto::begins(input) {
-        ProtocolGuess::Kyoto => Detected::Kyoto,
-        ProtocolGuess::Unsure => Detected::Unsure,
-        ProtocolGuess::Other => Detected::Memcached,
+        ProtocolGuess::Kyoto => DetectedDialect::Kyoto,
+        ProtocolGuess::Unsure => DetectedDialect::Unsure,
+        ProtocolGuess::Other => DetectedDialect::Memcached,
     }
 }

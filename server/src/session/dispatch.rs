@@ -1,12 +1,13 @@
-//! Calls of the session of a connection, whichever it is: an enum, so that the hot path makes no dynamic call.
+//! Calls of a connection's session in any dialect. An enum, so that the hot path makes no dynamic
+//! call.
 
 use super::context::WorkerContext;
-use super::detect::{Detected, detect};
+use super::detect::{DetectedDialect, detect};
 use super::kyoto::{KyotoWorker, PluginSession};
 use super::memcached::session::{MemcachedSession, MemcachedWorker};
-use super::memcached::upload::Upload;
+use super::memcached::upload::ValueUpload;
 use super::wake::Wake;
-use super::{AnySession, Next, Retained, Session, Step, Turn};
+use super::{AnySession, Next, RetainedMemory, Session, SessionTurn, Step};
 use crate::databases::awaits::Changes;
 use crate::observation::connection_table::ConnectionState;
 use crate::options::KyotoMode;
@@ -16,7 +17,7 @@ use todana_core::RefusalReason;
 use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::memcached::DialectChoice;
 
-/// What a worker keeps for the sessions of each dialect.
+/// The state of a worker for the sessions of each dialect.
 pub(crate) struct DialectWorkers {
     memcached: MemcachedWorker,
     kyoto: KyotoWorker,
@@ -33,7 +34,7 @@ impl DialectWorkers {
     }
 }
 
-/// Calls a method of the session at hand, with what its worker keeps for its dialect where that is asked for.
+/// Calls a method of the session, with the worker's state for its dialect if that is asked for.
 macro_rules! dispatch {
     ($any:expr, $session:ident => $call:expr) => {
         match $any {
@@ -79,7 +80,7 @@ macro_rules! dispatch {
 }
 
 impl AnySession {
-    /// Creates the session of a connection that has come where this dialect is spoken; `None`: any.
+    /// Creates the session of a connection to a listener of this dialect; `None` is any dialect.
     pub(crate) fn new(shared: &Shared, of_listener: Option<DialectChoice>) -> AnySession {
         let memcached = || MemcachedSession::new(shared.choice(of_listener));
         match shared.options.protocols.kyoto.spoken {
@@ -90,26 +91,26 @@ impl AnySession {
         }
     }
 
-    /// Chooses the dialect, if that has not been done; returns false if more bytes have to come first.
+    /// Chooses the dialect if it is still open; returns false if more bytes are needed.
     fn is_detected(&mut self, input: &[u8]) -> bool {
         if let AnySession::Undetected(session) = self {
             match detect(input) {
-                Detected::Unsure => return false,
-                Detected::Kyoto => *self = AnySession::Kyoto(Box::default()),
-                Detected::Memcached => *self = AnySession::Memcached(session.take()),
+                DetectedDialect::Unsure => return false,
+                DetectedDialect::Kyoto => *self = AnySession::Kyoto(Box::default()),
+                DetectedDialect::Memcached => *self = AnySession::Memcached(session.take()),
                 #[cfg(test)]
-                Detected::Echo => *self = AnySession::Echo(super::echo::EchoSession),
+                DetectedDialect::Echo => *self = AnySession::Echo(super::echo::EchoSession),
             }
         }
         true
     }
 
-    /// Goes on with what is under way, and serves `input`.
+    /// Continues unfinished work, and serves `input`.
     #[inline]
     pub(crate) fn advance(
         &mut self,
         workers: &mut DialectWorkers,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
         input: &[u8],
     ) -> Step {
         if !self.is_detected(input) {
@@ -161,7 +162,7 @@ impl AnySession {
     }
 
     #[inline]
-    pub(crate) fn upload(&mut self) -> Option<(&mut Upload, usize)> {
+    pub(crate) fn upload(&mut self) -> Option<(&mut ValueUpload, usize)> {
         dispatch!(self, session => session.upload())
     }
 
@@ -179,11 +180,12 @@ impl AnySession {
     }
 
     #[inline]
-    pub(crate) fn retained(&self) -> Retained {
+    pub(crate) fn retained(&self) -> RetainedMemory {
         dispatch!(self, session => session.retained())
     }
 
-    /// Gives back what others can have again; returns the greeting of a replica, whose connection lives on elsewhere.
+    /// Releases shared resources; returns the greeting of a replica, whose connection continues on
+    /// another thread.
     pub(crate) fn leave(mut self, context: &mut WorkerContext) -> Option<ReplicaRequest> {
         dispatch!(&mut self, session => session.leave(context));
         match &self {

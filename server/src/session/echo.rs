@@ -1,13 +1,13 @@
-//! An echo dialect, in tests only: each line that begins with `echo ` goes back as it came.
+//! An echo dialect, in tests only: each line that begins with `echo ` is sent back unchanged.
 //!
-//! It shows what a dialect needs besides its own file: a variant in `session/mod.rs`, its arm in `dispatch.rs`, and its first bytes in
-//! `detect.rs`.
+//! It shows the parts of a dialect besides its own file: a variant in `session/mod.rs`, its arm in
+//! `dispatch.rs`, and its first bytes in `detect.rs`.
 
-use super::{Next, Session, Step, Turn};
+use super::{Next, Session, SessionTurn, Step};
 use crate::transport::output::OUTPUT_MAX;
 use todana_protocol::ReplySink;
 
-/// What the first line of a connection begins with.
+/// The beginning of a connection's first line.
 pub(super) const FIRST_BYTES: &[u8] = b"echo ";
 
 /// A connection that speaks the echo dialect.
@@ -16,7 +16,7 @@ pub(crate) struct EchoSession;
 impl Session for EchoSession {
     type Worker = ();
 
-    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
         let mut consumed = 0;
         let next = loop {
             let Some(len) = input[consumed..].iter().position(|&byte| byte == b'\n') else {

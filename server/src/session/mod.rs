@@ -13,11 +13,12 @@
 //! kyoto       Kyoto Tycoon's protocols, and memcached's as its plug-in speaks it
 //! ```
 //!
-//! A worker reads, gives the bytes to the session of their connection, does what [`Next`] says, and sends what the session has
-//! written. A dialect is a type that implements [`Session`], a variant of [`AnySession`], and a row in `detect`.
+//! A worker reads, passes the bytes to the session of their connection, does what [`Next`] says,
+//! and sends the output that the session has written. A dialect is a type that implements
+//! [`Session`], a variant of [`AnySession`], and a row in `detect`.
 //!
 //! Invariants: a session never blocks its worker; replies leave in the order of their requests.
-//! Not here: sockets (`transport`), what operations do (`execution`).
+//! Not here: sockets (`transport`), the effect of operations (`execution`).
 
 pub(crate) mod background;
 pub(crate) mod context;
@@ -38,51 +39,54 @@ use context::WorkerContext;
 use kyoto::{KyotoSession, PluginSession};
 use memcached::export::ExportSession;
 use memcached::session::MemcachedSession;
-use memcached::upload::Upload;
-use memcached::watcher::Watcher;
+use memcached::upload::ValueUpload;
+use memcached::watcher::WatcherSession;
 use todana_core::RefusalReason;
 use wake::Wake;
 
-/// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
+/// The number of requests decoded before the first one is executed, so that their records are
+/// fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
 
 /// One connection's conversation in one dialect.
 pub(crate) trait Session {
-    /// What a worker keeps for all its sessions of this dialect, such as buffers.
+    /// The state of a worker for all its sessions of this dialect, such as buffers.
     type Worker;
 
-    /// Notes that a turn begins.
+    /// Notes the begin of a turn.
     fn begin_turn(&mut self) {}
 
-    /// Goes on with what is under way, and serves `input`: decodes requests, executes them, and writes replies to the turn's output.
-    fn advance(&mut self, worker: &mut Self::Worker, turn: &mut Turn<'_>, input: &[u8]) -> Step;
+    /// Continues unfinished work and serves `input`: decodes requests, executes them, and writes
+    /// replies to the turn's output.
+    fn advance(&mut self, worker: &mut Self::Worker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step;
 
     /// Ends a wait; returns true if the connection gets a turn.
     fn wake(&mut self, _wake: Wake, _context: &mut WorkerContext) -> bool {
         false
     }
 
-    /// Returns true if a wake-up has to come before anything else is done.
+    /// Returns true if the session waits for a wake-up and does nothing before that.
     fn is_waiting(&self) -> bool {
         false
     }
 
-    /// Returns true if there is something to do before anything is read.
+    /// Returns true if there is work to do before anything is read.
     fn has_work(&self) -> bool {
         false
     }
 
-    /// Returns true if its work is of use to its peer alone, and ends with it.
+    /// Returns true if the work under way is of use to the peer alone, and ends with it.
     fn ends_with_peer(&self) -> bool {
         false
     }
 
-    /// Returns true if its wait ends as soon as the connection is reset: what it waits for is of use to others, or to nobody.
+    /// Returns true if the wait ends when the connection is reset, because its result is of use to
+    /// others or to nobody.
     fn ends_with_reset(&self) -> bool {
         false
     }
 
-    /// Returns what the connection table shows of it, if it serves no requests.
+    /// Returns the state for the connection table, if the session serves no requests.
     fn shown_as(&self) -> Option<ConnectionState> {
         None
     }
@@ -92,84 +96,86 @@ pub(crate) trait Session {
         false
     }
 
-    /// Returns the long value that is being received, whose bytes go to memory of their own, and the database that it is for.
-    fn upload(&mut self) -> Option<(&mut Upload, usize)> {
+    /// Returns the long value that is being received into memory of its own, and its database.
+    fn upload(&mut self) -> Option<(&mut ValueUpload, usize)> {
         None
     }
 
-    /// Returns what other threads have changed for it, once: it must be settled before more is sent.
+    /// Takes the changes that other threads have made for this session. They must be durable before
+    /// more is sent.
     fn take_changes(&mut self) -> Changes {
         Changes::default()
     }
 
-    /// Writes that changes could not be made durable, if that can be said outside of any reply.
+    /// Writes that changes could not be made durable, if that is possible outside of any reply.
     fn refuse(&self, _refusal: RefusalReason, _output: &mut Output) {}
 
-    /// Answers a request that has begun, and of which no more comes.
+    /// Answers an incomplete request whose peer sends no more.
     fn cut_short(&self, _worker: &mut Self::Worker, _output: &mut Output) {}
 
-    /// Returns the memory that it keeps.
-    fn retained(&self) -> Retained {
-        Retained::default()
+    /// Returns the memory that the session retains.
+    fn retained(&self) -> RetainedMemory {
+        RetainedMemory::default()
     }
 
-    /// Returns what others can have again, as the connection closes.
+    /// Releases shared resources when the connection closes.
     fn leave(&mut self, _context: &mut WorkerContext) {}
 }
 
-/// What a connection speaks.
+/// The session of a connection, by dialect.
 pub(crate) enum AnySession {
-    /// Not known yet: memcached's dialect, unless its first bytes say otherwise.
+    /// The dialect is still open: one of memcached's, unless the first bytes say otherwise.
     Undetected(MemcachedSession),
     Memcached(MemcachedSession),
-    Watcher(Watcher),
+    Watcher(WatcherSession),
     Export(Box<ExportSession>),
     Kyoto(Box<KyotoSession>),
-    /// memcached's dialect as Kyoto Tycoon's plug-in speaks it.
+    /// memcached's dialect in the form of Kyoto Tycoon's plug-in.
     Plugin(PluginSession),
     #[cfg(test)]
     Echo(echo::EchoSession),
 }
 
-/// What a turn lends its session.
-pub(crate) struct Turn<'t> {
+/// The resources that a turn lends to its session.
+pub(crate) struct SessionTurn<'t> {
     pub(crate) context: &'t mut WorkerContext,
-    /// How many bytes of an incomplete request may be kept.
+    /// The number of bytes of an incomplete request that may be kept.
     pub(crate) room: usize,
-    /// Requests that are left of the connection's share.
+    /// The number of requests left in the connection's share.
     pub(crate) budget: &'t mut u32,
     pub(crate) output: &'t mut Output,
 }
 
-/// How far a session has come with its input.
+/// The progress of a session with its input.
 pub(crate) struct Step {
-    /// Bytes that are done with.
+    /// The number of bytes that are no longer needed.
     pub(crate) consumed: usize,
     pub(crate) next: Next,
 }
 
-/// What happens next with a connection.
+/// The next action for a connection.
 pub(crate) enum Next {
-    /// The next request is served.
+    /// Serve the next request.
     Continue,
-    /// All complete requests are served; the next one needs at least so many bytes more.
+    /// Read: all complete requests are served, and the next one needs at least this many more
+    /// bytes.
     Read { at_least: usize },
-    /// Its share of this turn is used up.
+    /// Serve the others first: the share of this turn is used up.
     Yield,
-    /// Its peer has to read first.
+    /// Send first: the peer has to take some output.
     Flush,
-    /// A wake-up has to come first.
+    /// Wait for a wake-up.
     Wait,
-    /// It goes on as another session.
+    /// Continue with another session.
     Become(Box<AnySession>),
-    /// It is closed.
+    /// Close the connection.
     Close,
-    /// It is closed because its input is no request.
+    /// Close the connection because its input is not a request.
     Fail,
 }
 
 impl Next {
-    /// Asks for any further input.
+    /// Read any further input.
     pub(crate) const READ: Next = Next::Read { at_least: 0 };
 
     pub(crate) fn is_read(&self) -> bool {
@@ -181,9 +187,9 @@ impl Next {
     }
 }
 
-/// Memory that a session keeps: its own, and the engine's.
+/// The memory that a session retains: its own, and the engine's.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedMemory {
     pub(crate) own: usize,
     pub(crate) of_engine: usize,
 }

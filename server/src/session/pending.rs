@@ -11,19 +11,19 @@
 //! session's input; a reply whose connection has closed is dropped.
 
 use super::context::WorkerContext;
-use super::wake::{Ticket, Waits, Wake};
+use super::wake::{WaitingConnections, Wake, WakeTicket};
 use crate::execution::{AnyExecutor, Completion, Executor};
 use std::collections::VecDeque;
 use todana_core::{Operation, Reply};
 
 /// The pending replies of a request, in the order of its operations.
 #[derive(Default)]
-pub(crate) struct PendingReplies(Option<Box<Tickets>>);
+pub(crate) struct PendingReplies(Option<Box<PendingTickets>>);
 
 #[derive(Default)]
-struct Tickets {
+struct PendingTickets {
     /// Ascending, because tickets are numbered as they are created.
-    in_order: VecDeque<Ticket>,
+    in_order: VecDeque<WakeTicket>,
     /// The number of tickets that are not ready.
     missing: usize,
 }
@@ -36,7 +36,7 @@ impl PendingReplies {
     }
 
     /// Returns the ticket of a reply that has to come before anything else is done.
-    pub(crate) fn missing(&self) -> Option<Ticket> {
+    pub(crate) fn missing(&self) -> Option<WakeTicket> {
         self.0.as_ref().filter(|tickets| tickets.missing > 0)?.in_order.front().copied()
     }
 
@@ -54,7 +54,7 @@ impl PendingReplies {
 
     /// Has the connection that is being served wait for a reply.
     #[cold]
-    pub(crate) fn add(&mut self, ticket: Ticket, waits: &mut Waits) {
+    pub(crate) fn add(&mut self, ticket: WakeTicket, waits: &mut WaitingConnections) {
         let tickets = self.0.get_or_insert_default();
         tickets.in_order.push_back(ticket);
         tickets.missing += 1;
@@ -62,7 +62,7 @@ impl PendingReplies {
     }
 
     /// Notes a wake-up; returns true if it was the last one that was missing.
-    pub(crate) fn is_complete_with(&mut self, wake: Wake, waits: &mut Waits) -> bool {
+    pub(crate) fn is_complete_with(&mut self, wake: Wake, waits: &mut WaitingConnections) -> bool {
         let (Some(tickets), Wake::Ready(ticket)) = (&mut self.0, wake) else { return false };
         if tickets.in_order.binary_search(&ticket).is_err() {
             return false;

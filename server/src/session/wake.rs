@@ -1,15 +1,16 @@
-//! Wake-ups: how other threads, and time, reach a session that waits.
+//! Wake-ups: how other threads and deadlines reach a waiting session.
 //!
 //! ```text
-//! a session that waits -> a ticket in its worker's `Waits`, with a deadline or without
+//! a session that waits -> a ticket in its worker's `WaitingConnections`, with a deadline or without
 //! any thread           -> `WakeQueues::ready`: the ticket goes into its worker's queue, and the worker is woken
 //! the worker           -> `Wake::Ready` to the session, `Wake::TimedOut` at the deadline, `Wake::Cancelled` at a stop
 //! the update log       -> `WakeQueues::log_advanced`: the workers that hold replies back look again
 //! ```
 //!
-//! Invariants: a ticket belongs to one connection of one worker; a ready ticket that no connection waits with is dropped; tickets are
-//! ordered by age.
-//! Not here: what is waited for (passwords: `login`; signals and messages: `kyoto`; long work: `background`; events: `watchers`).
+//! Invariants: a ticket belongs to one connection of one worker; a ready ticket without a waiting
+//! connection is dropped; tickets are ordered by age.
+//! Not here: the events that are waited for (passwords: `login`; signals and messages: `kyoto`;
+//! long work: `background`; events: `watchers`; replies: `pending`).
 
 use mio::Waker;
 use std::collections::{BTreeSet, HashMap};
@@ -17,21 +18,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// Names what one connection waits for.
+/// Identifies the event that one connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Ticket {
+pub(crate) struct WakeTicket {
     number: u64,
     worker: u32,
 }
 
-/// Why a session that waits is served again.
+/// The reason why a waiting session is served again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// What it waits for has come.
-    Ready(Ticket),
-    /// It has waited until its deadline.
-    TimedOut(Ticket),
-    /// The server stops.
+    /// The event has happened.
+    Ready(WakeTicket),
+    /// The deadline has passed.
+    TimedOut(WakeTicket),
+    /// The server is stopping.
     Cancelled,
 }
 
@@ -44,8 +45,8 @@ pub(crate) struct WakeQueues {
 
 #[derive(Debug, Default)]
 struct WakeQueue {
-    ready: Mutex<Vec<Ticket>>,
-    /// It holds replies back until the update log has advanced.
+    ready: Mutex<Vec<WakeTicket>>,
+    /// True if the worker holds replies back until the update log advances.
     awaits_log: AtomicBool,
     waker: OnceLock<Arc<Waker>>,
 }
@@ -53,7 +54,7 @@ struct WakeQueue {
 impl WakeQueue {
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
-            // A loop that is gone needs no waking.
+            // An error means that the worker has ended.
             let _ = waker.wake();
         }
     }
@@ -65,33 +66,35 @@ impl WakeQueues {
         WakeQueues { last: AtomicU64::new(0), workers: queues.take(workers).collect() }
     }
 
-    /// Sets how a worker is woken, once.
+    /// Sets the waker of a worker, once.
     pub(crate) fn set_waker(&self, worker: usize, waker: Arc<Waker>) {
         if let Some(queue) = self.workers.get(worker) {
             let _ = queue.waker.set(waker);
         }
     }
 
-    /// Creates a ticket of a worker, which no connection waits with yet.
-    pub(crate) fn ticket(&self, worker: u32) -> Ticket {
-        Ticket { number: self.last.fetch_add(1, Ordering::Relaxed), worker }
+    /// Creates a ticket of a worker. No connection waits with it yet.
+    pub(crate) fn ticket(&self, worker: u32) -> WakeTicket {
+        WakeTicket { number: self.last.fetch_add(1, Ordering::Relaxed), worker }
     }
 
     /// Wakes the connection that waits with this ticket.
-    pub(crate) fn ready(&self, ticket: Ticket) {
+    pub(crate) fn ready(&self, ticket: WakeTicket) {
         let Some(queue) = self.workers.get(ticket.worker as usize) else { return };
         queue.ready.lock().unwrap_or_else(PoisonError::into_inner).push(ticket);
         queue.wake();
     }
 
-    /// Notes that a worker holds replies back. It must look once more after this: earlier progress does not wake it.
+    /// Notes that a worker holds replies back. The worker must check once more after this call,
+    /// because earlier progress does not wake it.
     pub(crate) fn awaits_log(&self, worker: usize) {
         self.workers[worker].awaits_log.store(true, Ordering::Relaxed);
-        // Against the one in `log_advanced`: either the worker sees how far the log is, or it is seen to wait.
+        // Pairs with the fence in `log_advanced`: either the worker sees the progress, or its flag
+        // is seen.
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the workers that hold replies back, as the update log has advanced.
+    /// Wakes the workers that hold replies back, because the update log has advanced.
     pub(crate) fn log_advanced(&self) {
         fence(Ordering::SeqCst);
         for queue in &self.workers {
@@ -106,8 +109,8 @@ impl WakeQueues {
         self.workers.iter().for_each(WakeQueue::wake);
     }
 
-    /// Takes out the tickets of a worker that have become ready.
-    fn take(&self, worker: u32) -> Vec<Ticket> {
+    /// Takes the ready tickets of a worker.
+    fn take(&self, worker: u32) -> Vec<WakeTicket> {
         let queue = self.workers.get(worker as usize);
         queue
             .map(|queue| std::mem::take(&mut *queue.ready.lock().unwrap_or_else(PoisonError::into_inner)))
@@ -119,7 +122,7 @@ impl WakeQueues {
 #[derive(Clone, Debug)]
 pub(crate) struct WakeHandle {
     queues: Arc<WakeQueues>,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: WakeTicket,
 }
 
 impl WakeHandle {
@@ -128,20 +131,20 @@ impl WakeHandle {
     }
 }
 
-/// The connections of one worker that wait, by ticket, and their deadlines.
+/// The waiting connections of one worker, by ticket, and their deadlines.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitingConnections {
     queues: Arc<WakeQueues>,
     worker: u32,
     /// The index of the connection that is being served.
     pub(crate) connection: usize,
-    connections: HashMap<Ticket, (usize, Option<Instant>)>,
-    deadlines: BTreeSet<(Instant, Ticket)>,
+    connections: HashMap<WakeTicket, (usize, Option<Instant>)>,
+    deadlines: BTreeSet<(Instant, WakeTicket)>,
 }
 
-impl Waits {
-    pub(crate) fn new(queues: Arc<WakeQueues>, worker: usize) -> Waits {
-        Waits {
+impl WaitingConnections {
+    pub(crate) fn new(queues: Arc<WakeQueues>, worker: usize) -> WaitingConnections {
+        WaitingConnections {
             queues,
             worker: worker as u32,
             connection: 0,
@@ -150,25 +153,26 @@ impl Waits {
         }
     }
 
-    /// Creates a ticket, which no connection waits with yet.
-    pub(crate) fn ticket(&self) -> Ticket {
+    /// Creates a ticket. No connection waits with it yet.
+    pub(crate) fn ticket(&self) -> WakeTicket {
         self.queues.ticket(self.worker)
     }
 
-    /// Returns what wakes the connection that waits with a ticket.
-    pub(crate) fn handle(&self, ticket: Ticket) -> WakeHandle {
+    /// Returns the handle that wakes the connection that waits with a ticket.
+    pub(crate) fn handle(&self, ticket: WakeTicket) -> WakeHandle {
         WakeHandle { queues: Arc::clone(&self.queues), ticket }
     }
 
-    /// Has the connection that is being served wait, until `deadline` at most.
-    pub(crate) fn enter(&mut self, ticket: Ticket, deadline: Option<Instant>) {
+    /// Makes the connection that is being served wait, until `deadline` at the latest.
+    pub(crate) fn enter(&mut self, ticket: WakeTicket, deadline: Option<Instant>) {
         self.connections.insert(ticket, (self.connection, deadline));
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, ticket));
         }
     }
 
-    /// Has the connection that is being served wait without a deadline; returns what wakes it.
+    /// Makes the connection that is being served wait without a deadline; returns the handle that
+    /// wakes it.
     pub(crate) fn enter_new(&mut self) -> WakeHandle {
         let ticket = self.ticket();
         self.enter(ticket, None);
@@ -176,7 +180,7 @@ impl Waits {
     }
 
     /// Ends a wait.
-    pub(crate) fn leave(&mut self, ticket: Ticket) {
+    pub(crate) fn leave(&mut self, ticket: WakeTicket) {
         if let Some((_, Some(deadline))) = self.connections.remove(&ticket) {
             self.deadlines.remove(&(deadline, ticket));
         }
@@ -187,15 +191,15 @@ impl Waits {
         self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Returns the tickets that have become ready, with their connections. They wait until they leave.
-    pub(crate) fn take_ready(&self) -> Vec<(Ticket, usize)> {
+    /// Returns the ready tickets with their connections. They stay entered until `leave`.
+    pub(crate) fn take_ready(&self) -> Vec<(WakeTicket, usize)> {
         let ready = self.queues.take(self.worker).into_iter();
         ready.filter_map(|ticket| Some((ticket, self.connections.get(&ticket)?.0))).collect()
     }
 
-    /// Ends the waits whose deadlines have come, and returns them with their connections. What they wait for may have come in the
-    /// last moment.
-    pub(crate) fn take_timed_out(&mut self, now: Instant) -> Vec<(Ticket, usize)> {
+    /// Ends the waits whose deadlines have passed, and returns them with their connections. The
+    /// event may have happened at the last moment.
+    pub(crate) fn take_timed_out(&mut self, now: Instant) -> Vec<(WakeTicket, usize)> {
         let mut timed_out = Vec::new();
         while let Some(&(deadline, ticket)) = self.deadlines.first()
             && deadline <= now
@@ -217,7 +221,10 @@ mod tests {
     #[test]
     fn ready_tickets_reach_their_own_worker_once() {
         let queues = Arc::new(WakeQueues::new(2));
-        let mut workers = [Waits::new(Arc::clone(&queues), 0), Waits::new(Arc::clone(&queues), 1)];
+        let mut workers = [
+            WaitingConnections::new(Arc::clone(&queues), 0),
+            WaitingConnections::new(Arc::clone(&queues), 1),
+        ];
         workers[0].connection = 7;
         let (here, there) = (workers[0].enter_new(), workers[1].enter_new());
         let unknown = workers[0].ticket();
@@ -233,8 +240,8 @@ mod tests {
     #[test]
     fn deadlines_come_in_order() {
         let now = Instant::now();
-        let mut waits = Waits::new(Arc::new(WakeQueues::new(1)), 0);
-        let tickets: Vec<Ticket> = (0..3).map(|_| waits.ticket()).collect();
+        let mut waits = WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0);
+        let tickets: Vec<WakeTicket> = (0..3).map(|_| waits.ticket()).collect();
         for (index, seconds) in [30, 10, 20].into_iter().enumerate() {
             waits.connection = index;
             waits.enter(tickets[index], Some(now + Duration::from_secs(seconds)));

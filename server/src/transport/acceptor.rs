@@ -2,8 +2,8 @@
 
 use crate::handle::Stopping;
 use crate::shared::Shared;
-use crate::transport::descriptors::Descriptors;
-use crate::transport::listener::{Arrival, Listener};
+use crate::transport::descriptors::DescriptorLimit;
+use crate::transport::listener::{Listener, NewConnection};
 use mio::{Events, Poll, Token, Waker};
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,33 +15,36 @@ const WAKE: Token = Token(usize::MAX);
 /// How long accepting pauses when there are no descriptors left, or connections enough.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) struct Acceptor {
+pub(crate) struct ConnectionAcceptor {
     shared: Arc<Shared>,
     poll: Poll,
     listeners: Vec<Listener>,
-    workers: Vec<(Sender<Arrival>, Arc<Waker>)>,
+    workers: Vec<(Sender<NewConnection>, Arc<Waker>)>,
     next: usize,
-    descriptors: Descriptors,
+    descriptors: DescriptorLimit,
     /// Since when nobody is accepted.
     paused_since: Option<Instant>,
 }
 
-impl Acceptor {
+impl ConnectionAcceptor {
     pub(crate) fn new(
         shared: Arc<Shared>,
         mut listeners: Vec<Listener>,
-        descriptors: Descriptors,
-    ) -> io::Result<(Acceptor, Arc<Waker>)> {
+        descriptors: DescriptorLimit,
+    ) -> io::Result<(ConnectionAcceptor, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         for (index, listener) in listeners.iter_mut().enumerate() {
             listener.register(poll.registry(), Token(index))?;
         }
         let workers = Vec::new();
-        Ok((Acceptor { shared, poll, listeners, workers, next: 0, descriptors, paused_since: None }, waker))
+        Ok((
+            ConnectionAcceptor { shared, poll, listeners, workers, next: 0, descriptors, paused_since: None },
+            waker,
+        ))
     }
 
-    pub(crate) fn add_worker(&mut self, arrivals: Sender<Arrival>, waker: Arc<Waker>) {
+    pub(crate) fn add_worker(&mut self, arrivals: Sender<NewConnection>, waker: Arc<Waker>) {
         self.workers.push((arrivals, waker));
     }
 
@@ -139,7 +142,7 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&mut self, mut arrival: Arrival) {
+    fn hand_over(&mut self, mut arrival: NewConnection) {
         let connections = &self.shared.observation.connections;
         if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);

@@ -6,14 +6,14 @@ use todana_protocol::memcached::DialectChoice;
 
 /// What one name of `-l` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ListenPlace {
     pub(crate) addresses: Vec<SocketAddr>,
-    pub(crate) speech: Speech,
+    pub(crate) speech: ListenDialect,
 }
 
 /// How clients speak at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Speech {
+pub(crate) struct ListenDialect {
     pub(crate) tls: PlaceTls,
     /// The dialect (`proto[ascii]:`, `proto[binary]:`, `proto[auto]:`); `None`: as everywhere.
     pub(crate) choice: Option<DialectChoice>,
@@ -41,10 +41,10 @@ const CHOICE_PREFIXES: [(&str, DialectChoice); 3] = [
     ("proto[auto]:", DialectChoice::Auto),
 ];
 
-impl Speech {
+impl ListenDialect {
     /// What the prefixes of a name say, in any order, and the name without them.
-    pub(crate) fn of(mut name: &str) -> (Speech, &str) {
-        let mut speech = Speech::default();
+    pub(crate) fn of(mut name: &str) -> (ListenDialect, &str) {
+        let mut speech = ListenDialect::default();
         loop {
             if let Some((tls, rest)) = behind_prefix(&TLS_PREFIXES, name) {
                 (speech.tls, name) = (tls, rest);
@@ -62,18 +62,18 @@ fn behind_prefix<'n, T: Copy>(prefixes: &[(&str, T)], name: &'n str) -> Option<(
 }
 
 /// The addresses of each name. Empty names (`-l 'a,'`) are passed over.
-pub(crate) fn places(names: &[String], port: u16) -> io::Result<Vec<Place>> {
+pub(crate) fn places(names: &[String], port: u16) -> io::Result<Vec<ListenPlace>> {
     if names.is_empty() {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], port))];
-        return Ok(vec![Place { addresses, speech: Speech::default() }]);
+        return Ok(vec![ListenPlace { addresses, speech: ListenDialect::default() }]);
     }
     let names = names.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty());
     let places = names.map(|name| {
-        let (speech, place) = Speech::of(name);
+        let (speech, place) = ListenDialect::of(name);
         let addresses = named(place, port).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot find address {name:?}: {error}"))
         })?;
-        Ok(Place { addresses, speech })
+        Ok(ListenPlace { addresses, speech })
     });
     let places: Vec<_> = places.collect::<io::Result<_>>()?;
     if places.is_empty() {
@@ -127,8 +127,8 @@ mod tests {
             ("notls:proto[ascii]:::1", PlaceTls::Off, Some(DialectChoice::Text), "[::1]:7"),
             ("proto[ascii]:notls:::1", PlaceTls::Off, Some(DialectChoice::Text), "[::1]:7"),
         ] {
-            let speech = Speech { tls, choice };
-            let place = Place { addresses: vec![address.parse().unwrap()], speech };
+            let speech = ListenDialect { tls, choice };
+            let place = ListenPlace { addresses: vec![address.parse().unwrap()], speech };
             assert_eq!(places(&[name.to_string()], 7).unwrap(), [place], "{name}");
         }
     }

@@ -4,7 +4,7 @@ use crate::databases::awaits::Awaits;
 use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
-use crate::session::{AnySession, Next, Step, Turn};
+use crate::session::{AnySession, Next, SessionTurn, Step};
 use crate::transport::listener::Stream;
 use crate::transport::output::Output;
 use std::io;
@@ -22,11 +22,11 @@ pub(crate) struct Connection {
     shown: (ConnectionState, u64),
     /// What it speaks, and how far it has come with that.
     pub(crate) session: AnySession,
-    input: Input,
+    input: ReceivedInput,
     /// Output that the socket has not taken yet.
     pub(crate) pending: Option<Box<Output>>,
     /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
-    pub(crate) counted: Held,
+    pub(crate) counted: HeldMemory,
     /// The second in which something last happened, since the start of the server; kept where idling is limited.
     pub(crate) active_s: u64,
     /// It stands in its worker's queue.
@@ -38,13 +38,13 @@ pub(crate) struct Connection {
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
     /// Why it is closed, unless its peer or the server wishes so.
-    pub(crate) fault: Option<Fault>,
-    pub(crate) settlement: Settlement,
+    pub(crate) fault: Option<CloseCause>,
+    pub(crate) settlement: PendingDurability,
 }
 
 /// Bytes received and not yet consumed.
 #[derive(Default)]
-struct Input {
+struct ReceivedInput {
     bytes: Vec<u8>,
     /// They begin here.
     at: usize,
@@ -56,7 +56,7 @@ struct Input {
 
 /// What the changes of a connection wait for.
 #[derive(Default)]
-pub(crate) struct Settlement {
+pub(crate) struct PendingDurability {
     /// It has made changes up to here in the update log; what it is told next waits until that is settled.
     pub(crate) awaits: Awaits,
     /// Which databases it has changed in its last turn, a bit for each (those from number 63 on share the last).
@@ -67,7 +67,7 @@ pub(crate) struct Settlement {
 
 /// Why a connection is closed from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum CloseCause {
     /// Something has failed.
     Failed,
     /// Nobody has used it.
@@ -76,7 +76,7 @@ pub(crate) enum Fault {
 
 /// Memory that a connection keeps between its turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldMemory {
     /// Of a request that is not whole yet ...
     pub(crate) partial: u64,
     /// ... and of its long value, in memory of the engine's.
@@ -87,7 +87,7 @@ pub(crate) struct Held {
     pub(crate) copied: u64,
 }
 
-impl Held {
+impl HeldMemory {
     /// All of a request that is not whole yet.
     pub(crate) fn unfinished(self) -> u64 {
         self.partial + self.received
@@ -101,7 +101,7 @@ impl Held {
 
 /// What reading once has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum ReadOutcome {
     /// So many bytes, into the buffer; 0 at the end of the stream.
     Input(usize),
     /// So many bytes of a long value, into its own memory.
@@ -117,16 +117,16 @@ impl Connection {
             shown: (info.state(), info.last_command_at()),
             info,
             session,
-            input: Input::default(),
+            input: ReceivedInput::default(),
             pending: None,
-            counted: Held::default(),
+            counted: HeldMemory::default(),
             active_s: 0,
             queued: false,
             readable: true,
             ended: false,
             closing: false,
             fault: None,
-            settlement: Settlement::default(),
+            settlement: PendingDurability::default(),
         }
     }
 
@@ -200,12 +200,12 @@ impl Connection {
     }
 
     /// What it keeps now.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn held(&self) -> HeldMemory {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
         let (partial, unsent) = self.stream.kept_lens();
         let retained = self.session.retained();
-        Held {
+        HeldMemory {
             partial: (self.input.bytes.len() + partial + retained.own) as u64,
             received: retained.of_engine as u64,
             pending,
@@ -214,21 +214,25 @@ impl Connection {
     }
 
     /// Reads once; tells too whether there is no more for now.
-    pub(crate) fn read(&mut self, buffer: &mut [u8], executor: &impl Executor) -> io::Result<(Got, bool)> {
+    pub(crate) fn read(
+        &mut self,
+        buffer: &mut [u8],
+        executor: &impl Executor,
+    ) -> io::Result<(ReadOutcome, bool)> {
         if let Some((upload, database)) = self.session.upload()
             && !upload.is_full()
             && self.stream.reads_any_len()
         {
-            let Some(room) = upload.room(database, executor) else { return Ok((Got::NoRoom, false)) };
+            let Some(room) = upload.room(database, executor) else { return Ok((ReadOutcome::NoRoom, false)) };
             let wanted = room.len();
             let outcome = self.stream.read_some(room);
             let len = outcome.as_ref().map_or(0, |(len, _)| *len);
             upload.advance(len, len == wanted);
             let (len, drained) = outcome?;
-            return Ok((if len == 0 { Got::Input(0) } else { Got::Value(len) }, drained));
+            return Ok((if len == 0 { ReadOutcome::Input(0) } else { ReadOutcome::Value(len) }, drained));
         }
         let (len, drained) = self.stream.read_some(buffer)?;
-        Ok((Got::Input(len), drained))
+        Ok((ReadOutcome::Input(len), drained))
     }
 
     /// Puts what was just read behind what is kept.
@@ -254,7 +258,7 @@ impl Connection {
         &mut self,
         buffer: &[u8],
         workers: &mut DialectWorkers,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
     ) -> io::Result<Next> {
         if !self.input.bytes.is_empty() && !buffer.is_empty() {
             self.keep(buffer)?;

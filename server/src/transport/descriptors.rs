@@ -14,16 +14,16 @@ const RESERVE_FOR_DATABASE: u64 = 4;
 
 /// The descriptors of this process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorLimit {
     allowed: u64,
     reserve: u64,
 }
 
-impl Descriptors {
+impl DescriptorLimit {
     /// Descriptors of a process that may have so many open and has so many databases.
-    pub(crate) fn new(allowed: u64, databases: usize) -> Descriptors {
+    pub(crate) fn new(allowed: u64, databases: usize) -> DescriptorLimit {
         let further = RESERVE_FOR_DATABASE * (databases as u64).saturating_sub(1);
-        Descriptors { allowed, reserve: (allowed / 2).clamp(RESERVE_MIN, RESERVE_MAX) + further }
+        DescriptorLimit { allowed, reserve: (allowed / 2).clamp(RESERVE_MIN, RESERVE_MAX) + further }
     }
 
     /// Returns true if one more connection would take what is left to files.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn connections_leave_half_within_bounds() {
-        let reserve = |allowed, databases| Descriptors::new(allowed, databases).reserve;
+        let reserve = |allowed, databases| DescriptorLimit::new(allowed, databases).reserve;
         assert_eq!([16, 64, 100, 1024].map(|allowed| reserve(allowed, 1)), [16, 32, 50, 64]);
         assert_eq!([2, 11].map(|databases| reserve(1024, databases)), [68, 104]);
     }
@@ -64,9 +64,9 @@ mod tests {
     fn descriptors_are_scarce_when_the_next_number_is_of_the_reserve() {
         let next = u64::try_from(rustix::io::dup(io::stdin()).unwrap().as_raw_fd()).unwrap();
         // Other tests of this process open and close some meanwhile.
-        assert!(!Descriptors::new(next + 10_000, 1).are_scarce());
-        assert!(Descriptors::new(4, 1).are_scarce());
-        let error = Descriptors::new(4, 1).suffice().unwrap_err().to_string();
+        assert!(!DescriptorLimit::new(next + 10_000, 1).are_scarce());
+        assert!(DescriptorLimit::new(4, 1).are_scarce());
+        let error = DescriptorLimit::new(4, 1).suffice().unwrap_err().to_string();
         assert_eq!(
             error,
             "4 files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`"

@@ -1,8 +1,8 @@
 //! Listening sockets and the streams that come out of them.
 
 use crate::options::ServerOptions;
-use crate::transport::addresses::{Place, PlaceTls, Speech, places};
-use crate::transport::tls::{Ask, Tls, TlsStream};
+use crate::transport::addresses::{ListenDialect, ListenPlace, PlaceTls, places};
+use crate::transport::tls::{ClientCertificates, Tls, TlsStream};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -18,7 +18,7 @@ use todana_protocol::memcached::DialectChoice;
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
-    Tcp(TcpListener, Option<Secure>, Option<DialectChoice>),
+    Tcp(TcpListener, Option<ListenTls>, Option<DialectChoice>),
     /// The file goes first: as long as the socket is open, no other file can have the same inode.
     Unix(SocketFile, UnixListener),
 }
@@ -27,7 +27,7 @@ pub(crate) enum Listener {
 pub(crate) struct SocketFile {
     path: PathBuf,
     /// `None` where the system could not tell, right after the socket was bound.
-    identity: Option<Identity>,
+    identity: Option<FileIdentity>,
 }
 
 impl SocketFile {
@@ -37,9 +37,9 @@ impl SocketFile {
 }
 
 /// Device and inode: a socket of the same path that somebody else has bound since is another file.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<FileIdentity> {
     std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
@@ -54,9 +54,9 @@ impl Drop for SocketFile {
 
 /// How a listener speaks TLS.
 #[derive(Clone)]
-pub(crate) struct Secure {
+pub(crate) struct ListenTls {
     tls: Arc<Tls>,
-    ask: Ask,
+    ask: ClientCertificates,
 }
 
 /// A connection's socket.
@@ -67,7 +67,7 @@ pub(crate) enum Stream {
 }
 
 /// A new connection.
-pub(crate) struct Arrival {
+pub(crate) struct NewConnection {
     pub(crate) stream: Stream,
     /// What is spoken at the listener that it has come by; `None`: as everywhere.
     pub(crate) choice: Option<DialectChoice>,
@@ -118,15 +118,15 @@ fn named(cause: io::Error, what: &str, transport: Transport) -> io::Error {
 /// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
 /// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
 pub(crate) fn open_each<T>(
-    places: Vec<Place>,
+    places: Vec<ListenPlace>,
     transport: Transport,
-    mut open: impl FnMut(SocketAddr, Speech) -> io::Result<T>,
+    mut open: impl FnMut(SocketAddr, ListenDialect) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
     let (mut opened, mut served) = (Vec::new(), Vec::new());
-    for Place { addresses: group, speech } in places {
+    for ListenPlace { addresses: group, speech } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            let before = |wanted: &dyn Fn(Speech) -> bool| {
+            let before = |wanted: &dyn Fn(ListenDialect) -> bool| {
                 served.iter().any(|&(served, speech)| served == address && wanted(speech))
             };
             if before(&|served| served == speech) {
@@ -190,7 +190,7 @@ impl Listener {
             places(&options.listen.addresses, options.listen.port)?,
             Transport::Tcp,
             |address, speech| {
-                let secure = tls.and_then(|tls| Secure::at(tls, speech.tls));
+                let secure = tls.and_then(|tls| ListenTls::at(tls, speech.tls));
                 let listener = Listener::open_tcp(address, options)?;
                 Ok(Listener::Tcp(listener, secure, speech.choice))
             },
@@ -246,9 +246,9 @@ impl Listener {
     }
 
     /// The next waiting connection, set up.
-    pub(crate) fn accept(&self) -> io::Result<Arrival> {
+    pub(crate) fn accept(&self) -> io::Result<NewConnection> {
         let choice = if let Listener::Tcp(_, _, choice) = self { *choice } else { None };
-        Ok(Arrival { stream: self.accept_stream()?, choice })
+        Ok(NewConnection { stream: self.accept_stream()?, choice })
     }
 
     pub(crate) fn accept_stream(&self) -> io::Result<Stream> {
@@ -258,7 +258,7 @@ impl Listener {
                 // Neither is worth losing the connection over.
                 let _ = stream.set_nodelay(true);
                 let _ = socket2::SockRef::from(&stream).set_keepalive(true);
-                let Some(Secure { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
+                let Some(ListenTls { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
                 // Others may have more luck.
                 let stream =
                     TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
@@ -322,15 +322,15 @@ fn in_use(path: &Path) -> Option<io::Error> {
     }
 }
 
-impl Secure {
-    fn at(tls: &Arc<Tls>, place: PlaceTls) -> Option<Secure> {
+impl ListenTls {
+    fn at(tls: &Arc<Tls>, place: PlaceTls) -> Option<ListenTls> {
         let ask = match place {
             PlaceTls::Off => return None,
             PlaceTls::Default => tls.options().ask(),
-            PlaceTls::Basic => Ask::Never,
-            PlaceTls::Mutual => Ask::Always,
+            PlaceTls::Basic => ClientCertificates::Never,
+            PlaceTls::Mutual => ClientCertificates::Always,
         };
-        Some(Secure { tls: Arc::clone(tls), ask })
+        Some(ListenTls { tls: Arc::clone(tls), ask })
     }
 }
 
@@ -420,9 +420,9 @@ mod tests {
         groups: &[&[&str]],
         refuse: impl Fn(SocketAddr) -> Option<io::Error>,
     ) -> Result<Vec<String>, String> {
-        let place = |group: &&[&str]| Place {
+        let place = |group: &&[&str]| ListenPlace {
             addresses: group.iter().map(|a| a.parse().unwrap()).collect(),
-            speech: Speech::default(),
+            speech: ListenDialect::default(),
         };
         open_each(groups.iter().map(place).collect(), Transport::Tcp, |address, _| {
             refuse(address).map_or(Ok(address.to_string()), Err)
@@ -463,20 +463,20 @@ mod tests {
 
     #[test]
     fn an_address_is_not_served_in_two_ways() {
-        let at = |address: &str, speech| Place { addresses: vec![address.parse().unwrap()], speech };
+        let at = |address: &str, speech| ListenPlace { addresses: vec![address.parse().unwrap()], speech };
         let place = |speech| at("127.0.0.1:1", speech);
         for one in [
-            Speech { tls: PlaceTls::Mutual, ..Speech::default() },
-            Speech { choice: Some(DialectChoice::Text), ..Speech::default() },
+            ListenDialect { tls: PlaceTls::Mutual, ..ListenDialect::default() },
+            ListenDialect { choice: Some(DialectChoice::Text), ..ListenDialect::default() },
         ] {
-            let places = vec![place(one), place(Speech::default())];
+            let places = vec![place(one), place(ListenDialect::default())];
             let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
             assert_eq!(error, "127.0.0.1:1 is to be served in one way and in another");
             // The system chooses two ports.
-            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", Speech::default())];
+            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", ListenDialect::default())];
             assert_eq!(
                 open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap(),
-                [one, Speech::default()]
+                [one, ListenDialect::default()]
             );
         }
     }

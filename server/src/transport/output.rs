@@ -15,17 +15,17 @@ pub(crate) struct Output {
     bytes: Vec<u8>,
     /// How many of `bytes` have been sent.
     sent: usize,
-    shares: VecDeque<Share>,
+    shares: VecDeque<SharedPiece>,
     /// Bytes of shares not sent yet.
     shared_len: usize,
     /// What goes out behind all that, and comes a piece at a time; nothing is put behind it.
-    tail: Option<Box<dyn Tail>>,
+    tail: Option<Box<dyn OutputTail>>,
     /// When its reader last took something, once there is a tail.
     taken_at: Option<Instant>,
 }
 
 /// Bytes that are made as their reader takes them.
-pub(crate) trait Tail: Send {
+pub(crate) trait OutputTail: Send {
     /// How many are left.
     fn remaining(&self) -> usize;
     /// Writes the next, up to so many.
@@ -35,7 +35,7 @@ pub(crate) trait Tail: Send {
 /// So much of a tail is made at once.
 const TAIL_PIECE: usize = 64 << 10;
 
-struct Share {
+struct SharedPiece {
     /// It goes out before this byte of `bytes`.
     before: usize,
     value: SharedBytes,
@@ -52,7 +52,7 @@ impl ReplySink for Output {
         let len = (**value).as_ref().len();
         if len > 0 {
             self.shared_len += len;
-            self.shares.push_back(Share {
+            self.shares.push_back(SharedPiece {
                 before: self.bytes.len(),
                 value: SharedBytes::clone(value),
                 sent: 0,
@@ -70,7 +70,7 @@ impl Output {
     }
 
     /// Sets what goes out behind all else.
-    pub(crate) fn set_tail(&mut self, tail: Box<dyn Tail>) {
+    pub(crate) fn set_tail(&mut self, tail: Box<dyn OutputTail>) {
         debug_assert!(self.tail.is_none(), "nothing is put behind a tail");
         self.tail = Some(tail);
         self.taken_at = Some(Instant::now());
@@ -208,13 +208,13 @@ mod tests {
     use std::sync::Arc;
 
     /// Takes so many bytes a call, then blocks every other time.
-    struct Slow {
+    struct SlowWriter {
         taken: Vec<u8>,
         step: usize,
         blocks: bool,
     }
 
-    impl Write for Slow {
+    impl Write for SlowWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.blocks = !self.blocks;
             if self.blocks {
@@ -242,7 +242,7 @@ mod tests {
             output.share(&shared("third"));
             output.put(b" end");
             assert_eq!(output.len(), 25);
-            let mut slow = Slow { taken: Vec::new(), step, blocks: false };
+            let mut slow = SlowWriter { taken: Vec::new(), step, blocks: false };
             let mut rounds = 0;
             while !output.is_empty() {
                 output.write_to(&mut slow).unwrap();

@@ -6,11 +6,11 @@ use crate::handle::Stopping;
 use crate::session::context::WorkerContext;
 use crate::session::dispatch::DialectWorkers;
 use crate::session::wake::Wake;
-use crate::session::{AnySession, Next, Turn};
+use crate::session::{AnySession, Next, SessionTurn};
 use crate::shared::Shared;
-use crate::transport::connection::{Connection, Fault, Got, Held};
+use crate::transport::connection::{CloseCause, Connection, HeldMemory, ReadOutcome};
 use crate::transport::idle::IdleWatch;
-use crate::transport::listener::Arrival;
+use crate::transport::listener::NewConnection;
 use crate::transport::output::Output;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
@@ -37,7 +37,7 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     number: usize,
     poll: Poll,
-    arrivals: Receiver<Arrival>,
+    arrivals: Receiver<NewConnection>,
     connections: Slab<Connection>,
     /// Connections that have more to do without waiting for their socket.
     ready: VecDeque<usize>,
@@ -56,7 +56,7 @@ impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         number: usize,
-        arrivals: Receiver<Arrival>,
+        arrivals: Receiver<NewConnection>,
     ) -> io::Result<(Worker, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
@@ -146,7 +146,7 @@ impl Worker {
 
     /// Takes in new connections.
     fn welcome(&mut self) {
-        while let Ok(Arrival { mut stream, choice }) = self.arrivals.try_recv() {
+        while let Ok(NewConnection { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let info =
@@ -228,7 +228,7 @@ impl Worker {
             .filter_map(|(index, connection)| is_over(connection).then_some(index))
             .collect();
         for index in over {
-            self.connections[index].fault = Some(Fault::Idle);
+            self.connections[index].fault = Some(CloseCause::Idle);
             self.shared.observation.workers[self.number].idle_kicks.add(1);
             self.close(index);
         }
@@ -430,7 +430,7 @@ impl Worker {
             // The peer is gone, there is no memory for its request, or nobody knows whether what it was to be told is true.
             // What it was about to be told must not go to whoever is served next.
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].fault = Some(Fault::Failed);
+            self.connections[index].fault = Some(CloseCause::Failed);
             self.close(index);
             return;
         }
@@ -503,7 +503,7 @@ impl Worker {
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
             let (context, output) = (&mut self.context, &mut self.output);
-            let mut turn = Turn { context, room, budget, output };
+            let mut turn = SessionTurn { context, room, budget, output };
             next = connection.serve(&[], &mut self.dialects, &mut turn)?;
         }
         while next.is_read() && connection.readable {
@@ -516,7 +516,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            if got == Got::Input(0) {
+            if got == ReadOutcome::Input(0) {
                 // The peer sends no more; what it has asked for is still answered.
                 if connection.pending.is_none() {
                     connection.session.cut_short(&mut self.dialects, &mut self.output);
@@ -525,14 +525,14 @@ impl Worker {
                 connection.readable = false;
                 break;
             }
-            let len = if let Got::Input(len) | Got::Value(len) = got { len } else { 0 };
+            let len = if let ReadOutcome::Input(len) | ReadOutcome::Value(len) = got { len } else { 0 };
             counters.bytes_read.add(len as u64);
             if drained && !connection.ended {
                 connection.readable = false;
             }
-            let input = if let Got::Input(len) = got { &self.buffer[..len] } else { &[] };
+            let input = if let ReadOutcome::Input(len) = got { &self.buffer[..len] } else { &[] };
             let (context, output) = (&mut self.context, &mut self.output);
-            let mut turn = Turn { context, room, budget, output };
+            let mut turn = SessionTurn { context, room, budget, output };
             next = connection.serve(input, &mut self.dialects, &mut turn)?;
             // A large request comes in many pieces; the others shall not wait for all of them.
             if !drained && !connection.ended && next.is_read() {
@@ -541,7 +541,7 @@ impl Worker {
         }
         connection.closing |= next.is_last() || connection.is_abandoned();
         if matches!(next, Next::Fail) {
-            connection.fault = Some(Fault::Failed);
+            connection.fault = Some(CloseCause::Failed);
         }
         Ok(next)
     }
@@ -558,11 +558,11 @@ impl Worker {
     }
 
     /// Notes that a connection keeps more or less than before.
-    fn count(&self, before: Held, now: Held) {
+    fn count(&self, before: HeldMemory, now: HeldMemory) {
         let counters = &self.shared.observation.workers[self.number];
         counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
         counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
-        let is_pending = |held: Held| u64::from(held.pending > 0);
+        let is_pending = |held: HeldMemory| u64::from(held.pending > 0);
         counters.pending_outputs.add(is_pending(now).wrapping_sub(is_pending(before)));
         self.shared.memory.held_changed(before.sum(), now.sum());
     }
@@ -601,13 +601,13 @@ impl Worker {
             self.shared.databases.request_durability(number, point);
         }
         let reason = match self.shared.lifecycle.stopping() {
-            Stopping::No if connection.fault == Some(Fault::Failed) => "error",
-            Stopping::No if connection.fault == Some(Fault::Idle) => "idle_timeout",
+            Stopping::No if connection.fault == Some(CloseCause::Failed) => "error",
+            Stopping::No if connection.fault == Some(CloseCause::Idle) => "idle_timeout",
             Stopping::No => "normal",
             _ => "shutdown",
         };
         self.shared.observation.observers.send_closed(&connection.info, reason);
-        self.count(connection.counted, Held::default());
+        self.count(connection.counted, HeldMemory::default());
         self.shared.observation.connection_closed();
         if let Some(hello) = hello.filter(|_| reason == "normal")
             && connection.stream.deregister(self.poll.registry()).is_ok()

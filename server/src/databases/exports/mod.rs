@@ -222,7 +222,7 @@ impl Exports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::wake::{Waits, WakeQueues};
+    use crate::session::wake::{WaitingConnections, WakeQueues};
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, SyncPolicy};
@@ -234,7 +234,7 @@ mod tests {
     const TOO_MUCH: u64 = 10_000;
 
     fn handle() -> WakeHandle {
-        Waits::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
+        WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
     /// Writes what exceeds that, and has checkpoints made that need nothing of it.

@@ -208,12 +208,12 @@ impl Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::wake::{Waits, WakeQueues};
+    use crate::session::wake::{WaitingConnections, WakeQueues};
     use std::sync::Arc;
 
     fn pipe() -> Arc<Pipe> {
         let queues = Arc::new(WakeQueues::new(1));
-        Arc::new(Pipe::new(Waits::new(queues, 0).enter_new()))
+        Arc::new(Pipe::new(WaitingConnections::new(queues, 0).enter_new()))
     }
 
     fn taken(pipe: &Pipe, len_max: usize) -> (Vec<u8>, Taken) {

@@ -5,7 +5,7 @@ mod owned;
 mod tests;
 
 use super::{Completion, Executor, LocalDatabase, LocalExecutor};
-use crate::session::wake::{Ticket, WakeQueues};
+use crate::session::wake::{WakeQueues, WakeTicket};
 use crate::shared::Shared;
 use owned::{OwnedOperation, OwnedReply};
 use std::collections::{HashMap, HashSet};
@@ -30,32 +30,33 @@ pub(crate) struct DeferredExecutor {
     local: LocalExecutor,
     queues: Arc<WakeQueues>,
     worker: u32,
-    operations: Sender<Deferred>,
-    replies: Arc<Mutex<Replies>>,
+    operations: Sender<DeferredOperation>,
+    replies: Arc<Mutex<DeferredReplies>>,
 }
 
 #[derive(Default)]
-struct Replies {
-    come: HashMap<Ticket, OwnedReply>,
+struct DeferredReplies {
+    come: HashMap<WakeTicket, OwnedReply>,
     /// Tickets of operations under way whose connections have closed.
-    abandoned: HashSet<Ticket>,
+    abandoned: HashSet<WakeTicket>,
 }
 
-struct Deferred {
-    ticket: Ticket,
+struct DeferredOperation {
+    ticket: WakeTicket,
     database: usize,
     operation: OwnedOperation,
 }
 
 impl DeferredExecutor {
     pub(super) fn new(shared: &Arc<Shared>, worker: usize, local: LocalExecutor) -> DeferredExecutor {
-        let (operations, received) = channel::<Deferred>();
-        let (queues, replies) = (Arc::clone(&shared.wake_queues), Arc::new(Mutex::<Replies>::default()));
+        let (operations, received) = channel::<DeferredOperation>();
+        let (queues, replies) =
+            (Arc::clone(&shared.wake_queues), Arc::new(Mutex::<DeferredReplies>::default()));
         let (databases, for_thread) =
             (LocalDatabase::all(shared), (Arc::clone(&queues), Arc::clone(&replies)));
         std::thread::spawn(move || {
             let (queues, replies) = for_thread;
-            for Deferred { ticket, database, operation } in received {
+            for DeferredOperation { ticket, database, operation } in received {
                 let operation = operation.borrowed();
                 if operation.key().is_some_and(|key| key.starts_with(HELD)) {
                     let _released = RELEASE.wait_while(RELEASED.lock().unwrap(), |released| !*released);
@@ -89,16 +90,16 @@ impl Executor for DeferredExecutor {
     ) -> Completion {
         let ticket = self.queues.ticket(self.worker);
         let operation = OwnedOperation::new(operation);
-        self.operations.send(Deferred { ticket, database, operation }).expect("the thread runs");
+        self.operations.send(DeferredOperation { ticket, database, operation }).expect("the thread runs");
         Completion::Pending(ticket)
     }
 
-    fn take_reply(&mut self, ticket: Ticket, reply: &mut dyn FnMut(Reply<'_>)) {
+    fn take_reply(&mut self, ticket: WakeTicket, reply: &mut dyn FnMut(Reply<'_>)) {
         let owned = self.replies.lock().unwrap().come.remove(&ticket);
         reply(owned.expect("the reply has come and is taken once").borrowed());
     }
 
-    fn abandon(&mut self, ticket: Ticket) {
+    fn abandon(&mut self, ticket: WakeTicket) {
         let mut replies = self.replies.lock().unwrap();
         if replies.come.remove(&ticket).is_none() {
             replies.abandoned.insert(ticket);

@@ -1,7 +1,7 @@
 //! `stats cachedump CLASS LIMIT`: some keys of a class.
 
 use crate::observation::measurements::classes;
-use crate::session::memcached::listing::{Room, Walk};
+use crate::session::memcached::listing::{KeyRoom, ListingKind};
 use crate::shared::Shared;
 use todana_protocol::memcached::ClassSet;
 
@@ -15,7 +15,7 @@ pub(super) fn walk(
     shared: &Shared,
     class: Option<&[u8]>,
     limit: Option<&[u8]>,
-) -> Result<Walk, &'static str> {
+) -> Result<ListingKind, &'static str> {
     if !shared.options.limits.dump_allowed {
         return Err("CLIENT_ERROR stats cachedump not allowed");
     }
@@ -35,7 +35,7 @@ pub(super) fn walk(
         limit => limit.into(),
     };
     let chosen = ClassSet::NONE.with(class as usize);
-    Ok(Walk::Items { classes: chosen, room: Room { records, bytes: BYTES_MAX } })
+    Ok(ListingKind::Items { classes: chosen, room: KeyRoom { records, bytes: BYTES_MAX } })
 }
 
 fn number(word: &[u8]) -> Option<u32> {

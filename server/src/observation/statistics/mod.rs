@@ -20,7 +20,7 @@ use crate::observation::measurements::{
     CLASS_TOTALS, DATABASES, DatabaseReadings, ITEMS, MeasurementTable, MeasurementValue, REPLICAS, SERVER,
     SETTINGS, SLABS, ServerReadings, classes,
 };
-use crate::session::memcached::listing::{Histogram, Walk};
+use crate::session::memcached::listing::{ListingKind, SizeHistogram};
 use crate::shared::Shared;
 use std::fmt::{Display, Write};
 use todana::Database;
@@ -63,7 +63,7 @@ pub(crate) fn answer(
     group: &[u8],
     asker: i32,
     out: &mut dyn FnMut(Reply<'_>),
-) -> Option<Walk> {
+) -> Option<ListingKind> {
     let mut words = group.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
     let word = words.next().unwrap_or_default();
     // Any prefix of these names is accepted, as in memcached.
@@ -86,7 +86,9 @@ pub(crate) fn answer(
             }
             writer.rows("", &CLASS_TOTALS, &classes);
         }
-        b"sizes" if shared.options.observation.track_sizes => return Some(Walk::Sizes(Histogram::default())),
+        b"sizes" if shared.options.observation.track_sizes => {
+            return Some(ListingKind::Sizes(SizeHistogram::default()));
+        }
         b"sizes" => writer.put("", "sizes_status", "disabled"),
         _ if is("reset") => {
             reset(shared);

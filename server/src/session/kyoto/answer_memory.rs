@@ -1,29 +1,31 @@
-//! The memory of long answers: counted together, bounded, and waited for.
+//! The memory of long answers: counted together and bounded.
 //!
-//! All long answers of a server, those being collected and those that their readers have not taken yet, have a quarter of the memory
-//! limit. The threads that may wait (background calls) collect one at a time, which waits until readers have taken others; workers do not
-//! wait, and answer by an error where there is no memory. A reader that takes nothing for [`STALL`] while somebody waits is cut off; so those who do not read keep others
-//! from their answers only for a while.
+//! All long answers of a server, whether being collected or not yet sent, may use a quarter of the
+//! memory limit. Background calls collect one answer at a time and wait until readers have taken
+//! others. Workers do not wait: without memory they answer with an error. A reader that takes
+//! nothing for [`STALL`] while others wait is disconnected, so that slow readers delay others only
+//! for a limited time.
 
 use crate::handle::Stopping;
 use crate::shared::Shared;
-use crate::transport::output::{Output, Tail};
+use crate::transport::output::{Output, OutputTail};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use todana_protocol::ReplySink;
 use todana_protocol::kyoto::{AnswerBanner, AnswerBody, AnswerStatus, HttpForm, LongAnswer};
 
-/// What each answer may take uncounted, so that short ones are given whatever long ones hold.
+/// The memory that each answer may use uncounted, so that short answers never fail for lack of it.
 const FREE_LEN: u64 = 32 << 10;
-/// A reader that takes nothing for so long is cut off where others wait for memory. The receiving system makes room known in steps
-/// of up to 128 KiB on loopback, and nothing can be sent in between: of a reader of 4 KiB a second nothing is seen for 16 to 48 seconds.
+/// A reader that takes nothing for this long is disconnected if others wait for memory. On loopback
+/// the receiving system reports free space in steps of up to 128 KiB, and nothing can be sent in
+/// between: a reader of 4 KiB per second seems to take nothing for 16 to 48 seconds.
 pub(crate) const STALL: Duration = Duration::from_secs(50);
-/// The allocator is trimmed after an answer that has taken so much.
+/// The allocator is trimmed after an answer of at least this size.
 const TRIMMED_LEN: u64 = 1 << 20;
-/// How often those who wait for memory look again.
+/// The interval at which waiting threads check for memory.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long they wait: until those who take nothing have been cut off, and a while.
+/// The longest wait: until stalled readers have been disconnected, and a margin.
 const WAIT_MAX: Duration = Duration::from_secs(75);
 /// An answer up to this length is written at once.
 const SHORT_LEN: usize = 64 << 10;
@@ -32,33 +34,34 @@ const SHORT_LEN: usize = 64 << 10;
 #[derive(Default)]
 pub(crate) struct AnswerMemory {
     taken: AtomicU64,
-    /// Held by the one that is collected.
+    /// Held while an answer is collected.
     turn: Mutex<()>,
-    /// Somebody waits for memory.
+    /// True if a thread waits for memory.
     is_wanted: AtomicBool,
-    /// Much has been given back that the allocator may keep.
+    /// True if much memory was returned that the allocator may keep.
     is_much_returned: AtomicBool,
 }
 
 impl AnswerMemory {
-    /// Returns how much is taken, in bytes.
+    /// Returns the memory in use, in bytes.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Returns true if somebody waits for memory.
+    /// Returns true if a thread waits for memory.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Returns true once after much has been given back at once, so that trimming the allocator is worth its time.
+    /// Returns true once after much memory was returned, so that trimming the allocator is worth
+    /// its time.
     pub(crate) fn take_returned(&self) -> bool {
         self.is_much_returned.swap(false, Ordering::Relaxed)
     }
 
     fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
-        // The next answers take the memory of short ones.
+        // The memory of short answers is reused by the next ones.
         if bytes >= TRIMMED_LEN {
             self.is_much_returned.store(true, Ordering::Relaxed);
         }
@@ -70,82 +73,85 @@ impl AnswerMemory {
     }
 }
 
-/// Why an answer has no memory.
+/// The reason why an answer gets no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
-    /// It is larger than all of it.
+pub(super) enum AnswerMemoryError {
+    /// The answer is larger than all the memory.
     TooLarge,
-    /// Others have it.
+    /// Other answers use the memory.
     Busy,
-    /// Nobody wants the answer any more.
+    /// The answer is no longer wanted.
     CalledOff,
 }
 
-/// What one answer has taken; given back when it is dropped.
-struct Taken {
+/// The memory reserved for one answer; returned when dropped.
+struct ReservedMemory {
     shared: Arc<Shared>,
     bytes: u64,
 }
 
-impl Taken {
-    /// Counts as it is, whatever the limit.
+impl ReservedMemory {
+    /// Sets the reserved memory, whatever the limit.
     fn set(&mut self, bytes: u64) {
         let before = std::mem::replace(&mut self.bytes, bytes);
-        // Wraps around where it shrinks.
+        // Wraps around if the answer shrinks.
         self.shared.kyoto.answers.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
-impl Drop for Taken {
+impl Drop for ReservedMemory {
     fn drop(&mut self) {
         self.shared.kyoto.answers.give_back(self.bytes);
     }
 }
 
-/// A long answer that is collected.
-pub(super) struct Collected {
+/// A long answer that is being collected.
+pub(super) struct CollectedAnswer {
     answer: LongAnswer,
-    taken: Taken,
+    taken: ReservedMemory,
 }
 
-/// The turn to collect one, until it is dropped.
-pub(super) struct Turn<'t>(#[expect(dead_code, reason = "held")] MutexGuard<'t, ()>);
+/// Permission to collect an answer, until dropped.
+pub(super) struct CollectionTurn<'t>(#[expect(dead_code, reason = "held")] MutexGuard<'t, ()>);
 
-impl Collected {
-    pub(super) fn new(shared: &Arc<Shared>) -> Collected {
-        Collected { answer: LongAnswer::default(), taken: Taken { shared: Arc::clone(shared), bytes: 0 } }
+impl CollectedAnswer {
+    pub(super) fn new(shared: &Arc<Shared>) -> CollectedAnswer {
+        CollectedAnswer {
+            answer: LongAnswer::default(),
+            taken: ReservedMemory { shared: Arc::clone(shared), bytes: 0 },
+        }
     }
 
     /// Waits until no other long answer is collected.
-    pub(super) fn turn(shared: &Shared) -> Turn<'_> {
-        Turn(shared.kyoto.answers.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn turn(shared: &Shared) -> CollectionTurn<'_> {
+        CollectionTurn(shared.kyoto.answers.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn len(&self) -> usize {
         self.answer.len()
     }
 
-    /// Adds a pair, whose name is `before` and `name` joined. Fails if there is no memory for it; with `waits`, which says
-    /// when to give up, waits for it before.
+    /// Adds a pair whose name is `before` and `name` joined. Fails if there is no memory for it.
+    /// With `waits`, which returns true to give up, waits for memory first.
     pub(super) fn push(
         &mut self,
         before: &[u8],
         name: &[u8],
         value: &[u8],
         waits: Option<&dyn Fn() -> bool>,
-    ) -> Result<(), Lack> {
+    ) -> Result<(), AnswerMemoryError> {
         let needed = self.answer.memory_bytes_with(before.len() + name.len() + value.len()) as u64;
         if needed > self.taken.bytes.max(FREE_LEN) {
             self.reserve(needed - self.taken.bytes, waits)?;
         }
-        if self.answer.push(before, name, value) { Ok(()) } else { Err(Lack::TooLarge) }
+        if self.answer.push(before, name, value) { Ok(()) } else { Err(AnswerMemoryError::TooLarge) }
     }
 
-    fn reserve(&mut self, bytes: u64, waits: Option<&dyn Fn() -> bool>) -> Result<(), Lack> {
+    fn reserve(&mut self, bytes: u64, waits: Option<&dyn Fn() -> bool>) -> Result<(), AnswerMemoryError> {
         let shared = &self.taken.shared;
         let (answers, max) = (&shared.kyoto.answers, shared.memory.held_max());
         if self.taken.bytes + bytes > max {
-            return Err(Lack::TooLarge);
+            return Err(AnswerMemoryError::TooLarge);
         }
         let since = Instant::now();
         let outcome = loop {
@@ -153,15 +159,15 @@ impl Collected {
                 break Ok(());
             }
             match waits {
-                None => break Err(Lack::Busy),
+                None => break Err(AnswerMemoryError::Busy),
                 Some(is_called_off) if is_called_off() || shared.lifecycle.stopping() != Stopping::No => {
-                    break Err(Lack::CalledOff);
+                    break Err(AnswerMemoryError::CalledOff);
                 }
-                Some(_) if since.elapsed() > WAIT_MAX => break Err(Lack::Busy),
+                Some(_) if since.elapsed() > WAIT_MAX => break Err(AnswerMemoryError::Busy),
                 Some(_) => {}
             }
             answers.is_wanted.store(true, Ordering::Relaxed);
-            // Unparked by nobody.
+            // Nothing unparks this thread.
             std::thread::park_timeout(LOOK);
         };
         if waits.is_some() {
@@ -172,7 +178,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Writes the answer, or its head and what goes out behind it piece by piece.
+    /// Writes a short answer; or the head of a long one, whose body is then sent in pieces.
     pub(super) fn write(
         self,
         form: &HttpForm,
@@ -180,42 +186,42 @@ impl Collected {
         status: AnswerStatus,
         output: &mut Output,
     ) {
-        let Collected { answer, mut taken } = self;
+        let CollectedAnswer { answer, mut taken } = self;
         let mut body = answer.begin(form, banner, status, output);
         if body.remaining() <= SHORT_LEN {
             body.fill(SHORT_LEN, output);
             return;
         }
-        // Columns that had to be encoded take more, or less, than before.
+        // Encoded columns take more or less memory than the plain ones.
         taken.set(body.memory_bytes() as u64);
-        output.set_tail(Box::new(Streamed { body, _taken: taken }));
+        output.set_tail(Box::new(StreamedAnswer { body, _taken: taken }));
     }
 }
 
-/// The body of a long answer on its way.
-struct Streamed {
+/// The body of a long answer that is being sent.
+struct StreamedAnswer {
     body: AnswerBody,
-    _taken: Taken,
+    _taken: ReservedMemory,
 }
 
-/// Bytes that have been found, on their way.
-struct Found {
+/// Records in bytes that are being sent.
+struct StreamedRecords {
     bytes: Vec<u8>,
     at: usize,
-    _taken: Taken,
+    _taken: ReservedMemory,
 }
 
-/// Writes bytes that have been found; many of them go out piece by piece, without a copy of all.
+/// Writes encoded records; a large number of bytes is sent in pieces, without a copy of all.
 pub(super) fn put_found(shared: &Arc<Shared>, bytes: Vec<u8>, output: &mut Output) {
     if bytes.len() <= SHORT_LEN {
         return output.put(&bytes);
     }
-    let mut taken = Taken { shared: Arc::clone(shared), bytes: 0 };
+    let mut taken = ReservedMemory { shared: Arc::clone(shared), bytes: 0 };
     taken.set(bytes.capacity() as u64);
-    output.set_tail(Box::new(Found { bytes, at: 0, _taken: taken }));
+    output.set_tail(Box::new(StreamedRecords { bytes, at: 0, _taken: taken }));
 }
 
-impl Tail for Found {
+impl OutputTail for StreamedRecords {
     fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
@@ -227,7 +233,7 @@ impl Tail for Found {
     }
 }
 
-impl Tail for Streamed {
+impl OutputTail for StreamedAnswer {
     fn remaining(&self) -> usize {
         self.body.remaining()
     }
@@ -241,7 +247,7 @@ impl Tail for Streamed {
 mod tests {
     use super::*;
 
-    /// Each of many small `get_bulk` a second had the janitor trim the allocator ten times a second.
+    /// Many small `get_bulk` requests once had the allocator trimmed ten times a second.
     #[test]
     fn the_allocator_is_trimmed_after_long_answers_alone() {
         let answers = AnswerMemory::default();

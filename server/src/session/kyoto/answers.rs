@@ -1,7 +1,7 @@
-//! Answers to calls, and the failures that several procedures share.
+//! Answers to calls, and failures that several procedures share.
 
-use super::answer_memory::Collected;
-use super::signals::{Purpose, Signals};
+use super::answer_memory::CollectedAnswer;
+use super::signals::{SignalPurpose, SignalTable};
 use crate::transport::output::Output;
 use todana_core::{Error, ErrorKind, RefusalReason, Reply};
 use todana_protocol::kyoto::{
@@ -9,24 +9,24 @@ use todana_protocol::kyoto::{
     answer_failure,
 };
 
-/// How a procedure ends that has not answered yet.
-pub(super) type Ended = Result<(), CallFailure<'static>>;
+/// The end of a procedure, which has answered, or fails and has not.
+pub(super) type CallResult = Result<(), CallFailure<'static>>;
 
 pub(super) const NO_RECORD: CallFailure<'static> = CallFailure::Database(DatabaseError::NoRecord);
 pub(super) const NO_PERMISSION: CallFailure<'static> = CallFailure::Database(DatabaseError::NoPermission);
 pub(super) const DUPLICATION: CallFailure<'static> = CallFailure::Database(DatabaseError::Duplication);
 
-/// Whom an answer goes to, and what is to be done with it.
-pub(super) struct Answer<'a> {
+/// The answer of a call: its form, its signal, and its output.
+pub(super) struct CallAnswer<'a> {
     pub(super) form: HttpForm,
     pub(super) banner: &'a AnswerBanner,
     pub(super) signal: Option<SignalSend<'a>>,
-    pub(super) signals: &'a Signals,
+    pub(super) signals: &'a SignalTable,
     pub(super) output: &'a mut Output,
 }
 
-impl Answer<'_> {
-    /// It is done: these are its few pairs, in the order of their names.
+impl CallAnswer<'_> {
+    /// Answers with success and a few pairs, in the order of their names.
     pub(super) fn done(&mut self, pairs: &[(&str, &[u8])]) {
         match self.signal.take() {
             None => answer(&self.form, self.banner, AnswerStatus::Ok, pairs, self.output),
@@ -38,16 +38,16 @@ impl Answer<'_> {
         }
     }
 
-    /// It is done: these are its pairs.
+    /// Answers with success and pairs.
     pub(super) fn done_with(&mut self, pairs: &mut kyoto::AnswerPairs) {
         let signal = self.signal.take();
         self.finish(signal, AnswerStatus::Ok, pairs);
     }
 
-    /// It is done: these are its pairs, which may be many.
-    pub(super) fn done_with_many(&mut self, mut collected: Collected) {
+    /// Answers with success and many pairs.
+    pub(super) fn done_with_many(&mut self, mut collected: CollectedAnswer) {
         let waiting = self.signal.take().map(|SignalSend { name, is_broadcast }| {
-            self.signals.signal(Purpose::Signal, name, is_broadcast)
+            self.signals.signal(SignalPurpose::Signal, name, is_broadcast)
         });
         let signalled = waiting.map_or(Ok(()), |count| {
             collected.push(b"", b"SIGNALED", itoa::Buffer::new().format(count).as_bytes(), None)
@@ -58,7 +58,7 @@ impl Answer<'_> {
         }
     }
 
-    /// It has failed.
+    /// Answers with a failure.
     pub(super) fn failed(&mut self, failure: CallFailure<'_>) {
         match self.signal.take() {
             None => answer_failure(&self.form, self.banner, &failure, self.output),
@@ -77,13 +77,13 @@ impl Answer<'_> {
         pairs: &mut kyoto::AnswerPairs,
     ) {
         if let Some(SignalSend { name, is_broadcast }) = signal {
-            pairs.push_number(b"SIGNALED", self.signals.signal(Purpose::Signal, name, is_broadcast));
+            pairs.push_number(b"SIGNALED", self.signals.signal(SignalPurpose::Signal, name, is_broadcast));
         }
         pairs.write(&self.form, self.banner, status, self.output);
     }
 }
 
-/// What clients are told of an error. Where something lies on the server is not their business.
+/// Returns the failure that clients see for an error. It does not show paths of the server.
 pub(super) fn failure(error: Error) -> CallFailure<'static> {
     if error.is_read_only() {
         return NO_PERMISSION;
@@ -91,7 +91,7 @@ pub(super) fn failure(error: Error) -> CallFailure<'static> {
     failure_of_kind(error.kind())
 }
 
-/// Returns the failure of an operation with this reply, which is no outcome that its procedure knows.
+/// Returns the failure for a reply that is not one of the procedure's outcomes.
 pub(super) fn refused(reply: &Reply<'_>) -> CallFailure<'static> {
     failure_of_kind(match reply {
         Reply::Refused(RefusalReason::ReadOnly) => return NO_PERMISSION,

@@ -1,7 +1,7 @@
-//! Calls that take long, as background jobs.
+//! Long calls as background jobs.
 
-use super::answers::Answer;
-use super::work::{Done, Work, tell, tell_binary};
+use super::answers::CallAnswer;
+use super::work::{LongCall, LongCallResult, tell, tell_binary};
 use crate::session::background::{BackgroundWork, JobAnswer, JobLimits, JobRefused, NotDone};
 use crate::shared::Shared;
 use crate::transport::output::Output;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use todana_protocol::kyoto::{self, AnswerBanner, AnswerStatus, CallFailure, HttpForm, SignalSend};
 
-/// The limits of searches, and of calls that bring data to disk.
+/// The limits of searches, and of calls that write data to disk.
 pub(super) const OF_CALLS: JobLimits =
     JobLimits { threads: 4, waiting: 1024, bytes: 16 << 20, stack_bytes: None };
 
-/// Returns the limits of scripts, which have threads of their own, so that everything else goes on however long they take: as many
-/// at once as the server has workers, as in the original.
+/// Returns the limits of scripts. Scripts have threads of their own, so that all else continues
+/// while they run; as many run at once as the server has workers, as in Kyoto Tycoon.
 pub(super) fn of_scripts(workers: usize) -> JobLimits {
     let stack_bytes = Some(todana_script::STACK_SIZE);
     JobLimits { threads: workers.max(1), waiting: 65_536, bytes: 64 << 20, stack_bytes }
@@ -38,33 +38,34 @@ impl From<JobRefused> for CallFailure<'static> {
     }
 }
 
-/// How a call is answered.
+/// The form of a call's answer.
 pub(super) enum AnswerForm {
     Call {
         form: HttpForm,
         banner: AnswerBanner,
-        /// The name of the signal that is given after it, and whether to all.
+        /// The name of the signal that follows the call, and true if all waiting connections
+        /// receive it.
         signal: Option<(Vec<u8>, bool)>,
     },
     /// A script of the binary protocol.
     Binary { is_silent: bool },
 }
 
-/// A call that takes long.
+/// A long call.
 pub(super) struct BackgroundCall {
     pub(super) shared: Arc<Shared>,
-    pub(super) work: Work,
+    pub(super) work: LongCall,
     pub(super) form: AnswerForm,
 }
 
 impl BackgroundCall {
-    fn write(&self, done: Result<Done, CallFailure<'static>>) -> Output {
+    fn write(&self, done: Result<LongCallResult, CallFailure<'static>>) -> Output {
         let mut output = Output::default();
         match &self.form {
             AnswerForm::Call { form, banner, signal } => {
                 let signal = signal.as_ref().map(|(name, all)| SignalSend { name, is_broadcast: *all });
                 let signals = &self.shared.kyoto.signals;
-                let mut answer = Answer { form: *form, banner, signal, signals, output: &mut output };
+                let mut answer = CallAnswer { form: *form, banner, signal, signals, output: &mut output };
                 tell(done, &mut kyoto::AnswerPairs::default(), &mut answer);
             }
             AnswerForm::Binary { is_silent: true } => {}
@@ -82,7 +83,7 @@ impl BackgroundWork for BackgroundCall {
     fn perform(&self, is_called_off: &Arc<AtomicBool>) -> Option<JobAnswer> {
         let mut changes = Vec::new();
         let done = self.work.perform(&self.shared, is_called_off, true, &mut changes);
-        // The outcome of a script is sent although the server is stopping.
+        // The result of a script is sent even if the server is stopping.
         let is_wanted = !is_called_off.load(Ordering::Relaxed) || self.work.is_script();
         is_wanted.then(|| (self.write(done), changes))
     }
@@ -95,14 +96,14 @@ impl BackgroundWork for BackgroundCall {
     }
 }
 
-/// How many commands run at once: other calls have a thread left.
+/// The number of commands that run at the same time; other calls keep at least one thread.
 const COMMANDS_MAX: usize = 2;
 
-/// The commands of `synchronize` that run.
+/// The running commands of `synchronize`.
 #[derive(Default)]
 pub(crate) struct RunningCommands(AtomicUsize);
 
-/// One of them, until it is dropped.
+/// A running command, until dropped.
 pub(super) struct CommandTurn<'t>(&'t AtomicUsize);
 
 impl Drop for CommandTurn<'_> {
@@ -112,7 +113,7 @@ impl Drop for CommandTurn<'_> {
 }
 
 impl RunningCommands {
-    /// Returns a turn for a command; `None` if enough of them run.
+    /// Returns a turn for a command; `None` if too many run.
     pub(super) fn turn(&self) -> Option<CommandTurn<'_>> {
         let count = self.0.fetch_add(1, Ordering::Relaxed);
         let turn = CommandTurn(&self.0);

@@ -1,8 +1,9 @@
-//! The binary protocol's bulk requests: each record is applied as it comes, those before a failure stay.
+//! Bulk requests of the binary protocol. Each record is applied as it arrives; records before a
+//! failure stay applied.
 
 use super::answer_memory::put_found;
-use super::scope::Scope;
-use super::session::{KyotoSession, Progress};
+use super::scope::CallContext;
+use super::session::{BulkProgress, KyotoSession};
 use crate::execution::Completion;
 use crate::session::Next;
 use crate::session::context::WorkerContext;
@@ -12,10 +13,10 @@ use todana_core::{Delete, Get, Operation, Reply, Store};
 use todana_protocol::ReplySink;
 use todana_protocol::kyoto::{BulkOperation, BulkPiece, BulkRecord, binary, expiry};
 
-/// A buffer above this is given back after use.
+/// A larger buffer is freed after use.
 const FOUND_KEPT: usize = 4 << 10;
 
-impl Scope {
+impl CallContext {
     /// Applies a piece, and answers after the last one.
     pub(super) fn bulk_piece(
         &self,
@@ -35,7 +36,7 @@ impl Scope {
         }
         let progress = &mut session.bulk;
         if piece.record.is_some() {
-            // Its number of hits goes before it, so it is held until the last.
+            // The number of hits precedes the records, so they are held until the last one.
             progress.has_failed |= progress.found.len() > self.answer_max;
             if progress.has_failed {
                 progress.found = Vec::new();
@@ -44,9 +45,9 @@ impl Scope {
         if piece.remaining > 0 {
             return Next::Continue;
         }
-        let Progress { hits, has_failed, .. } = *progress;
+        let BulkProgress { hits, has_failed, .. } = *progress;
         if has_failed {
-            *progress = Progress::default();
+            *progress = BulkProgress::default();
             if !piece.is_silent {
                 binary::put_error(output);
             }
@@ -77,7 +78,7 @@ impl Scope {
         operation: BulkOperation,
         record: &BulkRecord<'_>,
     ) -> Completion {
-        // A record of an unknown database is passed over.
+        // Records of unknown databases are skipped.
         let database = usize::from(record.database);
         let Some(served) = self.shared.databases.get(database) else { return Completion::Done };
         let is_persistent = served.name.tuning.persistent;
@@ -98,7 +99,7 @@ impl Scope {
             }
         };
         let never = if is_persistent { expiry::PERSISTENT } else { expiry::NEVER as i64 };
-        let Progress { hits, found, has_failed } = &mut session.bulk;
+        let BulkProgress { hits, found, has_failed } = &mut session.bulk;
         session.pending.execute(context, database, &operation, &mut |reply| {
             count.add(1);
             match reply {

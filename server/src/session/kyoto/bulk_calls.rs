@@ -1,8 +1,8 @@
-//! Bulk calls: several records at once, one after the other or, if the call is atomic, together or not at all.
+//! Bulk calls: several records, one after the other or, if the call is atomic, all or none.
 
-use super::answer_memory::{Collected, Lack};
-use super::answers::{Answer, Ended, failure, refused};
-use super::scope::{Scope, local};
+use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
+use super::answers::{CallAnswer, CallResult, failure, refused};
+use super::scope::{CallContext, local};
 use super::session::KyotoSession;
 use crate::execution::Completion;
 use crate::session::context::WorkerContext;
@@ -37,8 +37,8 @@ impl<R: Records> BulkRecords for KyotoRecords<R> {
     }
 }
 
-/// Records by way of the executor. Where replies are pending, all operations of the call are executed
-/// first, and their results do not count; once the replies have come, the call is gone through again.
+/// Records by way of the executor. If replies are pending, the first pass executes all operations
+/// of the call and its results do not count; the pass is repeated with the replies.
 struct ExecutedRecords<'e> {
     pending: &'e mut PendingReplies,
     context: &'e mut WorkerContext,
@@ -91,10 +91,10 @@ impl BulkRecords for ExecutedRecords<'_> {
 enum BulkResult {
     Stored,
     Removed(u64),
-    Found(Collected),
+    Found(CollectedAnswer),
 }
 
-impl Scope {
+impl CallContext {
     /// Executes a bulk call.
     pub(super) fn bulk_call(
         &self,
@@ -102,7 +102,7 @@ impl Scope {
         context: &mut WorkerContext,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
+        answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'static>> {
         let result = self.database(call.target()).and_then(|database| {
             let is_persistent = self.is_persistent(database);
@@ -146,9 +146,9 @@ impl Scope {
                 Ok(BulkResult::Removed(removed))
             }
             _ => {
-                let mut found = Collected::new(&self.shared);
+                let mut found = CollectedAnswer::new(&self.shared);
                 for (key, _) in call.records() {
-                    let mut pushed: Result<(), Lack> = Ok(());
+                    let mut pushed: Result<(), AnswerMemoryError> = Ok(());
                     records.view(key, &mut |value| pushed = found.push(b"_", key, value, None))?;
                     pushed?;
                 }
@@ -163,8 +163,8 @@ impl Scope {
         procedure: Procedure,
         call: &ProcedureCall<'_>,
         result: OneResult<BulkResult>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         let given = call.records().count() as u64;
         let hits = match &result {
             Ok(BulkResult::Stored) => given,

@@ -1,25 +1,26 @@
-//! Commands that `synchronize` runs: programs in a directory that was given for them, and nothing else.
+//! Commands that `synchronize` runs: programs in the configured directory, and nothing else.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A command that takes longer is ended.
+/// A command that runs longer is killed.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// How often it is looked whether it has ended: at first, and at most.
+/// The first and the longest interval between two checks for its end.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Runs a command of this directory, without a shell, with the path of a database and a time stamp of 20 digits. False if there is none
-/// of this name, or it fails, takes too long or is called off.
+/// Runs a command of this directory without a shell, with the path of a database and a time stamp
+/// of 20 digits. Returns false if there is no such command, or if it fails, takes too long or is
+/// cancelled.
 pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_called_off: &dyn Fn() -> bool) -> bool {
     let Some(name) = file_name(name) else { return false };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Milliseconds, and six digits to tell those of one millisecond apart.
+    // Milliseconds, and six digits that distinguish commands within one millisecond.
     let stamp = format!("{:020}", now.as_millis() * 1_000_000);
     let mut command = Command::new(directory.join(name));
     command.arg(database).arg(stamp).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // It hears of no signal that is meant for the server.
+    // A process group of its own, so that signals for the server do not reach the command.
     match command.process_group(0).spawn().and_then(|mut child| wait(&mut child, is_called_off)) {
         Ok(Some(status)) if status.success() => true,
         Ok(Some(status)) => {
@@ -39,7 +40,7 @@ pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_called_off: 
     }
 }
 
-/// The name of a file, if it is nothing else.
+/// Returns the name if it is a plain file name.
 fn file_name(name: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(name).ok()?;
     let is_strange = |c: char| c == '/' || c.is_control();
@@ -57,7 +58,7 @@ fn wait(child: &mut Child, is_called_off: &dyn Fn() -> bool) -> std::io::Result<
             child.wait()?;
             return Ok(None);
         }
-        // Unparked by nobody.
+        // Nothing unparks this thread.
         std::thread::park_timeout(pause);
         pause = (pause * 2).min(LOOKS.1);
     }

@@ -1,16 +1,16 @@
-//! What has been asked for, by kind, misses included.
+//! Counters of requests by kind, misses included.
 
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
 
 macro_rules! counters {
     ($($name:ident)*) => {
-        /// Of one worker: only it writes.
+        /// The counters of one worker, which only that worker writes.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: WorkerCounter,)*
         }
 
-        /// Of all workers.
+        /// The sums over all workers.
         #[derive(Clone, Copy, Debug, Default)]
         pub(crate) struct Sums {
             $(pub(crate) $name: u64,)*

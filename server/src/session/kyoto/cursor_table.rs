@@ -1,33 +1,34 @@
 //! `CursorTable`: the cursors of a connection, by number.
 //!
-//! Always true: together they take at most [`BYTES_MAX`], or there is only one. Where a new one or a longer key would exceed that,
-//! cursors that stand nowhere are forgotten, and then those that were used longest ago, down to half of it. A client that names
-//! a forgotten cursor gets a new one, which stands nowhere.
+//! Invariant: all cursors together take at most [`BYTES_MAX`], or there is only one. If a new
+//! cursor or a longer key would exceed the bound, cursors without a position are dropped first,
+//! then the least recently used, down to half of the bound. A client that names a dropped cursor
+//! gets a new one without a position.
 
 use crate::execution::LocalDatabase;
 use std::collections::HashMap;
 use todana::kyoto::KyotoCursor;
 
-/// What a cursor takes besides its key.
+/// The memory of a cursor besides its key.
 const CURSOR_LEN: usize = 256;
-/// What all cursors of a connection may take: 4,096 of them, less their keys.
+/// The memory of all cursors of a connection: 4,096 of them, less their keys.
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct CursorTable {
-    by_number: HashMap<u64, Used>,
-    /// Goes up with each use.
+    by_number: HashMap<u64, TableCursor>,
+    /// The number of uses so far.
     uses: u64,
     bytes: usize,
 }
 
-struct Used {
+struct TableCursor {
     cursor: KyotoCursor<LocalDatabase>,
     /// The number of its last use.
     last_use: u64,
 }
 
-impl Used {
+impl TableCursor {
     fn len(&self) -> usize {
         CURSOR_LEN + self.cursor.key().map_or(0, <[u8]>::len)
     }
@@ -38,14 +39,14 @@ impl CursorTable {
         self.by_number.contains_key(&number)
     }
 
-    /// Memory that they take.
+    /// Returns the memory of all cursors.
     pub(super) fn len_bytes(&self) -> usize {
         self.bytes
     }
 
     pub(super) fn insert(&mut self, number: u64, cursor: KyotoCursor<LocalDatabase>) {
         self.remove(number);
-        let used = Used { cursor, last_use: self.uses };
+        let used = TableCursor { cursor, last_use: self.uses };
         self.bytes += used.len();
         self.by_number.insert(number, used);
     }
@@ -56,7 +57,7 @@ impl CursorTable {
         Some(())
     }
 
-    /// Uses a cursor; `None` if there is none of this number. Others may be forgotten for it.
+    /// Uses a cursor; `None` if there is none with this number. May drop other cursors.
     pub(super) fn with<T>(
         &mut self,
         number: u64,
@@ -74,9 +75,10 @@ impl CursorTable {
         Some(outcome)
     }
 
-    /// Forgets all but the last used, down to half of the bound: exhausted ones first, then by age.
+    /// Drops all but the cursor used last, down to half of the bound: those without a position
+    /// first, then the oldest.
     fn forget(&mut self) {
-        let of = |(&number, used): (&u64, &Used)| (used.cursor.key().is_some(), used.last_use, number);
+        let of = |(&number, used): (&u64, &TableCursor)| (used.cursor.key().is_some(), used.last_use, number);
         let mut all: Vec<_> = self.by_number.iter().map(of).collect();
         all.sort_unstable();
         for (_, last_use, number) in all {

@@ -1,8 +1,9 @@
-//! Calls about a cursor. How it moves is the library's `KyotoCursor`; how many a connection has, `cursor_table`'s.
+//! Calls about a cursor. Its movement is in the library (`KyotoCursor`), the number of cursors in
+//! `cursor_table`.
 
-use super::answers::{Answer, Ended, NO_PERMISSION, NO_RECORD, failure};
+use super::answers::{CallAnswer, CallResult, NO_PERMISSION, NO_RECORD, failure};
 use super::procedures::with_time;
-use super::scope::{Scope, local};
+use super::scope::{CallContext, local};
 use super::session::KyotoSession;
 use crate::execution::LocalDatabase;
 use crate::session::context::WorkerContext;
@@ -13,7 +14,7 @@ use todana_protocol::kyoto::{CallFailure, DatabaseError, Procedure, ProcedureCal
 
 const NOT_HERE: CallFailure<'static> = CallFailure::Database(DatabaseError::NotImplemented);
 
-impl Scope {
+impl CallContext {
     /// Executes a call about a cursor.
     pub(super) fn cursor(
         &self,
@@ -21,8 +22,8 @@ impl Scope {
         context: &WorkerContext,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         let number = call.cursor().ok_or(CallFailure::NoSuchCursor)?;
         if procedure == Procedure::CursorDelete {
             self.counters().misc.add(1);
@@ -42,14 +43,14 @@ impl Scope {
         outcome.ok_or(CallFailure::NoSuchCursor)?
     }
 
-    /// The cursor keeps its database, whatever a later call names.
+    /// Executes a call at a cursor, which keeps its database whatever the call names.
     fn at_cursor(
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         match procedure {
             Procedure::CursorJump => {
                 self.counters().misc.add(1);
@@ -105,8 +106,8 @@ impl Scope {
         &self,
         cursor: &mut KyotoCursor<LocalDatabase>,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         let value = call.required(b"value")?;
         self.counters().set.add(1);
         let stored = cursor.replace(value, self.time(call), call.flag(b"step"));
@@ -124,8 +125,8 @@ impl Scope {
         cursor: &mut KyotoCursor<LocalDatabase>,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         self.counters().get.add(1);
         let found = cursor.read(call.flag(b"step"));
         if !matches!(found, Ok(Some(_))) {
@@ -141,11 +142,11 @@ impl Scope {
     }
 }
 
-fn at_record(outcome: Outcome<bool>) -> Ended {
+fn at_record(outcome: Outcome<bool>) -> CallResult {
     if outcome.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
 }
 
-fn tell(entry: &CursorEntry, answer: &mut Answer<'_>) {
+fn tell(entry: &CursorEntry, answer: &mut CallAnswer<'_>) {
     with_time(entry.time, "value", &entry.value, |pairs| {
         let mut all = vec![("key", &entry.key[..])];
         all.extend_from_slice(pairs);

@@ -1,19 +1,19 @@
-//! Decodes the requests of a connection and gives each to its procedure.
+//! Decoding of the requests of a connection, each of which goes to its procedure.
 
-use super::answers::Answer;
+use super::answers::CallAnswer;
 use super::background_call::{AnswerForm, BackgroundCall};
-use super::scope::{ANSWER_MAX, Scope};
-use super::session::{KyotoSession, Wait, WaitingCall};
-use super::signals::Purpose;
+use super::scope::{ANSWER_MAX, CallContext};
+use super::session::{KyotoSession, KyotoWait, WaitingCall};
+use super::signals::SignalPurpose;
 use super::work;
 use crate::databases::awaits::Changes;
 use crate::execution::{AnyExecutor, Completion, Executor};
 use crate::handle::Stopping;
 use crate::session::background::JobRefused;
 use crate::session::context::WorkerContext;
-use crate::session::login::Passage;
-use crate::session::wake::{Waits, Wake};
-use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
+use crate::session::login::LoginVerdict;
+use crate::session::wake::{WaitingConnections, Wake};
+use crate::session::{BATCH, Next, RetainedMemory, Session, SessionTurn, Step};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,34 +24,34 @@ use todana_protocol::kyoto::{
     answer_stranger, binary,
 };
 
-/// What is kept of waiting: as good as for ever.
+/// The longest wait, which is practically unlimited.
 const WAIT_MAX_S: f64 = 1e9;
-/// The longest name of a signal that somebody may wait for.
+/// The longest name of a signal to wait for.
 const SIGNAL_LEN_MAX: usize = 64 << 10;
 
-/// What a worker keeps for the sessions of Kyoto's protocols.
+/// The state of a worker for the sessions of Kyoto's protocols.
 pub(crate) struct KyotoWorker {
-    pub(super) scope: Scope,
+    pub(super) scope: CallContext,
     banner: AnswerBanner,
-    /// But for the hosts.
+    /// The limits of requests, without the host names.
     limits: KyotoLimits<'static>,
-    /// Names by which browsers may ask.
+    /// The host names that browsers may use.
     hosts: Vec<String>,
     scratch: MapScratch,
     pairs: kyoto::AnswerPairs,
 }
 
-/// How far the records of a bulk request have been fetched into the cache before it is their turn.
+/// The records of a bulk request that have been prefetched into the cache.
 #[derive(Default)]
-struct Ahead {
-    /// Where the first one stands that has not been ...
+struct RecordPrefetch {
+    /// The position of the first record that is not prefetched ...
     at: usize,
-    /// ... and how many have been.
+    /// ... and the number of prefetched records.
     count: usize,
 }
 
-impl Ahead {
-    /// Goes on; `next`: where the one stands whose turn comes next, which the one at hand comes before.
+impl RecordPrefetch {
+    /// Prefetches further records; `next` is the position of the record after the current one.
     #[inline]
     fn look(
         &mut self,
@@ -78,7 +78,7 @@ impl KyotoWorker {
     pub(crate) fn new(context: &WorkerContext) -> KyotoWorker {
         let shared = &context.shared;
         KyotoWorker {
-            scope: Scope::new(context),
+            scope: CallContext::new(context),
             banner: AnswerBanner::new(super::VERSION, shared.clock.now().0),
             limits: KyotoLimits {
                 pages_allowed: shared.options.protocols.kyoto.pages_allowed,
@@ -91,17 +91,17 @@ impl KyotoWorker {
         }
     }
 
-    /// Serves requests as far as there are some, and as the connection's share allows.
+    /// Serves requests while there are any, within the connection's share.
     fn serve_all(
         &mut self,
         session: &mut KyotoSession,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
         limits: &KyotoLimits<'_>,
         scratch: &mut MapScratch,
         data: &[u8],
         at: &mut usize,
     ) -> Next {
-        let mut ahead = Ahead::default();
+        let mut ahead = RecordPrefetch::default();
         loop {
             if *turn.budget == 0 {
                 return if *at == data.len() { Next::READ } else { Next::Yield };
@@ -128,7 +128,8 @@ impl KyotoWorker {
                     if !matches!(next, Next::Continue) {
                         return next;
                     }
-                    // The records of a bulk request share its turn, as far as the reader takes what it brings.
+                    // The records of a bulk request share its turn, as far as the peer takes the
+                    // output.
                     if !matches!(request, KyotoRequest::Bulk(piece) if piece.remaining > 0) {
                         *turn.budget -= 1;
                         continue;
@@ -141,9 +142,9 @@ impl KyotoWorker {
                 Decoded::Login { consumed, authorization } => {
                     *at += consumed;
                     match self.login(session, &mut turn.context.waits, authorization) {
-                        Passage::Known | Passage::Admitted => session.dialect.admit(),
-                        Passage::Pending(_) => return Next::Wait,
-                        Passage::Refused | Passage::Nameless => {
+                        LoginVerdict::Known | LoginVerdict::Admitted => session.dialect.admit(),
+                        LoginVerdict::Pending(_) => return Next::Wait,
+                        LoginVerdict::Refused | LoginVerdict::Nameless => {
                             *turn.budget -= 1;
                             self.scope.counters().refused.add(1);
                             let form = session.dialect.turn_away(&self.limits);
@@ -163,14 +164,15 @@ impl KyotoWorker {
         }
     }
 
-    /// Goes through what has come of the records of a bulk request; tells too whether that were all of them.
+    /// Applies the records of a bulk request that have arrived. Also returns true after the last
+    /// one.
     fn records(
         &self,
         session: &mut KyotoSession,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-        ahead: &mut Ahead,
+        ahead: &mut RecordPrefetch,
     ) -> (Next, bool) {
         loop {
             let before = session.dialect;
@@ -195,13 +197,18 @@ impl KyotoWorker {
         }
     }
 
-    /// Finds out who has sent a request, whose head has come.
-    fn login(&self, session: &mut KyotoSession, waits: &mut Waits, authorization: Option<&[u8]>) -> Passage {
+    /// Checks the login of a request, whose head has arrived.
+    fn login(
+        &self,
+        session: &mut KyotoSession,
+        waits: &mut WaitingConnections,
+        authorization: Option<&[u8]>,
+    ) -> LoginVerdict {
         let shared = &self.scope.shared;
         let passage = shared.logins.pass(authorization, &mut session.basic, waits);
         let counters = &shared.observation.workers[self.scope.worker];
-        counters.logins.add(u64::from(matches!(passage, Passage::Admitted | Passage::Refused)));
-        counters.logins_refused.add(u64::from(passage == Passage::Refused));
+        counters.logins.add(u64::from(matches!(passage, LoginVerdict::Admitted | LoginVerdict::Refused)));
+        counters.logins_refused.add(u64::from(passage == LoginVerdict::Refused));
         passage
     }
 
@@ -215,7 +222,7 @@ impl KyotoWorker {
         match request {
             KyotoRequest::Call(call) => {
                 let next = self.call(session, context, call, output);
-                // It is decoded again if it waits.
+                // A waiting request is decoded again, and counted then.
                 self.scope.counters().calls.add(u64::from(!session.keeps_request()));
                 next
             }
@@ -270,12 +277,12 @@ impl KyotoWorker {
         Next::Continue
     }
 
-    /// Has a call done on another thread, while the connection waits.
+    /// Submits a call to another thread; the connection waits.
     fn submit(
         &mut self,
         session: &mut KyotoSession,
-        waits: &mut Waits,
-        work: work::Work,
+        waits: &mut WaitingConnections,
+        work: work::LongCall,
         form: AnswerForm,
         keeps_alive: bool,
     ) -> Result<Completion, CallFailure<'static>> {
@@ -289,7 +296,8 @@ impl KyotoWorker {
         let handle = waits.enter_new();
         let ticket = handle.ticket;
         let job = jobs.submit(Box::new(call), handle).inspect_err(|_| waits.leave(ticket))?;
-        session.wait = Wait::Job { call: WaitingCall { job, keeps_alive, only_looks, is_script }, ticket };
+        session.wait =
+            KyotoWait::Job { call: WaitingCall { job, keeps_alive, only_looks, is_script }, ticket };
         Ok(Completion::Pending(ticket))
     }
 
@@ -304,11 +312,11 @@ impl KyotoWorker {
         let mut done = None;
         let signal = if call.has_signals() { call.signal() } else { None };
         match std::mem::take(&mut session.wait) {
-            Wait::Signalled => {}
-            // It was executed before, and its signal came before that.
+            KyotoWait::Signalled => {}
+            // The call was executed before; its signal had come by then.
             _ if session.pending.is_ready() => {}
-            Wait::TimedOut => {
-                // Neither the procedure nor its signal happens.
+            KyotoWait::TimedOut => {
+                // Neither the procedure nor its signal is executed.
                 answer_failure(&call.form, &self.banner, &CallFailure::TimedOut, output);
                 return goes_on;
             }
@@ -325,8 +333,8 @@ impl KyotoWorker {
                     let ticket = context.waits.ticket();
                     let deadline = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
                     context.waits.enter(ticket, Some(deadline));
-                    self.scope.shared.kyoto.signals.wait(Purpose::Signal, wait.name, ticket);
-                    session.wait = Wait::For { name: wait.name.to_vec(), ticket };
+                    self.scope.shared.kyoto.signals.wait(SignalPurpose::Signal, wait.name, ticket);
+                    session.wait = KyotoWait::For { name: wait.name.to_vec(), ticket };
                     return Next::Wait;
                 }
             }
@@ -349,7 +357,7 @@ impl KyotoWorker {
         }
         let KyotoWorker { scope, banner, pairs, .. } = self;
         let signals = &scope.shared.kyoto.signals;
-        let mut answer = Answer { form: call.form, banner, signal, signals, output };
+        let mut answer = CallAnswer { form: call.form, banner, signal, signals, output };
         match done {
             Some(done) => work::tell(done, pairs, &mut answer),
             None => match scope.procedure(session, context, call, pairs, &mut answer) {
@@ -364,12 +372,12 @@ impl KyotoWorker {
 impl Session for KyotoSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
         let output_before = turn.output.len();
         let mut consumed = 0;
         let mut closes = false;
-        if let Wait::JobDone(_) = self.wait
-            && let Wait::JobDone(call) = std::mem::take(&mut self.wait)
+        if let KyotoWait::JobDone(_) = self.wait
+            && let KyotoWait::JobDone(call) = std::mem::take(&mut self.wait)
         {
             let (answer, changes) = call.job.take_answer();
             self.changes.extend(changes);
@@ -401,7 +409,7 @@ impl Session for KyotoSession {
             return true;
         }
         let Some(waiting) = self.ticket() else {
-            // A password has been checked, perhaps.
+            // The wake-up may be that of a checked password.
             let ticket = self.basic.ticket().filter(|&ticket| wake == Wake::Ready(ticket));
             ticket.into_iter().for_each(|ticket| context.waits.leave(ticket));
             return ticket.is_some();
@@ -411,16 +419,16 @@ impl Session for KyotoSession {
             Wake::TimedOut(ticket) if ticket != waiting => return false,
             Wake::Ready(_) => return false,
             Wake::TimedOut(_) | Wake::Cancelled => {
-                if let Wait::Job { call, .. } = &self.wait
+                if let KyotoWait::Job { call, .. } = &self.wait
                     && call.is_script
                 {
-                    // It ends soon, and answers.
+                    // The script ends soon, and its answer is sent.
                     call.job.call_off();
                     return false;
                 }
-                // It may have been signalled in the last moment.
+                // The signal may have come at the last moment.
                 let signals = &context.shared.kyoto.signals;
-                let is_signalled = |(name, ticket)| !signals.forget(Purpose::Signal, name, ticket);
+                let is_signalled = |(name, ticket)| !signals.forget(SignalPurpose::Signal, name, ticket);
                 self.waits_for().is_some_and(is_signalled)
             }
         };
@@ -438,13 +446,13 @@ impl Session for KyotoSession {
     }
 
     fn has_work(&self) -> bool {
-        self.pending.is_some() || matches!(self.wait, Wait::JobDone(_))
+        self.pending.is_some() || matches!(self.wait, KyotoWait::JobDone(_))
     }
 
     fn ends_with_peer(&self) -> bool {
         match &self.wait {
-            Wait::For { .. } => true,
-            Wait::Job { call, .. } => call.only_looks,
+            KyotoWait::For { .. } => true,
+            KyotoWait::Job { call, .. } => call.only_looks,
             _ => false,
         }
     }
@@ -461,20 +469,20 @@ impl Session for KyotoSession {
         }
     }
 
-    fn retained(&self) -> Retained {
+    fn retained(&self) -> RetainedMemory {
         let name_len = self.waits_for().map_or(0, |(name, _)| name.len());
         let job_len = match &self.wait {
-            Wait::Job { call, .. } => call.job.len_bytes(),
+            KyotoWait::Job { call, .. } => call.job.len_bytes(),
             _ => 0,
         };
         let own = self.bulk.found.capacity() + self.basic.kept_len() + name_len + self.cursors.len_bytes();
-        Retained { own: own + job_len, of_engine: 0 }
+        RetainedMemory { own: own + job_len, of_engine: 0 }
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
         self.pending.abandon(context);
         if let Some((name, ticket)) = self.waits_for() {
-            context.shared.kyoto.signals.forget(Purpose::Signal, name, ticket);
+            context.shared.kyoto.signals.forget(SignalPurpose::Signal, name, ticket);
         }
         for ticket in [self.ticket(), self.basic.ticket()].into_iter().flatten() {
             context.waits.leave(ticket);

@@ -23,12 +23,12 @@ const SUFFIX: &str = ".backup";
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The file, which goes when this is dropped. There is none before the file was created here.
-pub(super) struct Image<'s> {
+pub(super) struct DatabaseImage<'s> {
     path: PathBuf,
     _turn: MutexGuard<'s, ()>,
 }
 
-impl Drop for Image<'_> {
+impl Drop for DatabaseImage<'_> {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
@@ -38,7 +38,7 @@ impl Drop for Image<'_> {
     }
 }
 
-impl<'s> Image<'s> {
+impl<'s> DatabaseImage<'s> {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -48,7 +48,7 @@ impl<'s> Image<'s> {
         shared: &'s Shared,
         number: usize,
         called_off: &AtomicBool,
-    ) -> Result<Option<Image<'s>>> {
+    ) -> Result<Option<DatabaseImage<'s>>> {
         let served = &shared.databases[number];
         let Some(place) = &served.name.path else { return Ok(None) };
         let turn = wait_for(&served.imaging, called_off)?;
@@ -56,7 +56,7 @@ impl<'s> Image<'s> {
         path.push(SUFFIX);
         let path = PathBuf::from(path);
         let mut file = create(&path)?;
-        let image = Image { path, _turn: turn };
+        let image = DatabaseImage { path, _turn: turn };
         // That of a hash on disk holds a log for replicas alone.
         let is_in_files = served.database.engine().durable().is_some();
         let mut backup = match shared.persistence.exports.directory(number).filter(|_| !is_in_files) {

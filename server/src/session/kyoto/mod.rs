@@ -1,4 +1,4 @@
-//! Kyoto Tycoon's protocols, executed.
+//! Kyoto Tycoon's protocols: sessions and procedures.
 //!
 //! ```text
 //! session     what a connection keeps: cursors, a bulk request under way, what it waits for
@@ -28,7 +28,7 @@
 //! counters    what has been asked for
 //! ```
 //!
-//! Not here: bytes, which `protocol::kyoto` knows, and what calls do to a record, which `todana::kyoto` knows.
+//! Not here: encoding (`protocol::kyoto`), and the effect of operations on records (`todana`).
 
 mod answer_memory;
 mod answers;
@@ -64,5 +64,5 @@ pub(crate) use scripts::Scripts;
 pub(crate) use session::KyotoSession;
 pub(crate) use state::KyotoState;
 
-/// What clients are told: they choose what they ask by the original's.
+/// The version that clients see, by which they choose features.
 pub const VERSION: &str = "0.9.56";

@@ -4,13 +4,13 @@ use super::dispatcher::KyotoWorker;
 use super::plugin_flags::{FLAGS_LEN, parts};
 use super::queues::PluginSession;
 use super::report::facts;
-use super::scope::Scope;
+use super::scope::CallContext;
 use crate::execution::Completion;
 use crate::observation::counters::{WorkerCounter, WorkerCounters};
 use crate::options::CompatiblePort;
 use crate::session::context::WorkerContext;
 use crate::session::wake::Wake;
-use crate::session::{Next, Retained, Session, Step, Turn};
+use crate::session::{Next, RetainedMemory, Session, SessionTurn, Step};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use std::sync::atomic::Ordering;
 use todana::kyoto::{NEVER, ttl_of};
@@ -50,7 +50,13 @@ counters! {
 
 impl PluginSession {
     /// Serves requests as far as there are some, and as the connection's share allows.
-    fn serve_all(&mut self, scope: &Scope, turn: &mut Turn<'_>, data: &[u8], at: &mut usize) -> Next {
+    fn serve_all(
+        &mut self,
+        scope: &CallContext,
+        turn: &mut SessionTurn<'_>,
+        data: &[u8],
+        at: &mut usize,
+    ) -> Next {
         let port = scope.shared.options.protocols.kyoto.plugin.unwrap_or_default();
         loop {
             if *turn.budget == 0 {
@@ -94,7 +100,7 @@ impl PluginSession {
 impl Session for PluginSession {
     type Worker = KyotoWorker;
 
-    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, worker: &mut KyotoWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
         let mut consumed = 0;
         let next = self.serve_all(&worker.scope, turn, input, &mut consumed);
         Step { consumed, next }
@@ -125,8 +131,8 @@ impl Session for PluginSession {
         self.is_waiting()
     }
 
-    fn retained(&self) -> Retained {
-        Retained { own: self.kept_len(), of_engine: 0 }
+    fn retained(&self) -> RetainedMemory {
+        RetainedMemory { own: self.kept_len(), of_engine: 0 }
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {
@@ -135,7 +141,7 @@ impl Session for PluginSession {
     }
 }
 
-impl Scope {
+impl CallContext {
     /// Executes a request; where there are queues, a value that is set is a message.
     fn request_or_message(
         &self,

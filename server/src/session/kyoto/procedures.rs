@@ -1,7 +1,7 @@
 //! Calls about records, and the few that are about the server.
 
-use super::answers::{Answer, DUPLICATION, Ended, NO_PERMISSION, NO_RECORD, refused};
-use super::scope::Scope;
+use super::answers::{CallAnswer, CallResult, DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
+use super::scope::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
 use crate::session::context::WorkerContext;
@@ -56,7 +56,7 @@ fn changes(procedure: Procedure) -> bool {
     )
 }
 
-impl Scope {
+impl CallContext {
     /// Executes a call and answers it.
     pub(super) fn procedure(
         &self,
@@ -64,7 +64,7 @@ impl Scope {
         context: &mut WorkerContext,
         call: &ProcedureCall<'_>,
         pairs: &mut kyoto::AnswerPairs,
-        answer: &mut Answer<'_>,
+        answer: &mut CallAnswer<'_>,
     ) -> Completion {
         let ended = match call.procedure {
             None => Err(CallFailure::NoSuchProcedure(call.name)),
@@ -83,7 +83,7 @@ impl Scope {
         procedure: Procedure,
         call: &ProcedureCall<'c>,
         pairs: &mut kyoto::AnswerPairs,
-        answer: &mut Answer<'_>,
+        answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'c>> {
         // A cursor has a database of its own, which refuses by itself.
         let is_of_reader = || {
@@ -147,7 +147,7 @@ impl Scope {
         context: &mut WorkerContext,
         procedure: Procedure,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
+        answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'static>> {
         let database = self.database(call.target())?;
         let operation = self.operation(database, procedure, call)?;
@@ -202,8 +202,8 @@ impl Scope {
         database: usize,
         procedure: Procedure,
         reply: &Reply<'_>,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         let counters = self.counters();
         let (count, misses) = match procedure {
             Procedure::Get | Procedure::Check | Procedure::Seize => (&counters.get, &counters.get_misses),
@@ -247,7 +247,7 @@ impl Scope {
         session: &mut KyotoSession,
         context: &mut WorkerContext,
         call: &ProcedureCall<'_>,
-        answer: &mut Answer<'_>,
+        answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'static>> {
         let database = self.database(call.target())?;
         if !self.shared.options.limits.flush_allowed {

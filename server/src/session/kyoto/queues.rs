@@ -14,15 +14,15 @@
 
 use super::plugin::DATABASE;
 use super::plugin_flags::parts;
-use super::scope::{Scope, local};
-use super::signals::Purpose;
+use super::scope::{CallContext, local};
+use super::signals::SignalPurpose;
 use crate::execution::LocalDatabase;
 use crate::handle::Stopping;
 use crate::options::CompatiblePort;
 use crate::session::Next;
 use crate::session::context::WorkerContext;
 use crate::session::pending::PendingReplies;
-use crate::session::wake::Ticket;
+use crate::session::wake::WakeTicket;
 use crate::transport::output::Output;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
@@ -50,7 +50,7 @@ const SEQUENCE_END: u32 = 10_000;
 pub(crate) struct PluginSession {
     pub(super) dialect: PluginDecoder,
     /// Once it has asked for a message.
-    consumer: Option<Box<Consumer>>,
+    consumer: Option<Box<QueueConsumer>>,
     /// The reply that has to come before anything else is done ...
     pub(super) pending: PendingReplies,
     /// ... and the key of the message that it is about.
@@ -58,38 +58,38 @@ pub(crate) struct PluginSession {
 }
 
 #[derive(Default)]
-struct Consumer {
+struct QueueConsumer {
     /// What it has taken and not deleted, by key.
-    taken: BTreeMap<Vec<u8>, Taken>,
+    taken: BTreeMap<Vec<u8>, TakenMessage>,
     /// Memory that this needs.
     taken_len: usize,
     /// Of the `get` line at hand, once its first key has been looked for.
     until: Option<Instant>,
     /// The key at hand has been looked for before.
     is_counted: bool,
-    wait: Option<Wait>,
+    wait: Option<QueueWait>,
 }
 
-struct Taken {
+struct TakenMessage {
     /// So long is the name of the queue in its key.
     name_len: usize,
     value: Vec<u8>,
 }
 
-struct Wait {
+struct QueueWait {
     name: Vec<u8>,
-    ticket: Ticket,
+    ticket: WakeTicket,
     /// It is parked: no further request is looked at.
     is_parked: bool,
 }
 
 impl PluginSession {
-    fn wait(&self) -> Option<&Wait> {
+    fn wait(&self) -> Option<&QueueWait> {
         self.consumer.as_ref()?.wait.as_ref()
     }
 
     /// Returns the ticket that it waits with for a message.
-    pub(super) fn parked(&self) -> Option<Ticket> {
+    pub(super) fn parked(&self) -> Option<WakeTicket> {
         self.wait().filter(|wait| wait.is_parked).map(|wait| wait.ticket)
     }
 
@@ -148,17 +148,17 @@ impl MessageKeys {
 /// until the next checkpoint, and each message would cost more than the one before (50,000 of them took half a minute of a
 /// processor, and 0.1 seconds so).
 #[derive(Default)]
-pub(crate) struct Heads {
-    state: Mutex<HeadsState>,
+pub(crate) struct QueueHeads {
+    state: Mutex<QueueHeadsState>,
 }
 
 #[derive(Default)]
-struct HeadsState {
+struct QueueHeadsState {
     version: u64,
-    heads: HashMap<Vec<u8>, Head>,
+    heads: HashMap<Vec<u8>, QueueHead>,
 }
 
-struct Head {
+struct QueueHead {
     /// No message's key is before this, but for those of other clients ...
     from: Vec<u8>,
     /// ... since it was looked for them.
@@ -167,15 +167,15 @@ struct Head {
     version: u64,
 }
 
-impl HeadsState {
+impl QueueHeadsState {
     fn version(&mut self) -> u64 {
         self.version += 1;
         self.version
     }
 }
 
-impl Heads {
-    fn state(&self) -> MutexGuard<'_, HeadsState> {
+impl QueueHeads {
+    fn state(&self) -> MutexGuard<'_, QueueHeadsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +196,7 @@ impl Heads {
             state.heads.clear();
         }
         let version = state.version();
-        state.heads.insert(name.to_vec(), Head { from: prefix(name), looked_at: now, version });
+        state.heads.insert(name.to_vec(), QueueHead { from: prefix(name), looked_at: now, version });
         (prefix(name), version)
     }
 
@@ -225,7 +225,7 @@ impl Heads {
 }
 
 /// What has come of looking for a message.
-enum Found {
+enum FoundMessage {
     Nothing,
     Message {
         key: Vec<u8>,
@@ -235,7 +235,7 @@ enum Found {
     NoRoom,
 }
 
-impl Scope {
+impl CallContext {
     /// Executes a request, if it is about a queue. `room`: how much a connection may keep.
     pub(super) fn queue_request(
         &self,
@@ -258,18 +258,18 @@ impl Scope {
                 }
                 let room = room.saturating_sub(consumer.taken_len);
                 let found = match scope.take_message(context, name, room) {
-                    Found::Nothing if scope.may_wait(until) => {
+                    FoundMessage::Nothing if scope.may_wait(until) => {
                         if consumer.wait.is_some() {
-                            Found::Nothing
+                            FoundMessage::Nothing
                         } else {
                             let ticket = context.waits.ticket();
-                            scope.shared.kyoto.signals.wait(Purpose::Message, name, ticket);
-                            consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
+                            scope.shared.kyoto.signals.wait(SignalPurpose::Message, name, ticket);
+                            consumer.wait = Some(QueueWait { name: name.to_vec(), ticket, is_parked: false });
                             // One may have come just before.
                             scope.take_message(context, name, room)
                         }
                     }
-                    Found::Nothing => {
+                    FoundMessage::Nothing => {
                         scope.end_waiting(consumer);
                         counters.get_misses.add(1);
                         return Some(Next::Continue);
@@ -277,7 +277,7 @@ impl Scope {
                     found => found,
                 };
                 match found {
-                    Found::Nothing => {
+                    FoundMessage::Nothing => {
                         let wait =
                             consumer.wait.as_mut().expect("it was there before, or has just been put there");
                         wait.is_parked = true;
@@ -285,14 +285,14 @@ impl Scope {
                         context.waits.enter(ticket, Some(until.min(Instant::now() + LOOK)));
                         return Some(Next::Wait);
                     }
-                    Found::Message { key, value } => {
+                    FoundMessage::Message { key, value } => {
                         scope.end_waiting(consumer);
                         counters.get_hits.add(1);
                         let (of_client, flags) = parts(port, &value);
                         put_plugin_value(name, flags, of_client, output);
-                        consumer.keep(key, Taken { name_len: name.len(), value });
+                        consumer.keep(key, TakenMessage { name_len: name.len(), value });
                     }
-                    Found::NoRoom => {
+                    FoundMessage::NoRoom => {
                         tracing::warn!(
                             "a client is cut off: it keeps more messages than there is memory for"
                         );
@@ -331,9 +331,9 @@ impl PluginSession {
         if let Some(wait) = &consumer.wait {
             context.waits.leave(wait.ticket);
         }
-        let scope = Scope::new(context);
+        let scope = CallContext::new(context);
         scope.end_waiting(&mut consumer);
-        for (key, Taken { name_len, value }) in consumer.taken {
+        for (key, TakenMessage { name_len, value }) in consumer.taken {
             // Queues are local by nature: their first record is looked for in the order of the keys.
             let Ok(queues) = local(context, DATABASE) else { return };
             if let Err(error) = Records::set(queues, &key, &value) {
@@ -344,9 +344,9 @@ impl PluginSession {
     }
 }
 
-impl Consumer {
-    fn keep(&mut self, key: Vec<u8>, taken: Taken) {
-        let len = |key: &[u8], taken: &Taken| MESSAGE_LEN + key.len() + taken.value.len();
+impl QueueConsumer {
+    fn keep(&mut self, key: Vec<u8>, taken: TakenMessage) {
+        let len = |key: &[u8], taken: &TakenMessage| MESSAGE_LEN + key.len() + taken.value.len();
         self.taken_len += len(&key, &taken);
         let old = self.taken.get(&key).map_or(0, |old| len(&key, old));
         // Somebody has stored a record under the key of one that was taken.
@@ -369,7 +369,7 @@ impl Consumer {
     }
 }
 
-impl Scope {
+impl CallContext {
     /// A message is there.
     pub(super) fn message_put(&self, name: &[u8], key: &[u8]) {
         self.shared.kyoto.queue_heads.lower(name, key);
@@ -378,7 +378,7 @@ impl Scope {
 
     /// Whoever has waited longest for a message of a queue looks again.
     fn call_consumer(&self, name: &[u8]) {
-        self.shared.kyoto.signals.signal(Purpose::Message, name, false);
+        self.shared.kyoto.signals.signal(SignalPurpose::Message, name, false);
     }
 
     fn may_wait(&self, until: Instant) -> bool {
@@ -386,10 +386,10 @@ impl Scope {
     }
 
     /// A key has been looked for, or nobody asks for it any more.
-    fn end_waiting(&self, consumer: &mut Consumer) {
+    fn end_waiting(&self, consumer: &mut QueueConsumer) {
         consumer.is_counted = false;
-        if let Some(Wait { name, ticket, .. }) = consumer.wait.take()
-            && !self.shared.kyoto.signals.forget(Purpose::Message, &name, ticket)
+        if let Some(QueueWait { name, ticket, .. }) = consumer.wait.take()
+            && !self.shared.kyoto.signals.forget(SignalPurpose::Message, &name, ticket)
         {
             // It was called, and does not come: somebody else may.
             self.call_consumer(&name);
@@ -397,16 +397,16 @@ impl Scope {
     }
 
     /// Takes the first message of a queue out of the database.
-    fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> Found {
-        let Ok(queues) = local(context, DATABASE) else { return Found::Nothing };
+    fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> FoundMessage {
+        let Ok(queues) = local(context, DATABASE) else { return FoundMessage::Nothing };
         take(&self.shared.kyoto.queue_heads, queues, name, room).unwrap_or_else(|error| {
             tracing::warn!("a queue cannot be read: {error}");
-            Found::Nothing
+            FoundMessage::Nothing
         })
     }
 }
 
-fn take(heads: &Heads, queues: &LocalDatabase, name: &[u8], room: usize) -> Outcome<Found> {
+fn take(heads: &QueueHeads, queues: &LocalDatabase, name: &[u8], room: usize) -> Outcome<FoundMessage> {
     let prefix = prefix(name);
     let (mut from, version) = heads.start(name, Instant::now());
     loop {
@@ -420,14 +420,14 @@ fn take(heads: &Heads, queues: &LocalDatabase, name: &[u8], room: usize) -> Outc
         let Some((key, value_len)) = first else {
             // Behind all that begin with a blank after the name.
             heads.advance(name, version, &[name, b"!"].concat());
-            return Ok(Found::Nothing);
+            return Ok(FoundMessage::Nothing);
         };
         if MESSAGE_LEN + key.len() + value_len > room {
-            return Ok(Found::NoRoom);
+            return Ok(FoundMessage::NoRoom);
         }
         if let Some(value) = queues.seize(&key)? {
             heads.advance(name, version, &key);
-            return Ok(Found::Message { key, value });
+            return Ok(FoundMessage::Message { key, value });
         }
         // Somebody else was faster.
         from = key;
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_looked_through_from_where_it_begins_and_each_second_from_the_start() {
-        let (heads, now) = (Heads::default(), Instant::now());
+        let (heads, now) = (QueueHeads::default(), Instant::now());
         let from = |now| heads.start(b"q", now).0;
         let (start, version) = heads.start(b"q", now);
         assert_eq!(start, b"q ");
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn of_a_queue_with_a_long_name_nothing_is_kept() {
-        let (heads, now) = (Heads::default(), Instant::now());
+        let (heads, now) = (QueueHeads::default(), Instant::now());
         for (len, is_kept) in [(HEAD_NAME_MAX, true), (HEAD_NAME_MAX + 1, false)] {
             let name = vec![b'q'; len];
             let further = [&name[..], b" 5"].concat();
@@ -506,8 +506,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_counted_until_it_is_forgotten() {
-        let mut consumer = Consumer::default();
-        let taken = |len| Taken { name_len: 1, value: vec![0; len] };
+        let mut consumer = QueueConsumer::default();
+        let taken = |len| TakenMessage { name_len: 1, value: vec![0; len] };
         consumer.keep(b"q 2".to_vec(), taken(10));
         consumer.keep(b"q 1".to_vec(), taken(100));
         consumer.keep(b"q 2".to_vec(), taken(20));

@@ -1,7 +1,7 @@
 //! Calls about replication: the files of the update log, and whom the server follows.
 
-use super::answers::{Answer, Ended};
-use super::scope::Scope;
+use super::answers::{CallAnswer, CallResult};
+use super::scope::CallContext;
 use crate::replica::MasterAddress;
 use crate::shared::Shared;
 use std::time::Duration;
@@ -38,9 +38,13 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure
     Ok(())
 }
 
-impl Scope {
+impl CallContext {
     /// Chooses the master, the position in its log, and how often it is asked.
-    pub(super) fn tune_replication(&self, call: &ProcedureCall<'_>, answer: &mut Answer<'_>) -> Ended {
+    pub(super) fn tune_replication(
+        &self,
+        call: &ProcedureCall<'_>,
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         if self.shared.options.databases.replication.position_file.is_none() {
             return Err(CallFailure::NO_RTS_FILE);
         }
@@ -70,7 +74,11 @@ impl Scope {
     }
 
     /// The files of the update logs, by the original's names: clients look for its ending.
-    pub(super) fn list_logs(&self, pairs: &mut kyoto::AnswerPairs, answer: &mut Answer<'_>) -> Ended {
+    pub(super) fn list_logs(
+        &self,
+        pairs: &mut kyoto::AnswerPairs,
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         pairs.clear();
         let mut number = 0;
         for (database, _) in

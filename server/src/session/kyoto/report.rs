@@ -1,13 +1,13 @@
 //! What the server and its databases tell of themselves, by the names that monitoring agents read.
 
-use super::answers::{Answer, Ended};
-use super::scope::Scope;
+use super::answers::{CallAnswer, CallResult};
+use super::scope::CallContext;
 use crate::databases::Served;
 use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
 use todana::Kind;
 use todana_protocol::kyoto::{self, ProcedureCall};
 
-impl Scope {
+impl CallContext {
     /// Of the server.
     pub(super) fn report(&self, pairs: &mut kyoto::AnswerPairs) {
         self.counters().misc.add(1);
@@ -36,8 +36,8 @@ impl Scope {
         &self,
         call: &ProcedureCall<'_>,
         pairs: &mut kyoto::AnswerPairs,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
+        answer: &mut CallAnswer<'_>,
+    ) -> CallResult {
         let database = self.database(call.target())?;
         self.counters().misc.add(1);
         pairs.clear();

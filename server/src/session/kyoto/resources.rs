@@ -1,7 +1,7 @@
 //! REST.
 
 use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
-use super::scope::Scope;
+use super::scope::CallContext;
 use super::session::KyotoSession;
 use crate::execution::Completion;
 use crate::session::context::WorkerContext;
@@ -12,7 +12,7 @@ use todana_protocol::kyoto::{
     AnswerBanner, CallFailure, RestAction, RestAnswer, RestMode, RestRequest, answer_rest, expiry,
 };
 
-impl Scope {
+impl CallContext {
     /// Reads, stores or removes a resource, and answers.
     pub(super) fn resource(
         &self,

@@ -13,16 +13,16 @@ use todana_protocol::kyoto::{CallFailure, DatabaseError, DatabaseTarget};
 pub(super) const ANSWER_MAX: usize = 1 << 28;
 
 /// The databases, counters and options of a worker's requests.
-pub(super) struct Scope {
+pub(super) struct CallContext {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: usize,
     /// What the answer to the request at hand may hold, in bytes.
     pub(super) answer_max: usize,
 }
 
-impl Scope {
-    pub(super) fn new(context: &WorkerContext) -> Scope {
-        Scope { shared: Arc::clone(&context.shared), worker: context.worker, answer_max: ANSWER_MAX }
+impl CallContext {
+    pub(super) fn new(context: &WorkerContext) -> CallContext {
+        CallContext { shared: Arc::clone(&context.shared), worker: context.worker, answer_max: ANSWER_MAX }
     }
 
     #[inline]

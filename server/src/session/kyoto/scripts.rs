@@ -19,11 +19,11 @@ pub(crate) struct Scripts {
     program: Mutex<Option<Program>>,
     /// Goes up with each reading.
     readings: AtomicU64,
-    machines: Mutex<Machines>,
+    machines: Mutex<ScriptMachines>,
 }
 
 /// Names and values.
-pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type ScriptPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Scripts {
     /// Reads the program; without a path there are no procedures. Fails if it is no Lua.
@@ -47,7 +47,7 @@ impl Scripts {
 }
 
 /// A machine with the program loaded, which one call has at a time.
-struct Machine {
+struct ScriptMachine {
     /// What scripts are told of the thread that they run in.
     number: usize,
     /// Which reading of the program it has.
@@ -59,8 +59,8 @@ struct Machine {
 
 /// Those that no call has.
 #[derive(Default)]
-struct Machines {
-    idle: Vec<Machine>,
+struct ScriptMachines {
+    idle: Vec<ScriptMachine>,
     made: usize,
     is_closed: bool,
 }
@@ -109,7 +109,7 @@ impl Scripts {
     }
 
     /// A machine with the program as it was last read.
-    fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, CallFailure<'static>> {
+    fn machine(&self, shared: &Arc<Shared>) -> Result<ScriptMachine, CallFailure<'static>> {
         let reading = self.readings.load(Ordering::Acquire);
         let (number, databases) = {
             let mut machines = self.machines.lock();
@@ -136,7 +136,7 @@ impl Scripts {
         };
         let loaded = Interpreter::new(&program, sources, number, &options);
         let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
-        Ok(Machine { number, reading, interpreter: loaded.ok(), databases })
+        Ok(ScriptMachine { number, reading, interpreter: loaded.ok(), databases })
     }
 
     /// Calls a procedure: its output, or why there is none. `changes`: what has to be settled before either may be told.
@@ -144,10 +144,10 @@ impl Scripts {
         &self,
         shared: &Arc<Shared>,
         name: &[u8],
-        input: &Pairs,
+        input: &ScriptPairs,
         called_off: &Arc<AtomicBool>,
         changes: &mut Changes,
-    ) -> Result<Pairs, CallFailure<'static>> {
+    ) -> Result<ScriptPairs, CallFailure<'static>> {
         // A script writes as it likes, and cannot be told beforehand to do it not.
         if shared.options.protocols.kyoto.read_only {
             let text = "scripts need a server that may be written to";

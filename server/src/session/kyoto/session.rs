@@ -3,9 +3,9 @@
 use super::cursor_table::CursorTable;
 use crate::databases::awaits::Changes;
 use crate::session::background::BackgroundJob;
-use crate::session::login::Basic;
+use crate::session::login::BasicLogin;
 use crate::session::pending::PendingReplies;
-use crate::session::wake::Ticket;
+use crate::session::wake::WakeTicket;
 use std::sync::Arc;
 use todana_protocol::kyoto::KyotoDecoder;
 use todana_protocol::kyoto::binary::ReplicaRequest;
@@ -15,11 +15,11 @@ use todana_protocol::kyoto::binary::ReplicaRequest;
 pub(crate) struct KyotoSession {
     pub(super) dialect: KyotoDecoder,
     /// Where clients have to log in.
-    pub(super) basic: Basic,
+    pub(super) basic: BasicLogin,
     pub(super) cursors: CursorTable,
     /// Of the bulk request under way.
-    pub(super) bulk: Progress,
-    pub(super) wait: Wait,
+    pub(super) bulk: BulkProgress,
+    pub(super) wait: KyotoWait,
     /// The replies that have to come before anything else is done.
     pub(super) pending: PendingReplies,
     /// What scripts have changed for it on other threads, to be settled before it is told more.
@@ -30,7 +30,7 @@ pub(crate) struct KyotoSession {
 
 /// How far a bulk request has come.
 #[derive(Default)]
-pub(super) struct Progress {
+pub(super) struct BulkProgress {
     pub(super) hits: u32,
     /// What has been found; it goes out behind its number, which is known at the end.
     pub(super) found: Vec<u8>,
@@ -39,17 +39,17 @@ pub(super) struct Progress {
 
 /// Whether the request at hand waits.
 #[derive(Default)]
-pub(super) enum Wait {
+pub(super) enum KyotoWait {
     #[default]
     No,
     /// For a signal of this name.
-    For { name: Vec<u8>, ticket: Ticket },
+    For { name: Vec<u8>, ticket: WakeTicket },
     /// It has waited, and was signalled.
     Signalled,
     /// It has waited, and was not.
     TimedOut,
     /// For a background job, whose request is done with.
-    Job { call: WaitingCall, ticket: Ticket },
+    Job { call: WaitingCall, ticket: WakeTicket },
     /// That has been done, or never will be.
     JobDone(WaitingCall),
 }
@@ -72,9 +72,9 @@ impl KyotoSession {
     }
 
     /// Returns the name of the signal that it waits for.
-    pub(super) fn waits_for(&self) -> Option<(&[u8], Ticket)> {
+    pub(super) fn waits_for(&self) -> Option<(&[u8], WakeTicket)> {
         match &self.wait {
-            Wait::For { name, ticket } => Some((name, *ticket)),
+            KyotoWait::For { name, ticket } => Some((name, *ticket)),
             _ => None,
         }
     }
@@ -85,9 +85,9 @@ impl KyotoSession {
     }
 
     /// Returns the ticket that it waits with.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
+    pub(super) fn ticket(&self) -> Option<WakeTicket> {
         match &self.wait {
-            Wait::For { ticket, .. } | Wait::Job { ticket, .. } => Some(*ticket),
+            KyotoWait::For { ticket, .. } | KyotoWait::Job { ticket, .. } => Some(*ticket),
             _ => None,
         }
     }
@@ -95,21 +95,21 @@ impl KyotoSession {
     /// Ends the wait; `has_come`: what it waits for is there.
     pub(super) fn end_wait(&mut self, has_come: bool) {
         self.wait = match std::mem::take(&mut self.wait) {
-            Wait::Job { call, .. } => {
+            KyotoWait::Job { call, .. } => {
                 if !has_come {
                     call.job.call_off();
                 }
-                Wait::JobDone(call)
+                KyotoWait::JobDone(call)
             }
-            _ if has_come => Wait::Signalled,
-            _ => Wait::TimedOut,
+            _ if has_come => KyotoWait::Signalled,
+            _ => KyotoWait::TimedOut,
         };
     }
 }
 
 impl Drop for KyotoSession {
     fn drop(&mut self) {
-        if let Wait::Job { call, .. } = &self.wait
+        if let KyotoWait::Job { call, .. } = &self.wait
             && !call.is_script
         {
             // Nobody wants it any more. A script was sent to do something.

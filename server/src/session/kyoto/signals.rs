@@ -8,37 +8,37 @@
 //!
 //! Invariant: a ticket waits here, or has been made ready, or is gone.
 
-use crate::session::wake::{Ticket, WakeQueues};
+use crate::session::wake::{WakeQueues, WakeTicket};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is waited for: clients' signals and messages of queues are apart, whatever their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum SignalPurpose {
     Signal,
     Message,
 }
 
 /// By purpose, and by name: tickets in the order in which they were created.
-type Waiting = [HashMap<Vec<u8>, BTreeSet<Ticket>>; 2];
+type WaitingTickets = [HashMap<Vec<u8>, BTreeSet<WakeTicket>>; 2];
 
 /// The connections that wait for signals, of all workers.
-pub(crate) struct Signals {
+pub(crate) struct SignalTable {
     queues: Arc<WakeQueues>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingTickets>,
 }
 
-impl Signals {
-    pub(crate) fn new(queues: Arc<WakeQueues>) -> Signals {
-        Signals { queues, waiting: Mutex::default() }
+impl SignalTable {
+    pub(crate) fn new(queues: Arc<WakeQueues>) -> SignalTable {
+        SignalTable { queues, waiting: Mutex::default() }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingTickets> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a ticket wait for a name.
-    pub(crate) fn wait(&self, purpose: Purpose, name: &[u8], ticket: Ticket) {
+    pub(crate) fn wait(&self, purpose: SignalPurpose, name: &[u8], ticket: WakeTicket) {
         self.waiting()[purpose as usize].entry(name.to_vec()).or_default().insert(ticket);
     }
 
@@ -48,7 +48,7 @@ impl Signals {
     }
 
     /// Has a ticket wait no longer; returns false if it has been signalled.
-    pub(crate) fn forget(&self, purpose: Purpose, name: &[u8], ticket: Ticket) -> bool {
+    pub(crate) fn forget(&self, purpose: SignalPurpose, name: &[u8], ticket: WakeTicket) -> bool {
         let waiting = &mut self.waiting()[purpose as usize];
         let Some(tickets) = waiting.get_mut(name) else { return false };
         let was_there = tickets.remove(&ticket);
@@ -59,7 +59,7 @@ impl Signals {
     }
 
     /// Wakes the first that waits for a name, or all; returns how many were waiting.
-    pub(crate) fn signal(&self, purpose: Purpose, name: &[u8], is_broadcast: bool) -> usize {
+    pub(crate) fn signal(&self, purpose: SignalPurpose, name: &[u8], is_broadcast: bool) -> usize {
         let (count, ready) = {
             let waiting = &mut self.waiting()[purpose as usize];
             let Some(tickets) = waiting.get_mut(name) else { return 0 };
@@ -81,33 +81,33 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::wake::Waits;
+    use crate::session::wake::WaitingConnections;
 
     /// Creates signals, and the waits of one worker with `count` tickets.
-    fn signals(count: usize) -> (Signals, Waits, Vec<Ticket>) {
+    fn signals(count: usize) -> (SignalTable, WaitingConnections, Vec<WakeTicket>) {
         let queues = Arc::new(WakeQueues::new(1));
-        let mut waits = Waits::new(Arc::clone(&queues), 0);
+        let mut waits = WaitingConnections::new(Arc::clone(&queues), 0);
         let tickets = (0..count).map(|_| waits.enter_new().ticket).collect();
-        (Signals::new(queues), waits, tickets)
+        (SignalTable::new(queues), waits, tickets)
     }
 
-    fn ready(waits: &Waits) -> Vec<Ticket> {
+    fn ready(waits: &WaitingConnections) -> Vec<WakeTicket> {
         waits.take_ready().into_iter().map(|(ticket, _)| ticket).collect()
     }
 
     #[test]
     fn a_signal_wakes_the_first_and_a_broadcast_all() {
         let (signals, waits, tickets) = signals(5);
-        tickets[..4].iter().rev().for_each(|&ticket| signals.wait(Purpose::Signal, b"go", ticket));
-        signals.wait(Purpose::Signal, b"", tickets[4]);
-        assert_eq!(signals.signal(Purpose::Signal, b"go", false), 4);
+        tickets[..4].iter().rev().for_each(|&ticket| signals.wait(SignalPurpose::Signal, b"go", ticket));
+        signals.wait(SignalPurpose::Signal, b"", tickets[4]);
+        assert_eq!(signals.signal(SignalPurpose::Signal, b"go", false), 4);
         assert_eq!(ready(&waits), [tickets[0]]);
-        assert!(!signals.forget(Purpose::Signal, b"go", tickets[0]));
-        assert!(signals.forget(Purpose::Signal, b"go", tickets[2]));
-        assert_eq!(signals.signal(Purpose::Signal, b"go", true), 2);
+        assert!(!signals.forget(SignalPurpose::Signal, b"go", tickets[0]));
+        assert!(signals.forget(SignalPurpose::Signal, b"go", tickets[2]));
+        assert_eq!(signals.signal(SignalPurpose::Signal, b"go", true), 2);
         assert_eq!(ready(&waits), [tickets[1], tickets[3]]);
-        assert_eq!(signals.signal(Purpose::Signal, b"go", true), 0);
-        assert_eq!(signals.signal(Purpose::Signal, b"", true), 1);
+        assert_eq!(signals.signal(SignalPurpose::Signal, b"go", true), 0);
+        assert_eq!(signals.signal(SignalPurpose::Signal, b"", true), 1);
         assert_eq!((ready(&waits), signals.count()), (vec![tickets[4]], 0));
         assert!(signals.waiting().iter().all(HashMap::is_empty));
     }
@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn consumer_of_messages_hears_no_signal_of_that_name() {
         let (signals, waits, tickets) = signals(1);
-        signals.wait(Purpose::Message, b"go", tickets[0]);
-        assert_eq!((signals.signal(Purpose::Signal, b"go", true), signals.count()), (0, 1));
-        assert!(!signals.forget(Purpose::Signal, b"go", tickets[0]));
-        assert_eq!(signals.signal(Purpose::Message, b"go", false), 1);
+        signals.wait(SignalPurpose::Message, b"go", tickets[0]);
+        assert_eq!((signals.signal(SignalPurpose::Signal, b"go", true), signals.count()), (0, 1));
+        assert!(!signals.forget(SignalPurpose::Signal, b"go", tickets[0]));
+        assert_eq!(signals.signal(SignalPurpose::Message, b"go", false), 1);
         assert_eq!(ready(&waits), tickets);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::answer_memory::AnswerMemory;
 use super::background_call::{OF_CALLS, RunningCommands, of_scripts};
-use super::queues::{Heads, MessageKeys};
+use super::queues::{MessageKeys, QueueHeads};
 use super::scripts::Scripts;
-use super::signals::Signals;
+use super::signals::SignalTable;
 use crate::session::background::BackgroundJobs;
 use crate::session::wake::WakeQueues;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 pub(crate) struct KyotoState {
     pub(crate) scripts: Scripts,
     /// Requests that wait for signals of clients, and for messages.
-    pub(crate) signals: Signals,
+    pub(crate) signals: SignalTable,
     /// The keys of messages.
     pub(crate) message_keys: MessageKeys,
     /// The first message of each queue.
-    pub(crate) queue_heads: Heads,
+    pub(crate) queue_heads: QueueHeads,
     /// Procedures that take long.
     pub(crate) calls: Arc<BackgroundJobs>,
     /// Calls of scripts.
@@ -32,9 +32,9 @@ impl KyotoState {
     pub(crate) fn new(scripts: Scripts, threads: usize, queues: &Arc<WakeQueues>) -> KyotoState {
         KyotoState {
             scripts,
-            signals: Signals::new(Arc::clone(queues)),
+            signals: SignalTable::new(Arc::clone(queues)),
             message_keys: MessageKeys::default(),
-            queue_heads: Heads::default(),
+            queue_heads: QueueHeads::default(),
             calls: BackgroundJobs::new("background call", OF_CALLS),
             script_calls: BackgroundJobs::new("script", of_scripts(threads)),
             commands: RunningCommands::default(),

@@ -1,11 +1,11 @@
 //! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
 
-use super::answer_memory::{Collected, Lack};
-use super::answers::{Answer, NO_PERMISSION, failure};
+use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
+use super::answers::{CallAnswer, NO_PERMISSION, failure};
 use super::command;
-use super::image::Image;
-use super::scope::{Scope, local};
-use super::scripts::Pairs;
+use super::image::DatabaseImage;
+use super::scope::{CallContext, local};
+use super::scripts::ScriptPairs;
 use crate::databases::Served;
 use crate::databases::awaits::Changes;
 use crate::execution::LocalDatabase;
@@ -49,12 +49,14 @@ const NO_MEMORY: CallFailure<'static> = CallFailure::Detailed {
     detail: "too many large answers wait for their readers",
 };
 
-impl From<Lack> for CallFailure<'static> {
-    fn from(lack: Lack) -> Self {
+impl From<AnswerMemoryError> for CallFailure<'static> {
+    fn from(lack: AnswerMemoryError) -> Self {
         match lack {
-            Lack::TooLarge => TOO_LARGE,
-            Lack::Busy => NO_MEMORY,
-            Lack::CalledOff => failure(Error::new(ErrorKind::Closed, "nobody waits for it any more")),
+            AnswerMemoryError::TooLarge => TOO_LARGE,
+            AnswerMemoryError::Busy => NO_MEMORY,
+            AnswerMemoryError::CalledOff => {
+                failure(Error::new(ErrorKind::Closed, "nobody waits for it any more"))
+            }
         }
     }
 }
@@ -67,12 +69,12 @@ pub(super) const TOO_LARGE: CallFailure<'static> = CallFailure::Detailed {
 };
 
 /// A procedure that may take long, with what it is given.
-pub(super) struct Work {
+pub(super) struct LongCall {
     local: LocalDatabase,
-    task: Task,
+    task: LongTask,
 }
 
-enum Task {
+enum LongTask {
     Prefix {
         prefix: Vec<u8>,
         limit: usize,
@@ -97,17 +99,17 @@ enum Task {
     },
     ScriptCall {
         name: Vec<u8>,
-        input: Pairs,
+        input: ScriptPairs,
     },
 }
 
 /// What it has come to.
-pub(super) enum Done {
+pub(super) enum LongCallResult {
     Nothing,
     /// Keys, each with its place among those that were found.
-    Keys(Collected),
+    Keys(CollectedAnswer),
     /// What a script has put out.
-    Output(Pairs),
+    Output(ScriptPairs),
 }
 
 /// Whether it may take long.
@@ -119,16 +121,16 @@ pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
     )
 }
 
-impl Scope {
+impl CallContext {
     /// The work of a call that may take long.
     pub(super) fn work(
         &self,
         context: &WorkerContext,
         call: &ProcedureCall<'_>,
-    ) -> Result<Work, CallFailure<'static>> {
+    ) -> Result<LongCall, CallFailure<'static>> {
         if call.procedure == Some(Procedure::UlogRemove) {
-            let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
-            return Ok(Work { local: local(context, 0)?.clone(), task });
+            let task = LongTask::RemoveLogs { until: self.logs_to_remove(call)? };
+            return Ok(LongCall { local: local(context, 0)?.clone(), task });
         }
         if call.procedure == Some(Procedure::PlayScript) {
             self.counters().script.add(1);
@@ -151,26 +153,26 @@ impl Scope {
             if self.shared.options.limits.dump_allowed { Ok(sought) } else { Err(NO_PERMISSION) }
         };
         let task = match call.procedure {
-            Some(Procedure::MatchPrefix) => Task::Prefix { prefix: sought(b"prefix")?, limit },
-            Some(Procedure::MatchRegex) => Task::Regex { pattern: sought(b"regex")?, limit },
+            Some(Procedure::MatchPrefix) => LongTask::Prefix { prefix: sought(b"prefix")?, limit },
+            Some(Procedure::MatchRegex) => LongTask::Regex { pattern: sought(b"regex")?, limit },
             Some(Procedure::MatchSimilar) => {
                 let range = call.integer(b"range").filter(|&range| range >= 0).unwrap_or(1);
                 let range = usize::try_from(range).unwrap_or(usize::MAX);
                 let symbols = if call.flag(b"utf") { KeySymbols::Characters } else { KeySymbols::Bytes };
-                Task::Similar { origin: sought(b"origin")?, range, symbols, limit }
+                LongTask::Similar { origin: sought(b"origin")?, range, symbols, limit }
             }
             Some(Procedure::Synchronize) => {
                 self.counters().misc.add(1);
                 // An empty one is none: the Java client always sends it.
                 let command = call.optional(b"command").filter(|command| !command.is_empty());
-                Task::Synchronize { command: command.map(short).transpose()? }
+                LongTask::Synchronize { command: command.map(short).transpose()? }
             }
             _ => {
                 self.counters().misc.add(1);
-                Task::Vacuum
+                LongTask::Vacuum
             }
         };
-        Ok(Work { local: local(context, database)?.clone(), task })
+        Ok(LongCall { local: local(context, database)?.clone(), task })
     }
 
     /// The work of a script of the binary protocol.
@@ -178,7 +180,7 @@ impl Scope {
         &self,
         context: &WorkerContext,
         script: &ScriptCall<'_>,
-    ) -> Result<Work, CallFailure<'static>> {
+    ) -> Result<LongCall, CallFailure<'static>> {
         self.counters().script.add(1);
         self.script(context, script.name, script.input.iter())
     }
@@ -188,27 +190,27 @@ impl Scope {
         context: &WorkerContext,
         name: &[u8],
         input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
-    ) -> Result<Work, CallFailure<'static>> {
+    ) -> Result<LongCall, CallFailure<'static>> {
         if !self.shared.kyoto.scripts.are_there() {
             return Err(CallFailure::SCRIPTING_DISABLED);
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
-        let task = Task::ScriptCall { name: name.to_vec(), input };
-        Ok(Work { local: local(context, 0)?.clone(), task })
+        let task = LongTask::ScriptCall { name: name.to_vec(), input };
+        Ok(LongCall { local: local(context, 0)?.clone(), task })
     }
 }
 
 /// Answers with what the work of a call has come to.
 pub(super) fn tell(
-    done: Result<Done, CallFailure<'static>>,
+    done: Result<LongCallResult, CallFailure<'static>>,
     pairs: &mut kyoto::AnswerPairs,
-    answer: &mut Answer<'_>,
+    answer: &mut CallAnswer<'_>,
 ) {
     match done {
         Err(failure) => answer.failed(failure),
-        Ok(Done::Nothing) => answer.done(&[]),
-        Ok(Done::Keys(keys)) => answer.done_with_many(keys),
-        Ok(Done::Output(output)) => {
+        Ok(LongCallResult::Nothing) => answer.done(&[]),
+        Ok(LongCallResult::Keys(keys)) => answer.done_with_many(keys),
+        Ok(LongCallResult::Output(output)) => {
             pairs.clear();
             output.iter().for_each(|(name, value)| pairs.push_record(name, value));
             answer.done_with(pairs);
@@ -218,11 +220,11 @@ pub(super) fn tell(
 
 /// The same of a script in the binary protocol.
 pub(super) fn tell_binary(
-    done: Result<Done, CallFailure<'static>>,
+    done: Result<LongCallResult, CallFailure<'static>>,
     output: &mut crate::transport::output::Output,
 ) {
     match done {
-        Ok(Done::Output(pairs)) => {
+        Ok(LongCallResult::Output(pairs)) => {
             let pairs = pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
             binary::put_script_answer(pairs, output);
         }
@@ -230,35 +232,36 @@ pub(super) fn tell_binary(
     }
 }
 
-impl Work {
+impl LongCall {
     /// Bytes that it holds.
     pub(super) fn len(&self) -> usize {
         let given = match &self.task {
-            Task::Prefix { prefix: given, .. }
-            | Task::Regex { pattern: given, .. }
-            | Task::Similar { origin: given, .. } => given.len(),
-            Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
-            Task::ScriptCall { name, input } => {
+            LongTask::Prefix { prefix: given, .. }
+            | LongTask::Regex { pattern: given, .. }
+            | LongTask::Similar { origin: given, .. } => given.len(),
+            LongTask::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
+            LongTask::ScriptCall { name, input } => {
                 let of = |(name, value): &(Vec<u8>, Vec<u8>)| 2 * KEY_OVERHEAD + name.len() + value.len();
                 name.len() + input.iter().map(of).sum::<usize>()
             }
-            Task::Vacuum | Task::RemoveLogs { .. } => 0,
+            LongTask::Vacuum | LongTask::RemoveLogs { .. } => 0,
         };
-        size_of::<Work>() + given
+        size_of::<LongCall>() + given
     }
 
     /// Whether it leaves nothing behind but its answer.
     pub(super) fn only_looks(&self) -> bool {
         match &self.task {
-            Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
-            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } | Task::ScriptCall { .. } => {
-                false
-            }
+            LongTask::Prefix { .. } | LongTask::Regex { .. } | LongTask::Similar { .. } => true,
+            LongTask::Vacuum
+            | LongTask::Synchronize { .. }
+            | LongTask::RemoveLogs { .. }
+            | LongTask::ScriptCall { .. } => false,
         }
     }
 
     pub(super) fn is_script(&self) -> bool {
-        matches!(self.task, Task::ScriptCall { .. })
+        matches!(self.task, LongTask::ScriptCall { .. })
     }
 
     /// Whether it is soon done, so that others need not notice.
@@ -268,15 +271,15 @@ impl Work {
         let is_small = is_small(served);
         let is_ordered = || served.database.engine().ordered().is_some();
         match &self.task {
-            Task::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
-            Task::Regex { pattern, .. } => is_small && pattern.len() <= BRIEF_PATTERN,
-            Task::Similar { origin, .. } => {
+            LongTask::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
+            LongTask::Regex { pattern, .. } => is_small && pattern.len() <= BRIEF_PATTERN,
+            LongTask::Similar { origin, .. } => {
                 is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
-            Task::Vacuum => is_small,
+            LongTask::Vacuum => is_small,
             // Nobody knows how long one takes.
-            Task::RemoveLogs { .. } | Task::ScriptCall { .. } => false,
-            Task::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
+            LongTask::RemoveLogs { .. } | LongTask::ScriptCall { .. } => false,
+            LongTask::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
         }
     }
 
@@ -287,21 +290,23 @@ impl Work {
         called_off: &Arc<AtomicBool>,
         may_wait: bool,
         changes: &mut Changes,
-    ) -> Result<Done, CallFailure<'static>> {
+    ) -> Result<LongCallResult, CallFailure<'static>> {
         let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
         let served = self.local.served();
-        let keys = Keys { served, waits: may_wait.then_some(is_called_off) };
+        let keys = WantedKeys { served, waits: may_wait.then_some(is_called_off) };
         match &self.task {
-            Task::Prefix { prefix, limit } => self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit),
-            Task::Regex { pattern, limit } => {
+            LongTask::Prefix { prefix, limit } => {
+                self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit)
+            }
+            LongTask::Regex { pattern, limit } => {
                 let regex = regex::bytes::Regex::new(&translate(pattern));
                 let regex = regex.map_err(|_| CallFailure::COMPILATION_FAILED)?;
                 let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
                 self.gather(shared, &keys, keys.iter().keys().filter(matches), *limit)
             }
-            Task::Similar { origin, range, symbols, limit } => {
+            LongTask::Similar { origin, range, symbols, limit } => {
                 // They are all kept until the nearest are known.
-                let _turn = (!is_small(served)).then(|| Collected::turn(shared));
+                let _turn = (!is_small(served)).then(|| CollectedAnswer::turn(shared));
                 let bound = SIMILAR_MAX.min(shared.memory.held_max() as usize / SIMILAR_LEN);
                 let most = (*limit).min(bound);
                 let found = keys.match_similar(origin, *range, *symbols, most).map_err(failure)?;
@@ -310,13 +315,15 @@ impl Work {
                 }
                 keys.collect(shared, found.into_iter().map(|(key, _)| Ok(key)), most)
             }
-            Task::RemoveLogs { until } => {
-                super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
+            LongTask::RemoveLogs { until } => {
+                super::replication::remove_logs(shared, *until).map(|()| LongCallResult::Nothing)
             }
-            Task::ScriptCall { name, input } => {
-                shared.kyoto.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
-            }
-            Task::Vacuum => {
+            LongTask::ScriptCall { name, input } => shared
+                .kyoto
+                .scripts
+                .play(shared, name, input, called_off, changes)
+                .map(LongCallResult::Output),
+            LongTask::Vacuum => {
                 served.database.refuse_if_read_only().map_err(failure)?;
                 let now = served.database.now();
                 let mut place = None;
@@ -332,19 +339,20 @@ impl Work {
                         }
                     }
                 }
-                Ok(Done::Nothing)
+                Ok(LongCallResult::Nothing)
             }
-            Task::Synchronize { command } => {
+            LongTask::Synchronize { command } => {
                 served.database.sync().map_err(failure)?;
-                let Some(command) = command else { return Ok(Done::Nothing) };
+                let Some(command) = command else { return Ok(LongCallResult::Nothing) };
                 let directory = shared.options.protocols.kyoto.commands.as_deref();
                 let (Some(directory), Some(_turn)) = (directory, shared.kyoto.commands.turn()) else {
                     return Err(CallFailure::POSTPROCESSING_FAILED);
                 };
-                let image = Image::write(shared, self.local.number(), called_off).map_err(|error| {
-                    tracing::warn!("synchronize: there is no backup for the command: {error}");
-                    CallFailure::POSTPROCESSING_FAILED
-                })?;
+                let image =
+                    DatabaseImage::write(shared, self.local.number(), called_off).map_err(|error| {
+                        tracing::warn!("synchronize: there is no backup for the command: {error}");
+                        CallFailure::POSTPROCESSING_FAILED
+                    })?;
                 let data = served.data.as_ref().filter(|place| !place.is_for_replicas);
                 let path = match (&image, data) {
                     (Some(image), _) => image.path().display().to_string(),
@@ -352,7 +360,7 @@ impl Work {
                     (None, None) => super::report::path(served),
                 };
                 match command::run(directory, command, &path, is_called_off) {
-                    true => Ok(Done::Nothing),
+                    true => Ok(LongCallResult::Nothing),
                     false => Err(CallFailure::POSTPROCESSING_FAILED),
                 }
             }
@@ -364,12 +372,12 @@ impl Work {
     fn gather(
         &self,
         shared: &Arc<Shared>,
-        all: &Keys<'_>,
+        all: &WantedKeys<'_>,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
-    ) -> Result<Done, CallFailure<'static>> {
+    ) -> Result<LongCallResult, CallFailure<'static>> {
         if all.is_ordered() || !is_small(all.served) {
-            let _turn = (limit as u64 > BRIEF_RECORDS).then(|| Collected::turn(shared));
+            let _turn = (limit as u64 > BRIEF_RECORDS).then(|| CollectedAnswer::turn(shared));
             return all.collect(shared, keys, limit);
         }
         let mut found = keys.collect::<Outcome<Vec<_>>>().map_err(failure)?;
@@ -384,20 +392,20 @@ fn is_small(served: &Served) -> bool {
 }
 
 /// The keys of a database, as long as somebody waits for them.
-struct Keys<'k> {
+struct WantedKeys<'k> {
     served: &'k Served,
     waits: Option<&'k dyn Fn() -> bool>,
 }
 
-impl Keys<'_> {
+impl WantedKeys<'_> {
     /// Collects the first keys, each with its place, and how many there are.
     fn collect(
         &self,
         shared: &Arc<Shared>,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
-    ) -> Result<Done, CallFailure<'static>> {
-        let mut found = Collected::new(shared);
+    ) -> Result<LongCallResult, CallFailure<'static>> {
+        let mut found = CollectedAnswer::new(shared);
         for key in keys.take(limit) {
             let (key, place) = (key.map_err(failure)?, found.len());
             let place = itoa::Buffer::new().format(place).to_owned();
@@ -405,7 +413,7 @@ impl Keys<'_> {
         }
         let count = itoa::Buffer::new().format(found.len()).to_owned();
         found.push(b"", b"num", count.as_bytes(), self.waits)?;
-        Ok(Done::Keys(found))
+        Ok(LongCallResult::Keys(found))
     }
 
     fn is_wanted(&self) -> Outcome<()> {
@@ -416,7 +424,7 @@ impl Keys<'_> {
     }
 }
 
-impl Records for Keys<'_> {
+impl Records for WantedKeys<'_> {
     fn execute(&self, _: &Operation<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
         Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
     }

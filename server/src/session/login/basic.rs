@@ -3,21 +3,21 @@
 //!
 //! What is remembered holds until the file of users is read again, so that who is taken out of it is out with the next request.
 
-use super::{Login, Logins, Outcome};
-use crate::session::wake::{Ticket, Waits};
+use super::{ConnectionLogin, LoginOutcome, Logins};
+use crate::session::wake::{WaitingConnections, WakeTicket};
 use std::hint::black_box;
 use todana_protocol::kyoto::BasicCredentials;
 
 /// How far a connection has come with the request at hand, and what it was let in for.
 #[derive(Default)]
-pub(crate) struct Basic {
-    login: Login,
+pub(crate) struct BasicLogin {
+    login: ConnectionLogin,
     /// The users, by their number, that are asked whether the password is right.
     asked: u64,
-    remembered: Option<Remembered>,
+    remembered: Option<AdmittedLogin>,
 }
 
-struct Remembered {
+struct AdmittedLogin {
     /// The users, by their number, that were asked.
     generation: u64,
     authorization: Box<[u8]>,
@@ -25,7 +25,7 @@ struct Remembered {
 
 /// Whether a request may come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passage {
+pub(crate) enum LoginVerdict {
     /// By what is remembered.
     Known,
     /// By what has been found out.
@@ -35,17 +35,17 @@ pub(crate) enum Passage {
     /// It has none.
     Nameless,
     /// It is being found out; this ticket is ready then.
-    Pending(Ticket),
+    Pending(WakeTicket),
 }
 
-impl Basic {
+impl BasicLogin {
     /// A password is still being checked.
     pub(crate) fn is_waiting(&self) -> bool {
         self.login.is_waiting()
     }
 
     /// Returns the ticket of the password that is being checked, or has just been.
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
+    pub(crate) fn ticket(&self) -> Option<WakeTicket> {
         self.login.attempt.as_ref().map(|attempt| attempt.ticket())
     }
 
@@ -57,37 +57,42 @@ impl Basic {
 
 impl Logins {
     /// Returns whether a request with this `Authorization` may come in, on the connection that is being served. After
-    /// [`Passage::Pending`] it is to be called with the same again once the ticket is ready.
-    pub(crate) fn pass(&self, authorization: Option<&[u8]>, basic: &mut Basic, waits: &mut Waits) -> Passage {
-        let Some(authorization) = authorization else { return Passage::Nameless };
-        let is_same = |remembered: &Remembered| {
+    /// [`LoginVerdict::Pending`] it is to be called with the same again once the ticket is ready.
+    pub(crate) fn pass(
+        &self,
+        authorization: Option<&[u8]>,
+        basic: &mut BasicLogin,
+        waits: &mut WaitingConnections,
+    ) -> LoginVerdict {
+        let Some(authorization) = authorization else { return LoginVerdict::Nameless };
+        let is_same = |remembered: &AdmittedLogin| {
             remembered.generation == self.generation() && are_equal(&remembered.authorization, authorization)
         };
         if basic.remembered.as_ref().is_some_and(is_same) {
-            return Passage::Known;
+            return LoginVerdict::Known;
         }
         basic.remembered = None;
         let outcome = basic.login.decided().unwrap_or_else(|| {
             basic.asked = self.generation();
             match (self, BasicCredentials::read(authorization)) {
-                (Logins::Off, _) | (_, None) => Outcome::Refused,
+                (Logins::Off, _) | (_, None) => LoginOutcome::Refused,
                 (Logins::Sasl(sasl), Some(said)) => {
                     sasl.check(said.user(), said.password(), &mut basic.login, waits)
                 }
                 (Logins::Text { tokens, .. }, Some(said)) => {
                     let is_right = tokens.get().admits(said.user(), said.password());
-                    if is_right { Outcome::Admitted } else { Outcome::Refused }
+                    if is_right { LoginOutcome::Admitted } else { LoginOutcome::Refused }
                 }
             }
         });
         match outcome {
-            Outcome::Admitted => {
+            LoginOutcome::Admitted => {
                 basic.remembered =
-                    Some(Remembered { generation: basic.asked, authorization: authorization.into() });
-                Passage::Admitted
+                    Some(AdmittedLogin { generation: basic.asked, authorization: authorization.into() });
+                LoginVerdict::Admitted
             }
-            Outcome::Pending(ticket) => Passage::Pending(ticket),
-            Outcome::Refused | Outcome::Challenge => Passage::Refused,
+            LoginOutcome::Pending(ticket) => LoginVerdict::Pending(ticket),
+            LoginOutcome::Refused | LoginOutcome::Challenge => LoginVerdict::Refused,
         }
     }
 

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Something of which there is a new one now and then.
-pub(crate) struct Current<T> {
+pub(crate) struct ReloadableFile<T> {
     place: RwLock<Arc<T>>,
     generation: AtomicU64,
 }
 
-impl<T> Current<T> {
-    pub(super) fn new(first: T) -> Current<T> {
-        Current { place: RwLock::new(Arc::new(first)), generation: AtomicU64::new(0) }
+impl<T> ReloadableFile<T> {
+    pub(super) fn new(first: T) -> ReloadableFile<T> {
+        ReloadableFile { place: RwLock::new(Arc::new(first)), generation: AtomicU64::new(0) }
     }
 
     /// The one that there is now.
@@ -19,7 +19,7 @@ impl<T> Current<T> {
         Arc::clone(&self.place.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often it has been replaced: what was found out by the one of an earlier [`get`](Current::get) still holds if this has
+    /// How often it has been replaced: what was found out by the one of an earlier [`get`](ReloadableFile::get) still holds if this has
     /// been the same before that and is so now.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

@@ -7,19 +7,19 @@ use blake2::Blake2sMac256;
 use blake2::digest::{KeyInit, Mac};
 use std::io;
 
-pub(super) type Digest = [u8; 32];
+pub(super) type CredentialDigest = [u8; 32];
 
 /// The key: new with each start, and with each reading of a file.
-pub(super) struct Key([u8; 32]);
+pub(super) struct DigestKey([u8; 32]);
 
-impl Key {
+impl DigestKey {
     /// A key by the system's random numbers.
-    pub(super) fn generate() -> io::Result<Key> {
+    pub(super) fn generate() -> io::Result<DigestKey> {
         let mut key = [0; 32];
         for half in key.chunks_exact_mut(16) {
             half.copy_from_slice(&try_generate_salt().map_err(io::Error::other)?);
         }
-        Ok(Key(key))
+        Ok(DigestKey(key))
     }
 
     fn mac(&self, user: &[u8], password: &[u8]) -> Blake2sMac256 {
@@ -31,12 +31,12 @@ impl Key {
         mac
     }
 
-    pub(super) fn digest(&self, user: &[u8], password: &[u8]) -> Digest {
+    pub(super) fn digest(&self, user: &[u8], password: &[u8]) -> CredentialDigest {
         self.mac(user, password).finalize().into_bytes().into()
     }
 
     /// Whether this is their digest.
-    pub(super) fn is_of(&self, digest: &Digest, user: &[u8], password: &[u8]) -> bool {
+    pub(super) fn is_of(&self, digest: &CredentialDigest, user: &[u8], password: &[u8]) -> bool {
         self.mac(user, password).verify(digest.into()).is_ok()
     }
 }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_of_one_user_one_password_and_one_key() {
-        let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
+        let (key, other) = (DigestKey::generate().unwrap(), DigestKey::generate().unwrap());
         let digest = key.digest(b"ab", b"c");
         assert!(key.is_of(&digest, b"ab", b"c"));
         for (user, password) in [("a", "bc"), ("abc", ""), ("", "abc"), ("ab", "d"), ("ab", "c ")] {

@@ -21,12 +21,12 @@ mod passwords;
 mod tokens;
 mod verifier;
 
-pub(crate) use basic::{Basic, Passage};
+pub(crate) use basic::{BasicLogin, LoginVerdict};
 
 use crate::options::AuthenticationMode;
-use crate::session::wake::{Ticket, Waits};
-use current::Current;
-use passwords::{Glance, Passwords};
+use crate::session::wake::{WaitingConnections, WakeTicket};
+use current::ReloadableFile;
+use passwords::{PasswordFile, QuickVerdict};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,8 +34,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_protocol::memcached::Authenticate;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
-use tokens::Tokens;
-use verifier::{Attempt, Verifier};
+use tokens::LoginTokens;
+use verifier::{LoginAttempt, PasswordVerifier};
 
 /// The one SASL mechanism. Those that keep the password off the wire need it in plain on the server; TLS does better.
 const MECHANISM: &str = "PLAIN";
@@ -59,54 +59,54 @@ impl std::error::Error for LoginError {}
 pub(crate) enum Logins {
     /// Nobody has to.
     Off,
-    Sasl(Box<Sasl>),
+    Sasl(Box<SaslLogin>),
     Text {
         path: PathBuf,
-        tokens: Current<Tokens>,
+        tokens: ReloadableFile<LoginTokens>,
     },
 }
 
-pub(crate) struct Sasl {
+pub(crate) struct SaslLogin {
     path: PathBuf,
-    passwords: Current<Passwords>,
+    passwords: ReloadableFile<PasswordFile>,
     /// Those who speak the text dialect may log in too.
     takes_tokens: bool,
-    verifier: Verifier,
+    verifier: PasswordVerifier,
 }
 
 /// How far a connection has come.
 #[derive(Default)]
-pub(crate) struct Login {
+pub(crate) struct ConnectionLogin {
     /// The mechanism is chosen, the password to follow.
     has_begun: bool,
     /// Waiting to be decided, or to be answered.
-    attempt: Option<Arc<Attempt>>,
+    attempt: Option<Arc<LoginAttempt>>,
 }
 
 /// What comes of a message from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum LoginOutcome {
     Admitted,
     Refused,
     /// The client is to say more.
     Challenge,
     /// It is being found out; this ticket is ready then.
-    Pending(Ticket),
+    Pending(WakeTicket),
 }
 
-impl Login {
+impl ConnectionLogin {
     /// Its password is still being checked.
     pub(crate) fn is_waiting(&self) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
     }
 
     /// Returns the outcome of its attempt, once; `None` if it has made none.
-    pub(crate) fn decided(&mut self) -> Option<Outcome> {
+    pub(crate) fn decided(&mut self) -> Option<LoginOutcome> {
         let attempt = self.attempt.as_ref()?;
         let outcome = match attempt.verdict() {
-            Some(true) => Outcome::Admitted,
-            Some(false) => Outcome::Refused,
-            None => return Some(Outcome::Pending(attempt.ticket())),
+            Some(true) => LoginOutcome::Admitted,
+            Some(false) => LoginOutcome::Refused,
+            None => return Some(LoginOutcome::Pending(attempt.ticket())),
         };
         self.attempt = None;
         Some(outcome)
@@ -120,13 +120,13 @@ impl Logins {
         Ok(match authentication {
             AuthenticationMode::None => Logins::Off,
             AuthenticationMode::Sasl(path) | AuthenticationMode::Passwords(path) => {
-                let passwords = Current::new(Passwords::read(path).map_err(wrong)?);
+                let passwords = ReloadableFile::new(PasswordFile::read(path).map_err(wrong)?);
                 let takes_tokens = matches!(authentication, AuthenticationMode::Passwords(_));
-                let (path, verifier) = (path.clone(), Verifier::default());
-                Logins::Sasl(Box::new(Sasl { path, passwords, takes_tokens, verifier }))
+                let (path, verifier) = (path.clone(), PasswordVerifier::default());
+                Logins::Sasl(Box::new(SaslLogin { path, passwords, takes_tokens, verifier }))
             }
             AuthenticationMode::Text(path) => {
-                let tokens = Current::new(Tokens::read(path).map_err(wrong)?);
+                let tokens = ReloadableFile::new(LoginTokens::read(path).map_err(wrong)?);
                 Logins::Text { path: path.clone(), tokens }
             }
         })
@@ -137,9 +137,9 @@ impl Logins {
         let (path, outcome) = match self {
             Logins::Off => return,
             Logins::Sasl(sasl) => {
-                (&sasl.path, Passwords::read(&sasl.path).map(|new| sasl.passwords.replace(new)))
+                (&sasl.path, PasswordFile::read(&sasl.path).map(|new| sasl.passwords.replace(new)))
             }
-            Logins::Text { path, tokens } => (path, Tokens::read(path).map(|new| tokens.replace(new))),
+            Logins::Text { path, tokens } => (path, LoginTokens::read(path).map(|new| tokens.replace(new))),
         };
         match outcome {
             Ok(()) => tracing::info!("{}: users read again", path.display()),
@@ -173,21 +173,21 @@ impl Logins {
         matches!(self, Logins::Sasl(_)).then_some(MECHANISM)
     }
 
-    /// Takes a message of the client whose connection is being served. After [`Outcome::Pending`] its login is
-    /// [decided](Login::decided) once the ticket is ready.
+    /// Takes a message of the client whose connection is being served. After [`LoginOutcome::Pending`] its login is
+    /// [decided](ConnectionLogin::decided) once the ticket is ready.
     pub(crate) fn authenticate(
         &self,
         message: &Authenticate<'_>,
-        login: &mut Login,
-        waits: &mut Waits,
-    ) -> Outcome {
+        login: &mut ConnectionLogin,
+        waits: &mut WaitingConnections,
+    ) -> LoginOutcome {
         match self {
-            Logins::Off => Outcome::Refused,
+            Logins::Off => LoginOutcome::Refused,
             Logins::Sasl(sasl) => sasl.authenticate(message, login, waits),
             Logins::Text { tokens, .. } => {
                 let tokens = tokens.get();
                 let admitted = message.token().is_some_and(|(user, password)| tokens.admits(user, password));
-                if admitted { Outcome::Admitted } else { Outcome::Refused }
+                if admitted { LoginOutcome::Admitted } else { LoginOutcome::Refused }
             }
         }
     }
@@ -216,8 +216,13 @@ impl Logins {
     }
 }
 
-impl Sasl {
-    fn authenticate(&self, message: &Authenticate<'_>, login: &mut Login, waits: &mut Waits) -> Outcome {
+impl SaslLogin {
+    fn authenticate(
+        &self,
+        message: &Authenticate<'_>,
+        login: &mut ConnectionLogin,
+        waits: &mut WaitingConnections,
+    ) -> LoginOutcome {
         let has_begun = std::mem::take(&mut login.has_begun);
         // The text dialect knows no mechanisms.
         let token = message.token().filter(|_| self.takes_tokens && message.mechanism.is_empty());
@@ -226,35 +231,41 @@ impl Sasl {
             // It has all that is needed.
         } else if message.continues {
             if !has_begun {
-                return Outcome::Refused;
+                return LoginOutcome::Refused;
             }
         } else if !message.mechanism.eq_ignore_ascii_case(MECHANISM.as_bytes()) {
-            return Outcome::Refused;
+            return LoginOutcome::Refused;
         } else if message.response.is_empty() {
             login.has_begun = true;
-            return Outcome::Challenge;
+            return LoginOutcome::Challenge;
         }
-        let Some((user, password)) = token.or_else(|| message.plain()) else { return Outcome::Refused };
+        let Some((user, password)) = token.or_else(|| message.plain()) else { return LoginOutcome::Refused };
         self.check(user, password, login, waits)
     }
 
     /// Finds out whether a user has this password.
-    fn check(&self, user: &[u8], password: &[u8], login: &mut Login, waits: &mut Waits) -> Outcome {
+    fn check(
+        &self,
+        user: &[u8],
+        password: &[u8],
+        login: &mut ConnectionLogin,
+        waits: &mut WaitingConnections,
+    ) -> LoginOutcome {
         match self.passwords.get().glance(user, password) {
-            Glance::Known => return Outcome::Admitted,
-            Glance::Unknown => return Outcome::Refused,
-            Glance::Unsure => {}
+            QuickVerdict::Known => return LoginOutcome::Admitted,
+            QuickVerdict::Unknown => return LoginOutcome::Refused,
+            QuickVerdict::Unsure => {}
         }
         let handle = waits.enter_new();
         let ticket = handle.ticket;
-        let attempt = Attempt::new(user, password, handle);
+        let attempt = LoginAttempt::new(user, password, handle);
         if !self.verifier.submit(&attempt) {
             tracing::warn!("a login is refused unchecked: too many wait already");
             waits.leave(ticket);
-            return Outcome::Refused;
+            return LoginOutcome::Refused;
         }
         login.attempt = Some(attempt);
-        Outcome::Pending(ticket)
+        LoginOutcome::Pending(ticket)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const PREFIX: &str = "$argon2";
 
 /// A hashed password.
 #[derive(Clone, Debug)]
-pub(super) struct Hashed {
+pub(super) struct HashedPassword {
     hash: PasswordHash,
     /// KiB that have to be gone over.
     work_kib: u64,
@@ -34,9 +34,9 @@ pub(super) fn hash(password: &[u8]) -> io::Result<String> {
     Ok(hash.to_string())
 }
 
-impl Hashed {
+impl HashedPassword {
     /// Reads a hash; the error says what is wrong with it.
-    pub(super) fn read(text: &str) -> Result<Hashed, String> {
+    pub(super) fn read(text: &str) -> Result<HashedPassword, String> {
         let hash = PasswordHash::new(text).map_err(|error| error.to_string())?;
         if hash.salt.is_none() || hash.hash.is_none() {
             return Err("salt or hash is missing".into());
@@ -52,7 +52,7 @@ impl Hashed {
                 params.t_cost(),
             ));
         }
-        Ok(Hashed { hash, work_kib })
+        Ok(HashedPassword { hash, work_kib })
     }
 
     /// Whether it is the hash of this password. Takes milliseconds and memory, by its parameters.
@@ -75,7 +75,7 @@ mod tests {
         let (first, second) = (hash(b"secret").unwrap(), hash(b"secret").unwrap());
         assert!(first.starts_with("$argon2id$v=19$m=7168,t=5,p=1$"), "{first}");
         assert_ne!(first, second);
-        let hashed = Hashed::read(&first).unwrap();
+        let hashed = HashedPassword::read(&first).unwrap();
         assert!(hashed.is_of(b"secret"));
         assert!(!hashed.is_of(b"Secret") && !hashed.is_of(b"") && !hashed.is_of(b"secret\0"));
     }
@@ -84,7 +84,7 @@ mod tests {
     fn a_hash_by_another_tool_is_understood() {
         // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2, salt_len=8).
         let text = "$argon2id$v=19$m=64,t=2,p=2$c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
-        let hashed = Hashed::read(text).unwrap();
+        let hashed = HashedPassword::read(text).unwrap();
         assert_eq!(hashed.work_kib(), 128);
         assert!(hashed.is_of(b"secret"));
     }
@@ -100,12 +100,12 @@ mod tests {
             "$argon2id$v=7$m=64,t=1,p=1",
             "$scrypt$ln=4,r=8,p=1",
         ] {
-            assert!(Hashed::read(&format!("{head}${salt_and_hash}")).is_err(), "{head}");
+            assert!(HashedPassword::read(&format!("{head}${salt_and_hash}")).is_err(), "{head}");
         }
         for text in
             ["", "$", "$argon2id", "$argon2id$v=19$m=64,t=1,p=1", "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHQ"]
         {
-            assert!(Hashed::read(text).is_err(), "{text}");
+            assert!(HashedPassword::read(text).is_err(), "{text}");
         }
     }
 }

@@ -5,44 +5,44 @@
 //! one slow check and not thousands. It is forgotten when the file is read again.
 
 use super::LoginError;
-use super::digest::{Digest, Key};
-use super::password::{Hashed, PREFIX};
+use super::digest::{CredentialDigest, DigestKey};
+use super::password::{HashedPassword, PREFIX};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
 /// What users are known, and how.
-pub(crate) struct Passwords {
-    key: Key,
-    users: HashMap<Vec<u8>, User>,
+pub(crate) struct PasswordFile {
+    key: DigestKey,
+    users: HashMap<Vec<u8>, PasswordUser>,
     /// What is checked in the place of a user that there is not, or that has no hash.
-    decoy: Option<Hashed>,
+    decoy: Option<HashedPassword>,
 }
 
-struct User {
-    hashed: Option<Hashed>,
+struct PasswordUser {
+    hashed: Option<HashedPassword>,
     /// Of the password, once it is known.
-    digest: OnceLock<Digest>,
+    digest: OnceLock<CredentialDigest>,
 }
 
 /// What a quick look says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Glance {
+pub(super) enum QuickVerdict {
     Known,
     Unknown,
     /// Only the slow way tells.
     Unsure,
 }
 
-impl Passwords {
+impl PasswordFile {
     /// Reads the file. An error names the line.
-    pub(super) fn read(path: &Path) -> Result<Passwords, LoginError> {
+    pub(super) fn read(path: &Path) -> Result<PasswordFile, LoginError> {
         let shown = path.display();
         let unreadable =
             |error: io::Error| LoginError(format!("cannot read passwords from {shown}: {error}"));
         let text = super::read_file(path).map_err(unreadable)?;
-        let key = Key::generate().map_err(unreadable)?;
+        let key = DigestKey::generate().map_err(unreadable)?;
         let mut users = HashMap::new();
         let mut plain = 0;
         for (index, line) in super::lines(&text).enumerate() {
@@ -58,7 +58,7 @@ impl Passwords {
             let digest = OnceLock::new();
             let hashed = if password.starts_with(PREFIX.as_bytes()) {
                 let text = std::str::from_utf8(password).map_err(|_| wrong("the hash is not text"))?;
-                Some(Hashed::read(text.trim_end()).map_err(|error| wrong(&error))?)
+                Some(HashedPassword::read(text.trim_end()).map_err(|error| wrong(&error))?)
             } else {
                 plain += 1;
                 // memcached's passwords end at the first blank.
@@ -66,7 +66,7 @@ impl Passwords {
                 let _ = digest.set(key.digest(user, &password[..end]));
                 None
             };
-            if users.insert(user.to_vec(), User { hashed, digest }).is_some() {
+            if users.insert(user.to_vec(), PasswordUser { hashed, digest }).is_some() {
                 return Err(wrong("this user has a line already"));
             }
         }
@@ -74,19 +74,19 @@ impl Passwords {
             tracing::info!("{shown}: {plain} passwords are not hashed; `todana password USER` hashes one");
         }
         // The dearest, which is that of most users where all were made by one tool.
-        let hashes = users.values().filter_map(|user: &User| user.hashed.as_ref());
+        let hashes = users.values().filter_map(|user: &PasswordUser| user.hashed.as_ref());
         let decoy = hashes.max_by_key(|hashed| hashed.work_kib()).cloned();
-        Ok(Passwords { key, users, decoy })
+        Ok(PasswordFile { key, users, decoy })
     }
 
     /// Looks whether a user has this password, as far as that is told in a microsecond.
-    pub(super) fn glance(&self, user: &[u8], password: &[u8]) -> Glance {
+    pub(super) fn glance(&self, user: &[u8], password: &[u8]) -> QuickVerdict {
         let digest = self.users.get(user).and_then(|user| user.digest.get());
         match (digest, &self.decoy) {
-            (Some(digest), _) if self.key.is_of(digest, user, password) => Glance::Known,
-            (_, None) => Glance::Unknown,
+            (Some(digest), _) if self.key.is_of(digest, user, password) => QuickVerdict::Known,
+            (_, None) => QuickVerdict::Unknown,
             // Also for who has no hash and who does not exist: all failures shall take the same time.
-            (_, Some(_)) => Glance::Unsure,
+            (_, Some(_)) => QuickVerdict::Unsure,
         }
     }
 
@@ -94,9 +94,9 @@ impl Passwords {
     pub(super) fn check(&self, user: &[u8], password: &[u8]) -> bool {
         match self.glance(user, password) {
             // Of many who came at once with the same password, one is enough.
-            Glance::Known => return true,
-            Glance::Unknown => return false,
-            Glance::Unsure => {}
+            QuickVerdict::Known => return true,
+            QuickVerdict::Unknown => return false,
+            QuickVerdict::Unsure => {}
         }
         let found = self.users.get(user).and_then(|user| Some((user, user.hashed.as_ref()?)));
         let Some(hashed) = found.map(|(_, hashed)| hashed).or(self.decoy.as_ref()) else { return false };
@@ -118,32 +118,32 @@ mod tests {
     /// Of the password `secret`, cheap.
     const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
 
-    fn read(text: &str) -> Result<Passwords, String> {
+    fn read(text: &str) -> Result<PasswordFile, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let path = file.path().display().to_string();
-        Passwords::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
+        PasswordFile::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
     }
 
     #[test]
     fn a_hashed_password_is_checked_slowly_once() {
         let passwords = read(&format!("# users\n\nalice:{HASH}\r\n")).unwrap();
-        assert_eq!(passwords.glance(b"alice", b"secret"), Glance::Unsure);
+        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Unsure);
         assert!(!passwords.check(b"alice", b"wrong"));
-        assert_eq!(passwords.glance(b"alice", b"secret"), Glance::Unsure);
+        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Unsure);
         assert!(passwords.check(b"alice", b"secret"));
-        assert_eq!(passwords.glance(b"alice", b"secret"), Glance::Known);
-        assert_eq!(passwords.glance(b"alice", b"wrong"), Glance::Unsure);
+        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Known);
+        assert_eq!(passwords.glance(b"alice", b"wrong"), QuickVerdict::Unsure);
         assert!(!passwords.check(b"alice", b"wrong"));
     }
 
     #[test]
     fn all_failures_go_the_slow_way_where_there_is_a_hash() {
         let passwords = read(&format!("alice:{HASH}\nbob:plain\n")).unwrap();
-        assert_eq!(passwords.glance(b"bob", b"plain"), Glance::Known);
+        assert_eq!(passwords.glance(b"bob", b"plain"), QuickVerdict::Known);
         for (user, password) in [("alice", "wrong"), ("bob", "secret"), ("nobody", "secret"), ("", "")] {
             let (user, password) = (user.as_bytes(), password.as_bytes());
-            assert_eq!(passwords.glance(user, password), Glance::Unsure);
+            assert_eq!(passwords.glance(user, password), QuickVerdict::Unsure);
             // `secret` is the password of the decoy, which helps nobody.
             assert!(!passwords.check(user, password));
         }
@@ -152,11 +152,11 @@ mod tests {
     #[test]
     fn plain_passwords_end_at_a_blank_and_are_known_at_once() {
         let passwords = read("alice:secret \nbob:se:cret\nempty:\n").unwrap();
-        assert_eq!(passwords.glance(b"alice", b"secret"), Glance::Known);
-        assert_eq!(passwords.glance(b"bob", b"se:cret"), Glance::Known);
-        assert_eq!(passwords.glance(b"empty", b""), Glance::Known);
-        assert_eq!(passwords.glance(b"alice", b"secret "), Glance::Unknown);
-        assert_eq!(passwords.glance(b"nobody", b""), Glance::Unknown);
+        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Known);
+        assert_eq!(passwords.glance(b"bob", b"se:cret"), QuickVerdict::Known);
+        assert_eq!(passwords.glance(b"empty", b""), QuickVerdict::Known);
+        assert_eq!(passwords.glance(b"alice", b"secret "), QuickVerdict::Unknown);
+        assert_eq!(passwords.glance(b"nobody", b""), QuickVerdict::Unknown);
         assert!(!passwords.check(b"nobody", b""));
     }
 
@@ -170,7 +170,7 @@ mod tests {
         ] {
             assert_eq!(read(text).err().as_deref(), Some(message));
         }
-        let error = Passwords::read(Path::new("/nowhere/users")).err().unwrap().to_string();
+        let error = PasswordFile::read(Path::new("/nowhere/users")).err().unwrap().to_string();
         assert!(error.starts_with("cannot read passwords from /nowhere/users: "), "{error}");
     }
 }

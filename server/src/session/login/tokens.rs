@@ -1,7 +1,7 @@
 //! The file of names and passwords for the text dialect (`-Y`): lines `user:password`, of which the first eight count.
 
 use super::LoginError;
-use super::digest::{Digest, Key};
+use super::digest::{CredentialDigest, DigestKey};
 use std::io;
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use std::path::Path;
 const USERS_MAX: usize = 8;
 
 /// What names and passwords are known.
-pub(crate) struct Tokens {
-    key: Key,
-    digests: Vec<Digest>,
+pub(crate) struct LoginTokens {
+    key: DigestKey,
+    digests: Vec<CredentialDigest>,
 }
 
-impl Tokens {
+impl LoginTokens {
     /// Reads the file. Errors are in memcached's words.
-    pub(super) fn read(path: &Path) -> Result<Tokens, LoginError> {
+    pub(super) fn read(path: &Path) -> Result<LoginTokens, LoginError> {
         let shown = path.display();
         let unreadable = |error: io::Error| {
             // The system's words alone: the number behind them is Rust's addition.
@@ -25,7 +25,7 @@ impl Tokens {
             LoginError(format!("Could not open authfile [{shown}] for reading, error {reason}"))
         };
         let text = super::read_file(path).map_err(unreadable)?;
-        let key = Key::generate().map_err(unreadable)?;
+        let key = DigestKey::generate().map_err(unreadable)?;
         let mut digests = Vec::new();
         for (index, line) in super::lines(&text).enumerate() {
             if index == USERS_MAX {
@@ -42,7 +42,7 @@ impl Tokens {
             };
             digests.push(key.digest(user, password));
         }
-        Ok(Tokens { key, digests })
+        Ok(LoginTokens { key, digests })
     }
 
     /// Whether a user has this password. Takes the same time for all who are not known.
@@ -57,11 +57,11 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Tokens, String> {
+    fn read(text: &str) -> Result<LoginTokens, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let path = file.path().display().to_string();
-        Tokens::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
+        LoginTokens::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
                 "{text:?}"
             );
         }
-        let error = Tokens::read(Path::new("/nowhere/users")).err().unwrap();
+        let error = LoginTokens::read(Path::new("/nowhere/users")).err().unwrap();
         assert_eq!(
             error.to_string(),
             "Could not open authfile [/nowhere/users] for reading, error No such file or directory"

@@ -4,9 +4,9 @@
 //! Always true: the queue holds at most [`QUEUE_BYTES_MAX`], and of a connection at most one attempt; an attempt whose
 //! connection is gone is not made.
 
-use super::current::Current;
-use super::passwords::Passwords;
-use crate::session::wake::{Ticket, WakeHandle};
+use super::current::ReloadableFile;
+use super::passwords::PasswordFile;
+use crate::session::wake::{WakeHandle, WakeTicket};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
 /// One client's attempt to log in.
-pub(crate) struct Attempt {
+pub(crate) struct LoginAttempt {
     user: Vec<u8>,
     password: Vec<u8>,
     verdict: OnceLock<bool>,
@@ -22,13 +22,13 @@ pub(crate) struct Attempt {
     handle: WakeHandle,
 }
 
-impl Attempt {
-    pub(super) fn new(user: &[u8], password: &[u8], handle: WakeHandle) -> Arc<Attempt> {
+impl LoginAttempt {
+    pub(super) fn new(user: &[u8], password: &[u8], handle: WakeHandle) -> Arc<LoginAttempt> {
         let (user, password) = (user.to_vec(), password.to_vec());
-        Arc::new(Attempt { user, password, verdict: OnceLock::new(), handle })
+        Arc::new(LoginAttempt { user, password, verdict: OnceLock::new(), handle })
     }
 
-    pub(super) fn ticket(&self) -> Ticket {
+    pub(super) fn ticket(&self) -> WakeTicket {
         self.handle.ticket
     }
 
@@ -38,31 +38,31 @@ impl Attempt {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Attempt>() + self.user.len() + self.password.len()
+        size_of::<LoginAttempt>() + self.user.len() + self.password.len()
     }
 }
 
 /// The queue, and the thread's side of it.
 #[derive(Default)]
-pub(super) struct Verifier {
-    queue: Mutex<Queue>,
+pub(super) struct PasswordVerifier {
+    queue: Mutex<AttemptQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: VecDeque<(Weak<Attempt>, usize)>,
+struct AttemptQueue {
+    waiting: VecDeque<(Weak<LoginAttempt>, usize)>,
     bytes: usize,
     is_closed: bool,
 }
 
-impl Verifier {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl PasswordVerifier {
+    fn queue(&self) -> MutexGuard<'_, AttemptQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lines an attempt up; false if there is no room.
-    pub(super) fn submit(&self, attempt: &Arc<Attempt>) -> bool {
+    pub(super) fn submit(&self, attempt: &Arc<LoginAttempt>) -> bool {
         let bytes = attempt.bytes();
         let mut queue = self.queue();
         if queue.bytes + bytes > QUEUE_BYTES_MAX {
@@ -76,7 +76,7 @@ impl Verifier {
     }
 
     /// Decides one attempt after the other, until it is closed.
-    pub(super) fn run(&self, passwords: &Current<Passwords>) {
+    pub(super) fn run(&self, passwords: &ReloadableFile<PasswordFile>) {
         // At the priority of all others. At a niceness of 10 a login on a busy machine took more than a second, at which
         // clients give up; and being one thread is bound enough.
         while let Some(attempt) = self.next() {
@@ -86,7 +86,7 @@ impl Verifier {
         }
     }
 
-    fn next(&self) -> Option<Arc<Attempt>> {
+    fn next(&self) -> Option<Arc<LoginAttempt>> {
         let mut queue = self.queue();
         loop {
             if queue.is_closed {
@@ -113,16 +113,16 @@ impl Verifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::wake::{Waits, WakeQueues};
+    use crate::session::wake::{WaitingConnections, WakeQueues};
 
-    fn attempts(count: usize, password: &[u8]) -> Vec<Arc<Attempt>> {
-        let mut waits = Waits::new(Arc::new(WakeQueues::new(1)), 0);
-        (0..count).map(|_| Attempt::new(b"u", password, waits.enter_new())).collect()
+    fn attempts(count: usize, password: &[u8]) -> Vec<Arc<LoginAttempt>> {
+        let mut waits = WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0);
+        (0..count).map(|_| LoginAttempt::new(b"u", password, waits.enter_new())).collect()
     }
 
     #[test]
     fn attempts_wait_in_order_and_those_of_the_gone_are_not_made() {
-        let verifier = Verifier::default();
+        let verifier = PasswordVerifier::default();
         let attempts = attempts(3, b"p");
         let last = Arc::clone(&attempts[2]);
         assert!(attempts.iter().all(|attempt| verifier.submit(attempt)));
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_by_its_bytes() {
-        let verifier = Verifier::default();
+        let verifier = PasswordVerifier::default();
         let attempts = attempts(4, &vec![b'p'; QUEUE_BYTES_MAX / 4]);
         let taken: Vec<bool> = attempts.iter().map(|attempt| verifier.submit(attempt)).collect();
         assert_eq!(taken, [true, true, true, false]);

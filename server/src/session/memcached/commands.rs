@@ -2,16 +2,16 @@
 
 use super::crawler::DISABLED;
 use super::export::ExportSession;
-use super::listing::{Listing, Walk};
+use super::listing::{ListingKind, ListingProgress};
 use super::session::{MemcachedSession, PendingLogin};
-use super::watcher::Watcher;
+use super::watcher::WatcherSession;
 use crate::databases::exports::NO_DATABASE;
 use crate::execution::{Completion, Executor};
 use crate::observation::logging::set_verbosity;
 use crate::observation::observers::RecordBefore;
 use crate::observation::statistics;
 use crate::session::context::WorkerContext;
-use crate::session::login::Outcome;
+use crate::session::login::LoginOutcome;
 use crate::session::{AnySession, Next};
 use crate::shared::Shared;
 use crate::transport::output::Output;
@@ -124,7 +124,7 @@ impl MemcachedSession {
             }
             MemcachedCommand::Stats { group } => {
                 let form = match statistics::answer(shared, group, context.descriptor, &mut reply) {
-                    Some(walk @ Walk::Items { .. }) => Some((ReplyForm::ITEMS, walk)),
+                    Some(walk @ ListingKind::Items { .. }) => Some((ReplyForm::ITEMS, walk)),
                     walk => walk.map(|walk| (request.form.detached(), walk)),
                 };
                 // Statistics are those of the first database.
@@ -221,7 +221,7 @@ impl MemcachedSession {
     ) -> Next {
         let shared = &context.shared;
         match shared.logins.authenticate(message, &mut self.login, &mut context.waits) {
-            Outcome::Pending(ticket) => {
+            LoginOutcome::Pending(ticket) => {
                 self.pending_login = Some(Box::new(PendingLogin { ticket, form: form.detached() }));
                 Next::Wait
             }
@@ -236,29 +236,29 @@ impl MemcachedSession {
     #[cold]
     pub(super) fn logged_in(
         &mut self,
-        outcome: Outcome,
+        outcome: LoginOutcome,
         context: &WorkerContext,
         reply: &mut dyn FnMut(Reply<'_>),
     ) {
         let counters = &context.shared.observation.workers[context.worker];
-        counters.logins.add(u64::from(outcome != Outcome::Challenge));
-        counters.logins_refused.add(u64::from(outcome == Outcome::Refused));
-        if outcome == Outcome::Admitted {
+        counters.logins.add(u64::from(outcome != LoginOutcome::Challenge));
+        counters.logins_refused.add(u64::from(outcome == LoginOutcome::Refused));
+        if outcome == LoginOutcome::Admitted {
             reply(Reply::Authenticated);
             return self.dialect.admit();
         }
         self.dialect.expel();
         match outcome {
-            Outcome::Challenge => reply(Reply::Challenge(b"")),
+            LoginOutcome::Challenge => reply(Reply::Challenge(b"")),
             _ => reply(Reply::Refused(RefusalReason::NotAuthenticated)),
         }
     }
 
     /// Begins a walk over all records of a database.
-    fn begin(&mut self, shared: &Shared, database: usize, form: ReplyForm<'static>, walk: Walk) {
+    fn begin(&mut self, shared: &Shared, database: usize, form: ReplyForm<'static>, walk: ListingKind) {
         let database = Arc::clone(&shared.databases[database].database);
         let crawler = Arc::clone(&shared.observation.crawler);
-        self.listing = Some(Box::new(Listing::new(crawler, database, form, walk)));
+        self.listing = Some(Box::new(ListingProgress::new(crawler, database, form, walk)));
     }
 
     fn list_records(
@@ -272,7 +272,7 @@ impl MemcachedSession {
             answer(request, &Reply::Faulty(refusal), output);
         } else {
             answer(request, &Reply::Done, output);
-            let walk = Walk::Records(list.classes);
+            let walk = ListingKind::Records(list.classes);
             self.begin(&context.shared, self.database, request.form.detached(), walk);
         }
         Next::Continue
@@ -325,7 +325,7 @@ fn watch(
         "CLIENT_ERROR watch commands not allowed"
     } else if !output.is_empty() {
         "ERROR cannot pipeline other commands before watch"
-    } else if let Some(watcher) = Watcher::start(context, streams) {
+    } else if let Some(watcher) = WatcherSession::start(context, streams) {
         answer(request, &Reply::Done, output);
         return Next::Become(Box::new(AnySession::Watcher(watcher)));
     } else {

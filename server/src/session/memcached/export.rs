@@ -4,8 +4,8 @@ use super::session::MemcachedSession;
 use crate::databases::exports::Receiving;
 use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
-use crate::session::wake::{Ticket, Wake};
-use crate::session::{AnySession, Next, Retained, Session, Step, Turn};
+use crate::session::wake::{Wake, WakeTicket};
+use crate::session::{AnySession, Next, RetainedMemory, Session, SessionTurn, Step};
 use crate::transport::output::{OUTPUT_MAX, Output};
 use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::ExportRequest;
@@ -18,7 +18,7 @@ const STOPPING: &str = "SERVER_ERROR the server is stopping";
 pub(crate) struct ExportSession {
     receiving: Receiving,
     /// Ready whenever there is more to send.
-    ticket: Ticket,
+    ticket: WakeTicket,
     /// The session that goes on after it.
     after: MemcachedSession,
     is_cancelled: bool,
@@ -59,7 +59,7 @@ impl Session for ExportSession {
         self.is_amid_reply = self.has_begun;
     }
 
-    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, _input: &[u8]) -> Step {
+    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, _input: &[u8]) -> Step {
         let step = |next| Step { consumed: 0, next };
         if self.is_cancelled {
             encode(&ReplyForm::LINE, &Reply::Faulty(STOPPING), turn.output);
@@ -105,7 +105,7 @@ impl Session for ExportSession {
         Some(ConnectionState::Sending)
     }
 
-    fn retained(&self) -> Retained {
+    fn retained(&self) -> RetainedMemory {
         self.after.retained()
     }
 

@@ -1,13 +1,13 @@
 //! memcached's session: decodes requests in batches, executes them, and goes on with what takes several turns.
 
-use super::listing::Listing;
-use super::upload::{Announced, Received, Upload};
+use super::listing::ListingProgress;
+use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
 use crate::execution::Executor;
 use crate::session::context::WorkerContext;
-use crate::session::login::{Login, Outcome};
+use crate::session::login::{ConnectionLogin, LoginOutcome};
 use crate::session::pending::PendingReplies;
-use crate::session::wake::{Ticket, Wake};
-use crate::session::{BATCH, Next, Retained, Session, Step, Turn};
+use crate::session::wake::{Wake, WakeTicket};
+use crate::session::{BATCH, Next, RetainedMemory, Session, SessionTurn, Step};
 use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
 use todana_core::{RefusalReason, Reply};
@@ -25,17 +25,17 @@ pub(crate) struct MemcachedSession {
     /// The number of the database that its commands go to.
     pub(super) database: usize,
     /// How far its client has come with logging in.
-    pub(super) login: Login,
+    pub(super) login: ConnectionLogin,
     /// Its password is being checked.
     pub(super) pending_login: Option<Box<PendingLogin>>,
     /// The replies that have to come before anything else is done.
     pub(super) pending: PendingReplies,
     /// The long value that is being received.
-    upload: Option<Upload>,
+    upload: Option<ValueUpload>,
     /// The long value whose request is executed and has no reply yet.
-    uploaded: Option<Box<(Upload, Received)>>,
+    uploaded: Option<Box<(ValueUpload, ReceivedValue)>>,
     /// A walk over all records is under way.
-    pub(crate) listing: Option<Box<Listing>>,
+    pub(crate) listing: Option<Box<ListingProgress>>,
     /// It has sent its first byte, and so which dialect it speaks.
     is_introduced: bool,
     /// When it began to wait for the update log, a part of the reply that it was in had left already.
@@ -44,7 +44,7 @@ pub(crate) struct MemcachedSession {
 
 /// A login whose password is being checked.
 pub(super) struct PendingLogin {
-    pub(super) ticket: Ticket,
+    pub(super) ticket: WakeTicket,
     pub(super) form: ReplyForm<'static>,
 }
 
@@ -66,7 +66,7 @@ impl MemcachedSession {
             dialect: MemcachedDecoder::default(),
             choice,
             database: 0,
-            login: Login::default(),
+            login: ConnectionLogin::default(),
             pending_login: None,
             pending: PendingReplies::default(),
             upload: None,
@@ -83,11 +83,11 @@ impl MemcachedSession {
     }
 
     /// Answers the login that has waited for its password to be checked.
-    fn end_login(&mut self, turn: &mut Turn<'_>) {
+    fn end_login(&mut self, turn: &mut SessionTurn<'_>) {
         let Some(pending) = self.pending_login.take() else { return };
         let form = pending.form;
         let at = turn.output.end();
-        let outcome = self.login.decided().unwrap_or(Outcome::Refused);
+        let outcome = self.login.decided().unwrap_or(LoginOutcome::Refused);
         self.logged_in(outcome, turn.context, &mut |reply| encode(&form, &reply, turn.output));
         if turn.context.logs_requests {
             let (descriptor, is_binary) = (turn.context.descriptor, self.dialect.is_binary());
@@ -102,10 +102,10 @@ impl MemcachedSession {
     fn serve_all(
         &mut self,
         worker: &mut MemcachedWorker,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
-    ) -> Result<Next, Announced> {
+    ) -> Result<Next, AnnouncedValue> {
         loop {
             if *turn.budget == 0 {
                 // With nothing left to serve, its turn would have been over anyway: memcached counts no yield for that.
@@ -145,7 +145,7 @@ impl MemcachedSession {
                     }
                     Decoded::Block { consumed, head_len, value_len, end_len } => {
                         *at += consumed;
-                        end = Some(Err(Announced { head_len, value_len, end_len }));
+                        end = Some(Err(AnnouncedValue { head_len, value_len, end_len }));
                         break;
                     }
                     Decoded::Close => {
@@ -200,7 +200,7 @@ impl MemcachedSession {
     fn end_pending(
         &mut self,
         worker: &mut MemcachedWorker,
-        turn: &mut Turn<'_>,
+        turn: &mut SessionTurn<'_>,
         data: &[u8],
         at: &mut usize,
     ) -> Next {
@@ -235,9 +235,9 @@ impl MemcachedSession {
     fn end_upload(
         &mut self,
         worker: &mut MemcachedWorker,
-        turn: &mut Turn<'_>,
-        upload: &Upload,
-        received: &Received,
+        turn: &mut SessionTurn<'_>,
+        upload: &ValueUpload,
+        received: &ReceivedValue,
     ) -> Next {
         let head = self.dialect.head(&worker.limits, upload.head());
         let block = received.block();
@@ -259,7 +259,7 @@ impl Session for MemcachedSession {
         self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
     }
 
-    fn advance(&mut self, worker: &mut MemcachedWorker, turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, worker: &mut MemcachedWorker, turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
         worker.limits.long_block_len = turn.context.shared.databases[self.database].long_block_len();
         worker.limits.choice = self.choice;
         worker.limits.unfinished_len_max = turn.room;
@@ -318,7 +318,8 @@ impl Session for MemcachedSession {
                 Err(announced) => {
                     let head = &input[consumed..consumed + announced.head_len];
                     consumed += head.len();
-                    self.upload = Some(Upload::new(head, announced, self.database, &turn.context.executor));
+                    self.upload =
+                        Some(ValueUpload::new(head, announced, self.database, &turn.context.executor));
                 }
             }
         };
@@ -350,7 +351,7 @@ impl Session for MemcachedSession {
         self.listing.is_some() || self.pending_login.is_some() || self.pending.is_some()
     }
 
-    fn upload(&mut self) -> Option<(&mut Upload, usize)> {
+    fn upload(&mut self) -> Option<(&mut ValueUpload, usize)> {
         self.upload.as_mut().map(|upload| (upload, self.database))
     }
 
@@ -364,9 +365,9 @@ impl Session for MemcachedSession {
         }
     }
 
-    fn retained(&self) -> Retained {
+    fn retained(&self) -> RetainedMemory {
         let uploaded = || self.uploaded.as_ref().map(|uploaded| &uploaded.0);
-        self.upload.as_ref().or_else(uploaded).map_or(Retained::default(), Upload::retained)
+        self.upload.as_ref().or_else(uploaded).map_or(RetainedMemory::default(), ValueUpload::retained)
     }
 
     fn leave(&mut self, context: &mut WorkerContext) {

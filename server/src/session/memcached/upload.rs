@@ -3,7 +3,7 @@
 //! That memory is the engine's and counts as such, by what has come; the connection keeps the request's head beside it.
 
 use crate::execution::Executor;
-use crate::session::Retained;
+use crate::session::RetainedMemory;
 use todana_core::{SharedBytes, ValueBuffer};
 use todana_protocol::memcached::LongBlock;
 
@@ -14,7 +14,7 @@ const STEP_MAX: usize = 256 << 10;
 
 /// The lengths of a request with a long value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Announced {
+pub(super) struct AnnouncedValue {
     pub(super) head_len: usize,
     pub(super) value_len: usize,
     /// Of what ends the block, after the value.
@@ -22,7 +22,7 @@ pub(super) struct Announced {
 }
 
 /// A value that is being received.
-pub(crate) struct Upload {
+pub(crate) struct ValueUpload {
     head: Box<[u8]>,
     /// `None` once there is no memory for it.
     buffer: Option<Box<dyn ValueBuffer>>,
@@ -33,7 +33,7 @@ pub(crate) struct Upload {
 }
 
 /// How it has ended.
-pub(super) enum Received {
+pub(super) enum ReceivedValue {
     Whole {
         value: SharedBytes,
         /// What has come behind the value.
@@ -45,25 +45,25 @@ pub(super) enum Received {
     },
 }
 
-impl Received {
+impl ReceivedValue {
     pub(super) fn block(&self) -> LongBlock<'_> {
         match self {
-            Received::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
-            Received::Refused { received } => LongBlock::Refused { received: *received },
+            ReceivedValue::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
+            ReceivedValue::Refused { received } => LongBlock::Refused { received: *received },
         }
     }
 }
 
-impl Upload {
+impl ValueUpload {
     pub(super) fn new(
         head: &[u8],
-        announced: Announced,
+        announced: AnnouncedValue,
         database: usize,
         executor: &impl Executor,
-    ) -> Upload {
-        let Announced { value_len, end_len, .. } = announced;
+    ) -> ValueUpload {
+        let AnnouncedValue { value_len, end_len, .. } = announced;
         let buffer = executor.buffer(database, value_len);
-        Upload { head: head.into(), buffer, given_up_at: 0, end_len, step: STEP_MIN }
+        ValueUpload { head: head.into(), buffer, given_up_at: 0, end_len, step: STEP_MIN }
     }
 
     /// Returns the request's head.
@@ -72,9 +72,9 @@ impl Upload {
     }
 
     /// Returns the memory that it keeps.
-    pub(super) fn retained(&self) -> Retained {
+    pub(super) fn retained(&self) -> RetainedMemory {
         let of_engine = self.buffer.as_ref().map_or(0, |buffer| buffer.filled());
-        Retained { own: self.head.len(), of_engine }
+        RetainedMemory { own: self.head.len(), of_engine }
     }
 
     /// Nothing more goes into its memory: it is whole, or has been given up.
@@ -113,7 +113,7 @@ impl Upload {
         data: &[u8],
         database: usize,
         executor: &impl Executor,
-    ) -> (usize, Option<Received>) {
+    ) -> (usize, Option<ReceivedValue>) {
         let mut taken = 0;
         while taken < data.len() && !self.is_full() {
             let rest = &data[taken..];
@@ -125,7 +125,7 @@ impl Upload {
             taken += len;
         }
         if self.buffer.is_none() {
-            return (taken, Some(Received::Refused { received: self.given_up_at }));
+            return (taken, Some(ReceivedValue::Refused { received: self.given_up_at }));
         }
         let Some(rest) = data[taken..].get(..self.end_len).filter(|_| self.is_full()) else {
             return (taken, None);
@@ -133,7 +133,7 @@ impl Upload {
         let mut end = [0; 2];
         end[..rest.len()].copy_from_slice(rest);
         let value = self.buffer.take().map(ValueBuffer::into_shared);
-        let whole = value.map(|value| Received::Whole { value, end, end_len: self.end_len });
+        let whole = value.map(|value| ReceivedValue::Whole { value, end, end_len: self.end_len });
         (taken + self.end_len, whole)
     }
 }

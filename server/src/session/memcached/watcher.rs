@@ -2,24 +2,24 @@
 
 use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
-use crate::session::wake::{Ticket, Wake};
-use crate::session::{Next, Session, Step, Turn};
+use crate::session::wake::{Wake, WakeTicket};
+use crate::session::{Next, Session, SessionTurn, Step};
 use crate::transport::output::Output;
 use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::{ReplyForm, WatchStreams, encode};
 
 /// A connection that watches events. Its input is read and dropped.
-pub(crate) struct Watcher {
+pub(crate) struct WatcherSession {
     descriptor: i32,
     /// Ready whenever there are events to send.
-    ticket: Ticket,
+    ticket: WakeTicket,
 }
 
-impl Watcher {
+impl WatcherSession {
     /// Has the connection that is being served watch these events; `None` if too many watch already.
-    pub(super) fn start(context: &mut WorkerContext, streams: WatchStreams) -> Option<Watcher> {
+    pub(super) fn start(context: &mut WorkerContext, streams: WatchStreams) -> Option<WatcherSession> {
         let handle = context.waits.enter_new();
-        let watcher = Watcher { descriptor: context.descriptor, ticket: handle.ticket };
+        let watcher = WatcherSession { descriptor: context.descriptor, ticket: handle.ticket };
         if context.shared.observation.observers.watch(watcher.descriptor, handle, streams) {
             return Some(watcher);
         }
@@ -28,10 +28,10 @@ impl Watcher {
     }
 }
 
-impl Session for Watcher {
+impl Session for WatcherSession {
     type Worker = ();
 
-    fn advance(&mut self, _worker: &mut (), turn: &mut Turn<'_>, input: &[u8]) -> Step {
+    fn advance(&mut self, _worker: &mut (), turn: &mut SessionTurn<'_>, input: &[u8]) -> Step {
         turn.context.shared.observation.observers.watchers.move_to(self.descriptor, turn.output);
         Step { consumed: input.len(), next: Next::READ }
     }

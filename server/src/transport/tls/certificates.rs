@@ -1,6 +1,6 @@
 //! Loads certificates and keys, and builds rustls configurations from them.
 
-use super::{Ask, TlsError, TlsOptions, ciphers, refuse_all};
+use super::{ClientCertificates, TlsError, TlsOptions, ciphers, refuse_all};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// One configuration per client-certificate policy. They share no ticket keys: a ticket of a listener without client
 /// certificates must not resume a session on one that requires them.
-pub(super) struct Configs {
+pub(super) struct TlsConfigs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
     /// `None` where there is no authority to check by.
@@ -24,9 +24,9 @@ pub(super) struct Configs {
     always: Arc<ServerConfig>,
 }
 
-impl Configs {
-    pub(super) fn load(options: &TlsOptions) -> Result<Configs, TlsError> {
-        let files = Files::read(options)?;
+impl TlsConfigs {
+    pub(super) fn load(options: &TlsOptions) -> Result<TlsConfigs, TlsError> {
+        let files = CertificateFiles::read(options)?;
         let (if_they_have_one, always) = match options.ca.as_deref().zip(files.authorities.as_ref()) {
             None => (None, files.config(options, Arc::new(refuse_all::RefuseAll))?),
             Some((path, authorities)) => {
@@ -44,29 +44,29 @@ impl Configs {
             }
         };
         let never = files.config(options, WebPkiClientVerifier::no_client_auth())?;
-        Ok(Configs { loaded: Instant::now(), never, if_they_have_one, always })
+        Ok(TlsConfigs { loaded: Instant::now(), never, if_they_have_one, always })
     }
 
     /// `None` where there is no authority to check by.
-    pub(super) fn of(&self, ask: Ask) -> Option<Arc<ServerConfig>> {
+    pub(super) fn of(&self, ask: ClientCertificates) -> Option<Arc<ServerConfig>> {
         match ask {
-            Ask::Never => Some(Arc::clone(&self.never)),
-            Ask::IfTheyHaveOne => self.if_they_have_one.clone(),
-            Ask::Always => Some(Arc::clone(&self.always)),
+            ClientCertificates::Never => Some(Arc::clone(&self.never)),
+            ClientCertificates::IfTheyHaveOne => self.if_they_have_one.clone(),
+            ClientCertificates::Always => Some(Arc::clone(&self.always)),
         }
     }
 }
 
 /// What the files hold.
-struct Files {
+struct CertificateFiles {
     provider: Arc<CryptoProvider>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     authorities: Option<Arc<RootCertStore>>,
 }
 
-impl Files {
-    fn read(options: &TlsOptions) -> Result<Files, TlsError> {
+impl CertificateFiles {
+    fn read(options: &TlsOptions) -> Result<CertificateFiles, TlsError> {
         let mut provider = ring::default_provider();
         if let Some(list) = &options.ciphers {
             provider.cipher_suites = ciphers::chosen(list, &provider.cipher_suites)
@@ -80,7 +80,7 @@ impl Files {
             None => None,
             Some(path) => Some(authorities(path).map_err(|reason| authority_error(path, &reason))?),
         };
-        Ok(Files { provider: Arc::new(provider), chain, key, authorities })
+        Ok(CertificateFiles { provider: Arc::new(provider), chain, key, authorities })
     }
 
     fn config(

@@ -9,7 +9,7 @@ use rustls::crypto::ring::cipher_suite as suites;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
 /// A suite and what OpenSSL's words say of it.
-struct Known {
+struct KnownSuite {
     name: &'static str,
     suite: SupportedCipherSuite,
     words: &'static [&'static str],
@@ -19,33 +19,33 @@ struct Known {
 const OF_ALL: [&str; 10] =
     ["ALL", "DEFAULT", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH", "AEAD"];
 
-static KNOWN: [Known; 6] = [
-    Known {
+static KNOWN: [KnownSuite; 6] = [
+    KnownSuite {
         name: "ECDHE-ECDSA-AES256-GCM-SHA384",
         suite: suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         words: &["aECDSA", "ECDSA", "AES", "AESGCM", "AES256", "SHA384"],
     },
-    Known {
+    KnownSuite {
         name: "ECDHE-RSA-AES256-GCM-SHA384",
         suite: suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
         words: &["aRSA", "RSA", "AES", "AESGCM", "AES256", "SHA384"],
     },
-    Known {
+    KnownSuite {
         name: "ECDHE-ECDSA-AES128-GCM-SHA256",
         suite: suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         words: &["aECDSA", "ECDSA", "AES", "AESGCM", "AES128", "SHA256"],
     },
-    Known {
+    KnownSuite {
         name: "ECDHE-RSA-AES128-GCM-SHA256",
         suite: suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
         words: &["aRSA", "RSA", "AES", "AESGCM", "AES128", "SHA256"],
     },
-    Known {
+    KnownSuite {
         name: "ECDHE-ECDSA-CHACHA20-POLY1305",
         suite: suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
         words: &["aECDSA", "ECDSA", "CHACHA20"],
     },
-    Known {
+    KnownSuite {
         name: "ECDHE-RSA-CHACHA20-POLY1305",
         suite: suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         words: &["aRSA", "RSA", "CHACHA20"],
@@ -58,7 +58,7 @@ static KNOWN_1_3: [(&str, CipherSuite); 3] = [
     ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
 ];
 
-impl Known {
+impl KnownSuite {
     fn fits(&self, word: &str) -> bool {
         word == self.name || word.split('+').all(|part| OF_ALL.contains(&part) || self.words.contains(&part))
     }

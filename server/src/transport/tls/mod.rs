@@ -19,7 +19,7 @@ mod stream;
 
 pub(crate) use stream::TlsStream;
 
-use certificates::Configs;
+use certificates::TlsConfigs;
 use rustls::ServerConfig;
 use std::fmt;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub struct TlsOptions {
 
 /// How a listener asks its clients for certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum ClientCertificates {
     Never,
     /// One that is shown must be right.
     IfTheyHaveOne,
@@ -59,11 +59,11 @@ pub(crate) enum Ask {
 }
 
 impl TlsOptions {
-    pub(crate) fn ask(&self) -> Ask {
+    pub(crate) fn ask(&self) -> ClientCertificates {
         match self.verify_mode {
-            0 => Ask::Never,
-            1 => Ask::IfTheyHaveOne,
-            _ => Ask::Always,
+            0 => ClientCertificates::Never,
+            1 => ClientCertificates::IfTheyHaveOne,
+            _ => ClientCertificates::Always,
         }
     }
 }
@@ -83,7 +83,7 @@ impl std::error::Error for TlsError {}
 /// Certificates that have been read, and what has become of the sessions under them.
 pub struct Tls {
     options: TlsOptions,
-    configs: RwLock<Configs>,
+    configs: RwLock<TlsConfigs>,
     counters: TlsCounters,
 }
 
@@ -100,13 +100,13 @@ struct TlsCounters {
 impl Tls {
     /// Reads the certificates. Fails when a file cannot be read or does not fit the others; the message names it.
     pub fn load(options: &TlsOptions) -> Result<Tls, TlsError> {
-        let configs = RwLock::new(Configs::load(options)?);
+        let configs = RwLock::new(TlsConfigs::load(options)?);
         Ok(Tls { options: options.clone(), configs, counters: TlsCounters::default() })
     }
 
     /// Reads the files again, for the connections that come after. After a failure everything is as before.
     pub fn refresh(&self) -> Result<(), TlsError> {
-        let configs = Configs::load(&self.options)?;
+        let configs = TlsConfigs::load(&self.options)?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Tls {
         self.configs.read().unwrap_or_else(PoisonError::into_inner).loaded.elapsed().as_secs()
     }
 
-    fn config(&self, ask: Ask) -> Option<Arc<ServerConfig>> {
+    fn config(&self, ask: ClientCertificates) -> Option<Arc<ServerConfig>> {
         self.configs.read().unwrap_or_else(PoisonError::into_inner).of(ask)
     }
 

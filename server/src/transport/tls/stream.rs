@@ -5,7 +5,7 @@
 //! come whole, and ciphertext that the socket has not taken. An idle session takes 3.5 KiB
 //! (2026-11-21, x86-64, 2000 of them; memcached 1.6.18 with OpenSSL 3.0: 14 KiB).
 
-use super::{Ask, Tls};
+use super::{ClientCertificates, Tls};
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{HandshakeKind, ServerConfig};
@@ -25,19 +25,19 @@ const HANDSHAKE_MAX: usize = 32 << 10;
 const BARREN_MAX: usize = 512 << 10;
 
 thread_local! {
-    static BUFFERS: RefCell<Buffers> = RefCell::default();
+    static BUFFERS: RefCell<TlsBuffers> = RefCell::default();
 }
 
 /// Buffers of a thread, made when it first meets TLS.
 #[derive(Default)]
-struct Buffers {
+struct TlsBuffers {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     /// Pieces on their way into one record.
     gathered: Vec<u8>,
 }
 
-impl Buffers {
+impl TlsBuffers {
     fn outgoing(&mut self) -> &mut Vec<u8> {
         if self.outgoing.is_empty() {
             self.outgoing.resize(OUTGOING, 0);
@@ -67,7 +67,7 @@ pub(crate) struct TlsStream<S: Read + Write> {
 impl<S: Read + Write> TlsStream<S> {
     /// The server's side of a connection that has just been accepted. Fails where client certificates are asked for and
     /// there is nothing to check them by.
-    pub(crate) fn new(socket: S, tls: &Arc<Tls>, ask: Ask) -> io::Result<TlsStream<S>> {
+    pub(crate) fn new(socket: S, tls: &Arc<Tls>, ask: ClientCertificates) -> io::Result<TlsStream<S>> {
         let config: Arc<ServerConfig> = tls.config(ask).ok_or(ErrorKind::InvalidInput)?;
         let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
         Ok(TlsStream {
@@ -113,7 +113,7 @@ impl<S: Read + Write> TlsStream<S> {
         outcome
     }
 
-    fn read_through(&mut self, buffers: &mut Buffers, plain: &mut [u8]) -> io::Result<(usize, bool)> {
+    fn read_through(&mut self, buffers: &mut TlsBuffers, plain: &mut [u8]) -> io::Result<(usize, bool)> {
         buffers.incoming.resize(INCOMING, 0);
         let len_max = INCOMING.min(plain.len());
         let mut barren = 0;
@@ -317,7 +317,7 @@ impl<S: Read + Write> Write for TlsStream<S> {
         }
         BUFFERS.with_borrow_mut(|buffers| {
             buffers.outgoing();
-            let Buffers { outgoing, gathered, .. } = buffers;
+            let TlsBuffers { outgoing, gathered, .. } = buffers;
             if let Some(first) = pieces.first().filter(|first| first.len() >= CHUNK) {
                 return self.write_through(&first[..CHUNK], outgoing);
             }
@@ -412,7 +412,7 @@ mod tests {
 
     /// A socket in memory: what has come, and what has been sent.
     #[derive(Default)]
-    struct Wire {
+    struct MemorySocket {
         incoming: Vec<u8>,
         /// How much a read takes at most.
         piece: usize,
@@ -421,7 +421,7 @@ mod tests {
         room: usize,
     }
 
-    impl Read for Wire {
+    impl Read for MemorySocket {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             if self.incoming.is_empty() {
                 return Err(ErrorKind::WouldBlock.into());
@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    impl Write for Wire {
+    impl Write for MemorySocket {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let len = bytes.len().min(self.room);
             if len == 0 {
@@ -451,9 +451,9 @@ mod tests {
 
     /// Who is asked here believes everything.
     #[derive(Debug)]
-    struct Credulous;
+    struct AcceptAll;
 
-    impl ServerCertVerifier for Credulous {
+    impl ServerCertVerifier for AcceptAll {
         fn verify_server_cert(
             &self,
             _: &CertificateDer<'_>,
@@ -502,7 +502,7 @@ mod tests {
             .with_protocol_versions(&[version])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Credulous))
+            .with_custom_certificate_verifier(Arc::new(AcceptAll))
             .with_no_client_auth();
         config.max_fragment_size = random.bool().then_some(32 + random.usize(..64));
         ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
@@ -524,9 +524,9 @@ mod tests {
     /// got back, until one of them has had enough.
     fn converse(tls: &Arc<Tls>, chance: f64, random: &mut fastrand::Rng) -> (Vec<u8>, Vec<u8>) {
         let mut client = client(random);
-        let wire = Wire { piece: 1 + random.usize(..2_000), ..Wire::default() };
-        let ask =
-            [Ask::Never, Ask::IfTheyHaveOne, Ask::Always][random.usize(..if chance > 0.0 { 3 } else { 2 })];
+        let wire = MemorySocket { piece: 1 + random.usize(..2_000), ..MemorySocket::default() };
+        let ask = [ClientCertificates::Never, ClientCertificates::IfTheyHaveOne, ClientCertificates::Always]
+            [random.usize(..if chance > 0.0 { 3 } else { 2 })];
         let mut server = TlsStream::new(wire, tls, ask).unwrap();
         let (mut understood, mut answered, mut to_answer) = (Vec::new(), Vec::new(), 0);
         let mut buffer = vec![0; 64 << 10];

@@ -39,7 +39,7 @@ const DATAGRAMS: usize = 64;
 const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
 
 /// The thread that serves UDP.
-pub(crate) struct Udp {
+pub(crate) struct UdpThread {
     shared: Arc<Shared>,
     poll: Poll,
     sockets: Vec<Socket>,
@@ -47,12 +47,12 @@ pub(crate) struct Udp {
     buffer: Vec<u8>,
 }
 
-impl Udp {
+impl UdpThread {
     pub(crate) fn new(
         shared: Arc<Shared>,
         mut sockets: Vec<Socket>,
         number: usize,
-    ) -> io::Result<(Udp, Arc<Waker>)> {
+    ) -> io::Result<(UdpThread, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         for (index, socket) in sockets.iter_mut().enumerate() {
@@ -61,7 +61,7 @@ impl Udp {
         let context = WorkerContext::new(&shared, number);
         let reply_max = shared.options.listen.udp_reply_max;
         let server = DatagramServer::new(context, shared.limits(), reply_max);
-        Ok((Udp { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
+        Ok((UdpThread { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
     }
 
     /// Runs until the server stops.

@@ -2,7 +2,7 @@
 
 mod sizes;
 
-pub(crate) use sizes::Histogram;
+pub(crate) use sizes::SizeHistogram;
 
 use crate::session::memcached::crawler::Crawler;
 use crate::transport::output::{OUTPUT_MAX, Output};
@@ -18,40 +18,40 @@ use todana_protocol::memcached::{ReplyForm, encode, item_size, size_class};
 const PIECE_RECORDS: usize = 4096;
 
 /// A walk under way.
-pub(crate) struct Listing {
+pub(crate) struct ListingProgress {
     crawler: Arc<Crawler>,
     database: Arc<Database>,
     form: ReplyForm<'static>,
     place: Option<ScanPosition>,
-    walk: Walk,
+    walk: ListingKind,
 }
 
 /// How much more a list may hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct KeyRoom {
     pub(crate) records: u64,
     pub(crate) bytes: usize,
 }
 
 /// What is gathered on the way.
-pub(crate) enum Walk {
+pub(crate) enum ListingKind {
     /// Each record of these classes is shown.
     Records(ClassSet),
     /// So are these, as long as there is room.
-    Items { classes: ClassSet, room: Room },
+    Items { classes: ClassSet, room: KeyRoom },
     /// Sizes are counted, and told at the end.
-    Sizes(Histogram),
+    Sizes(SizeHistogram),
 }
 
-impl Listing {
+impl ListingProgress {
     pub(crate) fn new(
         crawler: Arc<Crawler>,
         database: Arc<Database>,
         form: ReplyForm<'static>,
-        walk: Walk,
-    ) -> Listing {
+        walk: ListingKind,
+    ) -> ListingProgress {
         crawler.begin();
-        Listing { crawler, database, form, place: None, walk }
+        ListingProgress { crawler, database, form, place: None, walk }
     }
 
     /// Writes a piece; true when it was the last.
@@ -76,7 +76,7 @@ impl Listing {
             self.place = Some(place);
             return false;
         }
-        if let Walk::Sizes(histogram) = &self.walk {
+        if let ListingKind::Sizes(histogram) = &self.walk {
             histogram.tell(&mut |reply| encode(&form, &reply, output));
         }
         encode(&form, &Reply::End, output);
@@ -84,13 +84,13 @@ impl Listing {
     }
 }
 
-impl Drop for Listing {
+impl Drop for ListingProgress {
     fn drop(&mut self) {
         self.crawler.end();
     }
 }
 
-impl Walk {
+impl ListingKind {
     /// Takes in a record; false when it wants no more.
     fn meet(
         &mut self,
@@ -101,12 +101,12 @@ impl Walk {
     ) -> bool {
         let class = || size_class(item_size(inspection.key_len, inspection.value_len, inspection.flags));
         match self {
-            Walk::Records(classes) => {
+            ListingKind::Records(classes) => {
                 if classes.contains(class()) {
                     encode(form, &Reply::Listed { key, inspection }, output);
                 }
             }
-            Walk::Items { classes, room } => {
+            ListingKind::Items { classes, room } => {
                 if classes.contains(class()) && room.records > 0 {
                     let before = output.len();
                     encode(form, &Reply::Listed { key, inspection }, output);
@@ -117,12 +117,12 @@ impl Walk {
                 }
                 return !self.is_full();
             }
-            Walk::Sizes(histogram) => histogram.add(&inspection),
+            ListingKind::Sizes(histogram) => histogram.add(&inspection),
         }
         true
     }
 
     fn is_full(&self) -> bool {
-        matches!(self, Walk::Items { room, .. } if room.records == 0 || room.bytes == 0)
+        matches!(self, ListingKind::Items { room, .. } if room.records == 0 || room.bytes == 0)
     }
 }

@@ -13,9 +13,9 @@ const STEP: u64 = 32;
 ///
 /// It is as long as there are different sizes, and n different sizes need 16 n^2 bytes of records.
 #[derive(Debug, Default)]
-pub(crate) struct Histogram(BTreeMap<u64, u64>);
+pub(crate) struct SizeHistogram(BTreeMap<u64, u64>);
 
-impl Histogram {
+impl SizeHistogram {
     pub(crate) fn add(&mut self, record: &RecordDetails) {
         let size = item_size(record.key_len, record.value_len, record.flags);
         *self.0.entry(size.next_multiple_of(STEP)).or_default() += 1;
