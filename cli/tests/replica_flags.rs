@@ -49,7 +49,7 @@ fn master_warns_once_for_each_replica_that_loses_flags() {
             found
         });
     };
-    let warning = "a replica is sent records without their client flags";
+    let warning = "replica: receives records without their client flags";
     let warnings = || read_to_string(&log).unwrap().matches(warning).count();
     set("plain", 0);
     comes("plain");
@@ -62,7 +62,7 @@ fn master_warns_once_for_each_replica_that_loses_flags() {
     assert_eq!(Client::connect(&master).stat("todana_replica_flags_lost"), "2");
     drop(reader);
     running::stop(replica);
-    let gone = "a replica that is gone was sent records without their client flags";
+    let gone = "replica: was sent records without their client flags before it disconnected";
     eventually("the count at the end", || {
         read_to_string(&log).unwrap().lines().any(|line| line.contains(gone) && line.contains("records=2"))
     });

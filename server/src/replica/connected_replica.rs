@@ -1,27 +1,27 @@
-//! What is known of a replica that follows this server, for statistics and the log.
+//! A replica that follows this server: its figures for statistics and the log.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use todana_protocol::kyoto::binary::ReplicaRequest;
 
-/// A replica that follows, or wants to.
+/// A replica that follows this server or asks to.
 pub(crate) struct ConnectedReplica {
     pub(crate) server_id: u16,
-    /// Where it connected from.
+    /// The address that it connected from.
     pub(crate) address: String,
-    /// It has been accepted.
+    /// True once this server has accepted the replica.
     follows: AtomicBool,
-    /// The last time stamp that it has acknowledged, or begun with.
+    /// The last time stamp that the replica has acknowledged, or began with.
     position: AtomicU64,
-    /// When the replica last had all records of this server. Before its first complete round: the time of its position, or of its
-    /// connection if it has none.
+    /// The last moment when the replica had all records of this server. Before its first complete
+    /// round: the time of its position, or of its connection if it has no position.
     had_all_at: Mutex<Instant>,
     flags_lost: AtomicU64,
 }
 
 impl ConnectedReplica {
-    /// One that connects now; `now_s` is the time, Unix seconds.
+    /// Returns a replica that connects now. `now_s` is the current time in Unix seconds.
     pub(super) fn new(hello: ReplicaRequest, address: String, now_s: u64) -> ConnectedReplica {
         let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::STAMPS_PER_SECOND);
         let behind = if hello.timestamp == 0 { 0 } else { now_s.saturating_sub(position_s) };
@@ -43,28 +43,30 @@ impl ConnectedReplica {
         self.follows.load(Ordering::Relaxed)
     }
 
-    /// Notes that the replica has acknowledged everything up to `position`: all that there was when the round began.
+    /// Notes that the replica has acknowledged everything up to `position`, which was all that
+    /// existed when the round began.
     pub(super) fn note_complete_round(&self, position: u64, began_at: Instant) {
         self.position.store(position, Ordering::Relaxed);
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
-    /// Counts records that were sent to it without their client flags; returns true if they are the first ones.
+    /// Counts records that were sent to the replica without their client flags. Returns true if
+    /// they are the first ones.
     pub(super) fn count_lost_flags(&self, records: u64) -> bool {
         records > 0 && self.flags_lost.fetch_add(records, Ordering::Relaxed) == 0
     }
 
-    /// The last time stamp that it has acknowledged, or begun with.
+    /// Returns the last time stamp that the replica has acknowledged, or began with.
     pub(crate) fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// How long ago it had all that this server had.
+    /// Returns how long ago the replica had all records of this server.
     pub(crate) fn delay(&self) -> Duration {
         self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Records that were sent to it without their client flags.
+    /// Returns the number of records that were sent to the replica without their client flags.
     pub(crate) fn flags_lost(&self) -> u64 {
         self.flags_lost.load(Ordering::Relaxed)
     }

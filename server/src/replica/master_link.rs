@@ -1,7 +1,8 @@
-//! The thread that follows a master: it connects, takes what comes, and keeps how far it has come.
+//! The thread that follows a master: it connects, applies the master's changes, and stores its
+//! position in the master's log.
 //!
-//! What has been taken is on disk before the position behind it is kept, where there is a disk: after a crash a little is taken
-//! twice, and nothing is missed.
+//! Changes are synced before the position after them is stored, if the database is kept on disk. So
+//! after a crash a few changes are applied twice, and none is missed.
 
 use super::options::MasterAddress;
 use super::position;
@@ -22,42 +23,43 @@ use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::message::{UpdateChange, UpdateMessage};
 use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep, put_acknowledgement};
 
-/// A master that cannot be had is tried again after so long.
+/// The pause before a failed connection to the master is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 const CONNECT: Duration = Duration::from_secs(5);
-/// A master that says nothing for so long is none.
+/// The time without any bytes after which the connection to the master is given up.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The position is kept so often.
+/// The interval at which the position is stored.
 const STORE_EVERY: Duration = Duration::from_secs(1);
-/// It is asked so often whether the server stops, or another master is wanted.
+/// The interval of the checks whether the server stops or another master is wanted.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// No interval is longer: the master would take its replica for dead.
+/// The longest interval between requests. With a longer one the master would take its replica for
+/// dead.
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// Whom this server follows, and how far it has come.
+/// The master that this server follows, and its position in the master's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FollowState {
     pub(crate) master: Option<MasterAddress>,
     pub(crate) timestamp: u64,
     pub(crate) interval: Duration,
-    /// Counts changes of the others by whoever looks after the server.
+    /// Counts the changes of the other fields by an operator.
     version: u64,
 }
 
-/// Whom this server follows, for all threads.
+/// The link to the master, shared by all threads.
 #[derive(Default)]
 pub(crate) struct MasterLink {
     state: Mutex<FollowState>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
     is_connected: AtomicBool,
-    /// When this server last had all that its master had.
+    /// The last moment when this server had all records of its master.
     had_all_at: Mutex<Option<Instant>>,
 }
 
-/// Why a master is not followed any further.
+/// The reason why a master is no longer followed.
 enum FollowError {
-    /// The server stops, or another one is wanted.
+    /// The server stops, or another master is wanted.
     Interrupted,
     Lost(String),
 }
@@ -79,18 +81,18 @@ impl MasterLink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it stands.
+    /// Returns the master and the position.
     pub(crate) fn follow_state(&self) -> FollowState {
         self.lock().clone()
     }
 
-    /// Whether a master is being followed, which has accepted that.
+    /// Returns true while a master has accepted this server as its replica.
     pub(crate) fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// How long ago this server had all that its master had; until it has had that once, how old its position is, or else for how
-    /// long it has been there (`age`).
+    /// Returns how long ago this server had all records of its master. Before the first such
+    /// moment, returns the age of the position, or `age` if there is no position.
     pub(crate) fn delay(&self, now_s: u64, age: Duration) -> Duration {
         let had_all_at = *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner);
         match (had_all_at, self.lock().timestamp / STAMPS_PER_SECOND) {
@@ -104,7 +106,7 @@ impl MasterLink {
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
     }
 
-    /// Follows another master, or none, from now on.
+    /// Changes the master, the position or the interval from now on.
     pub(crate) fn change(&self, set: impl FnOnce(&mut FollowState)) {
         let mut state = self.lock();
         let before = state.master.clone();
@@ -116,7 +118,8 @@ impl MasterLink {
         self.changed.notify_all();
     }
 
-    /// Starts the thread, where there may be a master. A position that cannot be read is told, and all that the master has is taken again.
+    /// Starts the thread if there may be a master. A position that cannot be read is logged, and
+    /// all changes of the master are applied again.
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let options = &shared.options.databases.replication;
         if options.master.is_none() && options.position_file.is_none() {
@@ -124,7 +127,7 @@ impl MasterLink {
         }
         let timestamp =
             options.position_file.as_deref().map_or(Ok(0), position::read).unwrap_or_else(|error| {
-                tracing::error!("{error}: the master is followed from the beginning");
+                tracing::error!("{error}; replication begins with all changes of the master");
                 0
             });
         let (master, interval) = (options.master.clone(), options.interval);
@@ -135,11 +138,12 @@ impl MasterLink {
         Ok(())
     }
 
-    /// Waits for the thread, which finds out by itself that the server stops, until `gives_up` says so.
+    /// Waits for the thread, which ends by itself when the server stops, until `gives_up` returns
+    /// true.
     pub(crate) fn end(&self, gives_up: &dyn Fn() -> bool) {
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if crate::databases::has_ended(&thread, gives_up) && thread.join().is_err() {
-            tracing::error!("the thread that follows a master ended by a panic");
+            tracing::error!("replication: the thread that follows the master panicked");
         }
     }
 }
@@ -148,10 +152,11 @@ struct MasterFollower {
     shared: Arc<Shared>,
     worker_counters: Vec<Arc<WorkerCounters>>,
     position_file: Option<PathBuf>,
-    /// What the file holds.
+    /// The position in the file.
     stored: u64,
     stored_at: Instant,
-    /// Said already, while nothing else has happened: of the master, and of the file.
+    /// The last warnings about the master and about the file, so that a repeated one is not logged
+    /// again.
     last_warning: String,
     last_file_warning: String,
 }
@@ -184,7 +189,7 @@ impl MasterFollower {
                     Err(FollowError::Lost(why)) => {
                         let text = format!("master {}:{}: {why}", master.host, master.port);
                         if text != self.last_warning {
-                            tracing::warn!("{text}; it is tried again each second");
+                            tracing::warn!("{text}; trying again every second");
                             self.last_warning = text;
                         }
                     }
@@ -199,7 +204,7 @@ impl MasterFollower {
         self.shared.lifecycle.stopping() == Stopping::No
     }
 
-    /// Waits so long, or until it is called.
+    /// Waits for this time, or until the follow state changes.
     fn pause(&self, version: u64, time: Duration) {
         let since = Instant::now();
         while since.elapsed() < time && self.goes_on() {
@@ -232,11 +237,11 @@ impl MasterFollower {
                 return Err(FollowError::Interrupted);
             }
             match input.read_more(std::mem::take(&mut wanted)) {
-                Ok(0) => return Err(FollowError::Lost("it has closed the connection".into())),
+                Ok(0) => return Err(FollowError::Lost("the master closed the connection".into())),
                 Ok(_) => heard = Instant::now(),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     if heard.elapsed() >= SILENCE {
-                        return Err(FollowError::Lost("it has been silent for too long".into()));
+                        return Err(FollowError::Lost("no data for 60 seconds".into()));
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -277,7 +282,7 @@ impl MasterFollower {
                         break Ok(());
                     }
                     ReplicaStep::Malformed => {
-                        break Err(FollowError::Lost("what it says is no replication".into()));
+                        break Err(FollowError::Lost("the replication stream is malformed".into()));
                     }
                 }
             };
@@ -292,7 +297,8 @@ impl MasterFollower {
             }
             outcome?;
             self.wait_for_disk()?;
-            // A clear that is taken twice takes along what has been stored here in between.
+            // A clear that is applied twice would also remove records that were stored here in
+            // between.
             if has_cleared || self.stored_at.elapsed() >= STORE_EVERY {
                 self.store_position();
             }
@@ -305,7 +311,7 @@ impl MasterFollower {
         }
     }
 
-    /// Takes what the master says; returns its time stamp.
+    /// Applies a message of the master. Returns its time stamp.
     fn apply_news(
         &self,
         news: &MasterMessage<'_>,
@@ -314,7 +320,7 @@ impl MasterFollower {
         match *news {
             MasterMessage::Accepted => Ok(None),
             MasterMessage::Refused => {
-                Err(FollowError::Lost("it has no update log to follow, or cannot read it".into()))
+                Err(FollowError::Lost("the master has no update log, or cannot read it".into()))
             }
             MasterMessage::Progress { timestamp } | MasterMessage::CaughtUp { timestamp } => {
                 Ok(Some(timestamp))
@@ -330,7 +336,7 @@ impl MasterFollower {
 
     fn apply(&self, message: &UpdateMessage<'_>) -> Result<()> {
         let number = usize::from(message.database);
-        // Databases that are not here are the master's alone.
+        // The master may have databases that this server does not have.
         let Some(served) = self.shared.databases.get(number) else { return Ok(()) };
         let (database, worker_counters, origin) =
             (&served.database, &self.worker_counters[number], u32::from(message.server_id));
@@ -340,7 +346,7 @@ impl MasterFollower {
                     (Expiry::Never, stored.as_raw().unwrap_or_default())
                 } else {
                     let Some((time, value)) = stored.split() else {
-                        tracing::warn!("the master has sent a record without its time: it is left out");
+                        tracing::warn!("replication: a record without its expiry time was skipped");
                         return Ok(());
                     };
                     (kyoto::expiry_of(time), value)
@@ -364,7 +370,7 @@ impl MasterFollower {
         Ok(())
     }
 
-    /// Waits where more waits for the disk than there should.
+    /// Waits while too many changes wait for the disk.
     fn wait_for_disk(&self) -> Result<()> {
         for served in self.shared.databases.iter() {
             if let Some(log) = served.database.log()
@@ -380,7 +386,7 @@ impl MasterFollower {
         Ok(())
     }
 
-    /// Keeps the position, once what is before it is on disk.
+    /// Stores the position, after syncing the changes before it.
     fn store_position(&mut self) {
         self.stored_at = Instant::now();
         let timestamp = self.shared.master_link.lock().timestamp;
@@ -393,10 +399,9 @@ impl MasterFollower {
                 self.last_file_warning.clear();
             }
             Err(error) => {
-                let text =
-                    format!("the position in the master's log is not stored in {}: {error}", path.display());
+                let text = format!("{}: cannot store the replication position: {error}", path.display());
                 if text != self.last_file_warning {
-                    tracing::warn!("{text}; it is tried again each second");
+                    tracing::warn!("{text}; trying again every second");
                     self.last_file_warning = text;
                 }
             }
@@ -405,7 +410,7 @@ impl MasterFollower {
 }
 
 fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
-    let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "its name has no address"));
+    let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "the host name has no address"));
     for address in (master.host.as_str(), master.port).to_socket_addrs()? {
         outcome = TcpStream::connect_timeout(&address, CONNECT);
         if outcome.is_ok() {

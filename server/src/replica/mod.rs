@@ -1,16 +1,17 @@
-//! Replication as Kyoto Tycoon does it: its servers can be our replicas and our masters.
+//! Replication in Kyoto Tycoon's protocol: its servers can be replicas and masters of this one.
 //!
 //! ```text
-//! options    who is whose replica
-//! wire       a connection that a thread of its own has taken over from its worker
-//! outgoing   the logs of all databases, merged into one stream of messages
-//! master     a thread for each replica that follows this server
-//! connected  what is known of such a replica
-//! link       the thread that follows a master
-//! position   the file that keeps how far it has come
+//! options            the master of this server, and its server ID
+//! replica_stream     a connection that a thread of its own has taken over from its worker
+//! outgoing_changes   the logs of all databases, merged into one stream of messages
+//! replica_table      a thread for each replica that follows this server
+//! connected_replica  the figures of such a replica
+//! master_link        the thread that follows a master
+//! position           the file with the position in the master's log
 //! ```
 //!
-//! What the time stamps of our own log are, `todana::replication` knows; the bytes, `todana_protocol::kyoto::replication`.
+//! `todana::replication` defines the time stamps of this server's log, and
+//! `todana_protocol::kyoto::replication` the bytes of messages.
 
 mod connected_replica;
 mod master_link;

@@ -1,28 +1,29 @@
-//! What a server is told of replication.
+//! Options of replication.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A master to be followed.
+/// The address of a master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterAddress {
-    /// A name or an address.
+    /// A host name or an IP address.
     pub host: String,
-    /// Its port, for all protocols.
+    /// The port, which serves all protocols.
     pub port: u16,
 }
 
-/// What a server is told of replication as Kyoto Tycoon does it.
+/// Options of replication in Kyoto Tycoon's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicationOptions {
-    /// What changes that are born here are told by; different at each server that changes reach.
+    /// The server ID that marks the changes of this server's clients. It must differ between all
+    /// servers of a replication chain.
     pub server_id: u16,
-    /// Whom to follow; `None`: nobody, until a client says so.
+    /// The master to follow. `None` follows nobody until a client names a master.
     pub master: Option<MasterAddress>,
-    /// Where the position in the master's log is kept: 20 digits and a line end. `None`: each start begins with all that the master
-    /// has, and no client can choose another master.
+    /// The file with the position in the master's log: 20 digits and a line end. With `None`, each
+    /// start begins with all changes of the master, and no client can choose another master.
     pub position_file: Option<PathBuf>,
-    /// How long whatever the master has is waited with, once all has been taken.
+    /// The pause between two requests for changes, once all of them have been applied.
     pub interval: Duration,
 }
 

@@ -1,9 +1,10 @@
-//! QueuedKind a replica is sent: first all records, if the logs do not tell of them, then the changes of all databases by their time
-//! stamps.
+//! The changes that a replica receives: first all records, if the logs do not go back far enough,
+//! then the changes of all databases by their time stamps.
 //!
-//! Always true: nothing that is sent is newer than what is on this server's disk, so a crash leaves no replica ahead of it. QueuedKind is
-//! read from the log is on disk; what is read from memory (records of a scan, values that were touched) leaves once the log is
-//! synced up to its end as of after the read.
+//! Invariant: nothing is sent that is newer than this server's disk, so a crash leaves no replica
+//! ahead of it. Changes that are read from the log are on disk. Those that are read from memory
+//! (records of a scan, values whose expiry changed) are sent once the log is synced up to its end
+//! after the read.
 
 use crate::shared::Shared;
 use std::collections::VecDeque;
@@ -16,33 +17,35 @@ use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::message::{StoredValue, UpdateChange as Sent, UpdateMessage};
 use todana_protocol::kyoto::replication::{put_progress, put_update};
 
-/// Of a log read at once.
+/// The bytes of a log that are read at once.
 const PIECE: usize = 128 << 10;
-/// Sent at once.
+/// The bytes that are sent at once.
 const PORTION: usize = 64 << 10;
-/// The same of a scan, where each portion waits for the disk while others write, and no piece of a log is in memory.
+/// The bytes of a scan that are sent at once. Each portion waits for the disk while others write,
+/// and no piece of a log is in memory.
 const SCAN_PORTION: usize = PORTION + PIECE;
-/// A replica hears how far it is after so many messages that are not for it.
+/// The number of messages from other origins after which a replica is sent its position.
 const SKIPPED_MAX: u32 = 256;
-/// Where several logs are merged, an entry of one may come to be readable behind later ones of another: what a replica may have
-/// missed so is sent again.
+/// Where several logs are merged, an entry of one log may become readable after later entries of
+/// another. The changes of this span are sent again, because a replica may have missed some of
+/// them.
 const SLACK: u64 = 3 * STAMPS_PER_SECOND;
-/// So much of the log may be on disk for the sake of one replica alone.
+/// The most bytes of log that are kept on disk for one replica alone.
 const HELD_MAX: u64 = 4 << 30;
 
-/// Where all that is sent comes from.
+/// The source of all messages to one replica.
 pub(super) struct OutgoingChanges {
     shared: Arc<Shared>,
     hello: ReplicaRequest,
     lines: Vec<DatabaseChanges>,
-    /// Where the scan of a database stands; `None` behind the last one.
+    /// The database and position of the scan; `None` after the last database.
     scan: Option<(usize, Option<ScanPosition>)>,
-    /// Before its records a database is cleared at the other end.
+    /// True if the replica clears each database before it receives the records.
     clears: bool,
-    /// The last time stamp sent.
+    /// The last time stamp that was sent.
     last: u64,
     skipped: u32,
-    /// Records that went without their client flags.
+    /// The records that were sent without their client flags.
     flags_lost: u64,
 }
 
@@ -51,22 +54,22 @@ struct DatabaseChanges {
     number: usize,
     feed: ReplicationFeed,
     until: LogPosition,
-    /// The round reaches further than the one before: what it reads has to be on disk first.
+    /// True if this round reaches further than the one before: its changes must be synced first.
     has_more: bool,
     queue: VecDeque<QueuedChange>,
-    /// Messages, and keys of retags, one behind the other, from `at` on.
+    /// Messages, and keys of retags, one after another, from `at` on.
     bytes: Vec<u8>,
     at: usize,
-    /// Something has been read from memory, whose change may not be on disk yet.
+    /// True if something was read from memory whose change may not be on disk yet.
     has_read_memory: bool,
-    /// Records that have been read and go without their client flags.
+    /// The records that were read and are sent without their client flags.
     flags_lost: u64,
 }
 
-/// QueuedKind has been read of a log.
+/// A change that was read from a log.
 struct QueuedChange {
     stamp: u64,
-    /// Of its bytes.
+    /// The number of its bytes.
     len: usize,
     what: QueuedKind,
 }
@@ -75,7 +78,8 @@ struct QueuedChange {
 enum QueuedKind {
     NotWanted,
     UpdateMessage,
-    /// The bytes are a key. The record is looked for only when it is its turn: many in a row may be large.
+    /// The bytes are a key. The record is read only when it is sent, because the values of many
+    /// retags in a row may be large.
     Retag {
         server_id: u16,
         expiry: Expiry,
@@ -83,7 +87,8 @@ enum QueuedKind {
 }
 
 impl OutgoingChanges {
-    /// All that this replica has not had. Fails with `Unavailable` if no database has a log, or one cannot be read.
+    /// Collects all changes that this replica has not received. Fails with `Unavailable` if no
+    /// database has a log, or a log cannot be read.
     pub(super) fn new(shared: &Arc<Shared>, hello: ReplicaRequest) -> Result<OutgoingChanges> {
         let databases = shared.databases.len();
         let logged: Vec<_> = (0..databases)
@@ -91,11 +96,11 @@ impl OutgoingChanges {
             .filter_map(|number| Some((number, shared.persistence.exports.directory(number)?)))
             .collect();
         if logged.is_empty() {
-            let message = "no database has an update log: there is one for each in memory with a data directory, for trees, and for a hash under ktserver's name (-ulog)";
+            let message = "no database has an update log; databases in memory have one with --data-dir, trees always, and a hash under ktserver's name with -ulog";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         if logged.len() < databases {
-            tracing::warn!("a replica follows, but not all databases: some have no update log");
+            tracing::warn!("replica: does not receive all databases, because some have no update log");
         }
         let after = if logged.len() > 1 { hello.timestamp.saturating_sub(SLACK) } else { hello.timestamp };
         let mut lines = Vec::new();
@@ -109,25 +114,25 @@ impl OutgoingChanges {
         if hello.timestamp > now.saturating_add(SLACK) && hello.timestamp < u64::MAX {
             tracing::warn!(
                 server_id = hello.server_id,
-                "a replica's position lies ahead of this server's clock: what changes here until then does not reach it"
+                "replica: its position is ahead of this server's clock; it does not receive changes until then"
             );
         }
         let mut scan = None;
         let mut last = hello.timestamp;
         if !is_whole {
-            // Whoever follows somebody may be one of a pair: then what the replica has and this server has not may be what it has made
-            // itself.
+            // A server that follows another one may be one of a pair. Records that only the replica
+            // has may then be the replica's own.
             let clears = shared.master_link.follow_state().master.is_none();
             if clears {
                 tracing::warn!(
                     server_id = hello.server_id,
-                    "the update log does not go back to where a replica stands: it is told to clear, and gets all records"
+                    "replica: the update log does not go back to its position; it is cleared and receives all records"
                 );
             } else {
                 tracing::warn!(
                     server_id = hello.server_id,
-                    "the update log does not go back to where a replica stands: it gets all records; what has been removed here \
-                     meanwhile stays there"
+                    "replica: the update log does not go back to its position; it receives all records, but not \
+                     what was removed here meanwhile"
                 );
             }
             clearings = clears;
@@ -139,7 +144,8 @@ impl OutgoingChanges {
                     ReplicationFeed::open_at(directory, *number, databases, end)?,
                 ));
             }
-            // Lower than all that a log has: who is cut off before the end begins again.
+            // Lower than all time stamps of a log, so that a replica that is interrupted begins
+            // again.
             (scan, last) = (Some((0, None)), 0);
         }
         Ok(OutgoingChanges {
@@ -154,11 +160,11 @@ impl OutgoingChanges {
         })
     }
 
-    /// A new round: what is in the logs by now will be sent. Returns the time stamp before which nothing more can come then. Fails with
-    /// `Unavailable` where a log cannot be written.
+    /// Begins a round, which sends all changes that are in the logs by now. Returns a time stamp:
+    /// later changes are all newer. Fails with `Unavailable` if a log cannot be written.
     pub(super) fn begin_round(&mut self) -> Result<u64> {
         let before = first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1);
-        // All at once, so that they are of one time.
+        // Read at once, so that the ends are of one moment.
         let shared = &self.shared;
         let log = |line: &DatabaseChanges| shared.databases[line.number].database.log();
         for line in &mut self.lines {
@@ -171,15 +177,15 @@ impl OutgoingChanges {
                 shared.databases[line.number].database.sync_to(line.until)?;
             }
             if line.feed.held().len_bytes() > HELD_MAX {
-                let message = "the replica is too slow: too much of the log is kept for it";
+                let message = "the replica is too slow: more than 4 GiB of log are kept for it";
                 return Err(Error::new(ErrorKind::Busy, message));
             }
         }
         Ok(before)
     }
 
-    /// Appends the next messages, which may leave then; false if this round has none left. Fails with `Unavailable` where a log cannot
-    /// be written.
+    /// Appends the next messages, which may then be sent. Returns false if the round has none left.
+    /// Fails with `Unavailable` if a log cannot be written.
     pub(super) fn take(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         let goes_on = match self.scan.is_some() {
             true => self.take_records(out).map(|()| true),
@@ -201,7 +207,7 @@ impl OutgoingChanges {
             let Some((line, stamp)) = first.and_then(|line| line.next().map(|stamp| (line, stamp))) else {
                 return Ok(!out.is_empty());
             };
-            // Nothing goes back, though something may be sent again.
+            // Time stamps never decrease, even if a change is sent again.
             self.last = stamp.max(self.last.saturating_add(1));
             match line.pop(self.last, &self.shared, out)? {
                 true => self.skipped = 0,
@@ -217,20 +223,20 @@ impl OutgoingChanges {
         }
     }
 
-    /// How many records have gone without their client flags since the last call.
+    /// Returns the number of records sent without their client flags since the last call.
     pub(super) fn take_flags_lost(&mut self) -> u64 {
         let of_lines: u64 = self.lines.iter_mut().map(|line| std::mem::take(&mut line.flags_lost)).sum();
         of_lines + std::mem::take(&mut self.flags_lost)
     }
 
-    /// The last time stamp that was sent; no lower one may follow.
+    /// Returns the last time stamp that was sent. No lower one may follow.
     pub(super) fn last(&mut self, at_least: u64) -> u64 {
         self.last = self.last.max(at_least);
         self.skipped = 0;
         self.last
     }
 
-    /// A piece of the scan of all records.
+    /// Appends the next records of the scan.
     fn take_records(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let Some((index, place)) = self.scan.take() else { return Ok(()) };
         let Some(line) = self.lines.get_mut(index) else {
@@ -268,7 +274,7 @@ impl OutgoingChanges {
     }
 }
 
-/// A record's value as it is stored at the other end.
+/// Returns a record's value as the replica stores it.
 fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> StoredValue<'r> {
     if is_persistent {
         return StoredValue::raw(record.value);
@@ -303,7 +309,7 @@ impl DatabaseChanges {
         }
     }
 
-    /// Reads until there is a message, or nothing is left before the end of the round.
+    /// Reads until there is a message, or the end of the round is reached.
     fn fill(&mut self, shared: &Shared, hello: &ReplicaRequest) -> Result<()> {
         while self.queue.is_empty() && self.feed.position() < self.until {
             self.bytes.clear();
@@ -314,7 +320,7 @@ impl DatabaseChanges {
             let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
             let flags_lost = &mut self.flags_lost;
             self.feed.read_new(self.until, PIECE, &mut |stamp, origin, change| {
-                // Origins are such ids: they come by this protocol alone.
+                // Origins are server IDs, because only this protocol sets them.
                 let server_id = origin.map_or(own, |origin| origin as u16);
                 let before = bytes.len();
                 let mut put = |change: Sent<'_>| {
@@ -341,7 +347,7 @@ impl DatabaseChanges {
         Ok(())
     }
 
-    /// The time stamp of the next one; the highest of all where there is none.
+    /// Returns the time stamp of the next change, or the highest of all if there is none.
     fn next_stamp(&self) -> u64 {
         self.next().unwrap_or(u64::MAX)
     }
@@ -350,7 +356,7 @@ impl DatabaseChanges {
         self.queue.front().map(|queued| queued.stamp)
     }
 
-    /// Writes the next one, at this time stamp; false if it is not wanted.
+    /// Writes the next change with this time stamp. Returns false if the replica does not want it.
     fn pop(&mut self, stamp: u64, shared: &Shared, out: &mut Vec<u8>) -> Result<bool> {
         let Some(queued) = self.queue.pop_front() else { return Ok(false) };
         let bytes = &self.bytes[self.at..self.at + queued.len];
@@ -365,7 +371,7 @@ impl DatabaseChanges {
                 let served = &shared.databases[self.number];
                 let (database, is_persistent) = (self.number as u16, served.name.tuning.persistent);
                 let before = out.len();
-                // The value is that of now: what has changed it stands further on in the log.
+                // The value is the current one; the change that stored it follows later in the log.
                 self.has_read_memory = true;
                 let flags_lost = &mut self.flags_lost;
                 served.database.peek(bytes, &mut |now| {

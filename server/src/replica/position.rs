@@ -1,32 +1,34 @@
-//! The file that keeps how far a master's log has been followed.
+//! The file with the position in a master's log.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use todana_protocol::kyoto::replication::{format_position, parse_position};
 
-/// More than any position takes.
+/// The most bytes that a position takes.
 const LEN_MAX: u64 = 64;
 
-/// The position that is kept there; 0 if there is none. Fails if what is there is no position, or cannot be read.
+/// Returns the stored position, or 0 if there is no file. Fails if the file cannot be read or is
+/// not a position.
 pub(super) fn read(path: &Path) -> io::Result<u64> {
     let mut text = Vec::new();
     match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         file => file.and_then(|file| file.take(LEN_MAX).read_to_end(&mut text)).map_err(|error| {
-            io::Error::new(error.kind(), format!("{} cannot be read: {error}", path.display()))
+            io::Error::new(error.kind(), format!("{}: cannot read: {error}", path.display()))
         })?,
     };
     if text.trim_ascii().is_empty() {
         return Ok(0);
     }
     parse_position(&text).ok_or_else(|| {
-        let message = format!("{} holds no position of a replica", path.display());
+        let message = format!("{}: not a replication position", path.display());
         io::Error::new(io::ErrorKind::InvalidData, message)
     })
 }
 
-/// Keeps a position there. Always as long as before, so that whatever happens one of the two is there.
+/// Stores a position. The length of the file never changes, so a crash leaves either the old
+/// position or the new one.
 pub(super) fn write(path: &Path, position: u64) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
     file.write_all(format_position(position).as_bytes())?;

@@ -1,5 +1,5 @@
-//! A connection that a thread of its own has taken over: reads and writes that wait, but never longer than they may, nor when
-//! the server stops.
+//! A connection that a thread of its own has taken over. Reads and writes wait up to a limit, and
+//! no longer than the server runs.
 
 use crate::handle::Stopping;
 use crate::shared::Shared;
@@ -9,35 +9,35 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// It is asked so often whether the server stops.
+/// The interval of the checks whether the server stops.
 const ASK_EVERY: Duration = Duration::from_millis(100);
-/// TLS gives whole records.
+/// Holds a complete record of TLS.
 const BUFFER: usize = 20 << 10;
 
-/// See the module.
+/// A connection with reads and writes that wait.
 pub(super) struct ReplicaStream {
     stream: Stream,
     poll: Poll,
     events: Events,
     buffer: Vec<u8>,
     shared: Arc<Shared>,
-    /// Nothing may take longer.
-    patience: Duration,
+    /// The time limit of each read and write.
+    time_max: Duration,
 }
 
 impl ReplicaStream {
     pub(super) fn new(
         mut stream: Stream,
         shared: Arc<Shared>,
-        patience: Duration,
+        time_max: Duration,
     ) -> io::Result<ReplicaStream> {
         let poll = Poll::new()?;
         stream.register(poll.registry(), Token(0))?;
         let (events, buffer) = (Events::with_capacity(8), vec![0; BUFFER]);
-        Ok(ReplicaStream { stream, poll, events, buffer, shared, patience })
+        Ok(ReplicaStream { stream, poll, events, buffer, shared, time_max })
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let mut since = Instant::now();
         while !bytes.is_empty() || self.stream.kept_lens().1 > 0 {
@@ -60,7 +60,7 @@ impl ReplicaStream {
         Ok(())
     }
 
-    /// Reads what comes next, of which the first byte counts.
+    /// Reads the next bytes, and returns the first of them.
     pub(super) fn receive(&mut self) -> io::Result<u8> {
         let since = Instant::now();
         loop {
@@ -74,17 +74,18 @@ impl ReplicaStream {
         }
     }
 
-    /// Whether the server goes on.
-    pub(super) fn goes_on(&self) -> bool {
+    /// Returns true while the server runs.
+    pub(super) fn is_running(&self) -> bool {
         self.shared.lifecycle.stopping() == Stopping::No
     }
 
-    /// Waits until there may be more to do. Fails when that has taken too long since then, or the server stops.
+    /// Waits until the stream may be ready. Fails if the time limit since `since` has passed, or
+    /// the server stops.
     fn wait(&mut self, since: Instant) -> io::Result<()> {
-        if !self.goes_on() {
-            return Err(io::Error::other("the server stops"));
+        if !self.is_running() {
+            return Err(io::Error::other("the server is stopping"));
         }
-        if since.elapsed() >= self.patience {
+        if since.elapsed() >= self.time_max {
             return Err(ErrorKind::TimedOut.into());
         }
         match self.poll.poll(&mut self.events, Some(ASK_EVERY)) {

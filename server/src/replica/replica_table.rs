@@ -1,4 +1,5 @@
-//! The replicas that follow this server: a thread for each, which its worker has given the connection to.
+//! The replicas that follow this server. Each has a thread, to which its worker has passed the
+//! connection.
 
 use super::connected_replica::ConnectedReplica;
 use super::outgoing_changes::OutgoingChanges;
@@ -14,20 +15,20 @@ use todana::Clock;
 use todana_protocol::kyoto::binary::ReplicaRequest;
 use todana_protocol::kyoto::replication::{put_accepted, put_caught_up, put_refused};
 
-/// ReplicaTable at once.
+/// The number of replicas that may follow at once.
 const REPLICAS_MAX: usize = 16;
-/// How long one may take to read, or to say that it has.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Those who have caught up hear so about as often.
+/// How long a replica may take to read, or to acknowledge.
+const REPLY_TIME_MAX: Duration = Duration::from_secs(30);
+/// The interval at which a replica without new changes is sent its position.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// What says that a replica has read that it has caught up.
+/// The byte by which a replica acknowledges a complete round.
 const ACKNOWLEDGED: u8 = 0xB1;
 
-/// All of them.
+/// The replicas that follow this server.
 #[derive(Default)]
 pub(crate) struct ReplicaTable {
     served: Mutex<Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>>,
-    /// Records that were sent without their client flags, since the start.
+    /// The records that were sent without their client flags since the start.
     flags_lost: AtomicU64,
 }
 
@@ -36,7 +37,7 @@ impl ReplicaTable {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves a replica from now on. One too many is refused.
+    /// Serves a replica from now on. Refuses it if there are too many.
     pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, address: String, hello: ReplicaRequest) {
         let mut served = self.served();
         served.retain(|(thread, _)| !thread.is_finished());
@@ -47,40 +48,41 @@ impl ReplicaTable {
         let thread = std::thread::Builder::new().name("replica".into()).spawn(move || {
             match run(shared, stream, hello, has_room, &its_own) {
                 Ok(()) => {}
-                Err(error) => tracing::info!(server_id = hello.server_id, "a replica is gone: {error}"),
+                Err(error) => tracing::info!(server_id = hello.server_id, "replica: disconnected: {error}"),
             }
             if its_own.flags_lost() > 0 {
                 tracing::warn!(
                     server_id = hello.server_id,
                     records = its_own.flags_lost(),
-                    "a replica that is gone was sent records without their client flags"
+                    "replica: was sent records without their client flags before it disconnected"
                 );
             }
         });
         match thread {
             Ok(thread) => served.push((thread, replica)),
-            Err(error) => tracing::error!("no thread for a replica: {error}"),
+            Err(error) => tracing::error!("replica: cannot start a thread: {error}"),
         }
     }
 
-    /// Those that follow now.
+    /// Returns the replicas that follow now.
     pub(crate) fn connected(&self) -> Vec<Arc<ConnectedReplica>> {
         let served = self.served();
         let follows = served.iter().filter(|(thread, one)| !thread.is_finished() && one.has_been_accepted());
         follows.map(|(_, replica)| Arc::clone(replica)).collect()
     }
 
-    /// Records that were sent to replicas without their client flags, since the start.
+    /// Returns the number of records that were sent without their client flags since the start.
     pub(crate) fn flags_lost(&self) -> u64 {
         self.flags_lost.load(Ordering::Relaxed)
     }
 
-    /// Waits for all of them, who find out by themselves that the server stops, until `gives_up` says so.
+    /// Waits for the threads of all replicas, which end by themselves when the server stops, until
+    /// `gives_up` returns true.
     pub(crate) fn end(&self, gives_up: &dyn Fn() -> bool) {
         let served = std::mem::take(&mut *self.served());
         for (thread, _) in served {
             if crate::databases::has_ended(&thread, gives_up) && thread.join().is_err() {
-                tracing::error!("the thread of a replica ended by a panic");
+                tracing::error!("replica: its thread panicked");
             }
         }
     }
@@ -93,32 +95,32 @@ fn run(
     has_room: bool,
     replica: &ConnectedReplica,
 ) -> io::Result<()> {
-    let mut stream_out = ReplicaStream::new(stream, Arc::clone(&shared), PATIENCE)?;
+    let mut stream_out = ReplicaStream::new(stream, Arc::clone(&shared), REPLY_TIME_MAX)?;
     let mut out = Vec::new();
     let outgoing = match has_room {
         true => OutgoingChanges::new(&shared, hello).map_err(|error| error.to_string()),
-        false => Err("there are too many".into()),
+        false => Err("too many replicas".into()),
     };
     let mut outgoing = match outgoing {
         Ok(outgoing) => outgoing,
         Err(why) => {
-            tracing::warn!(server_id = hello.server_id, "a replica is refused: {why}");
+            tracing::warn!(server_id = hello.server_id, "replica: refused: {why}");
             put_refused(&mut out);
             return stream_out.send(&out);
         }
     };
     let own = shared.options.databases.replication.server_id;
-    tracing::info!(server_id = hello.server_id, from = hello.timestamp, "a replica follows");
+    tracing::info!(server_id = hello.server_id, from = hello.timestamp, "replica: connected");
     if hello.server_id == own && !hello.wants_only {
         tracing::warn!(
             server_id = own,
-            "a replica has this server's own id, so it is sent nothing that is born here: each needs one of its own"
+            "replica: it has this server's own ID and so receives no changes of this server's clients; give each server its own ID"
         );
     }
     put_accepted(&mut out);
     stream_out.send(&out)?;
     replica.accept();
-    while stream_out.goes_on() {
+    while stream_out.is_running() {
         let began_at = Instant::now();
         let before = outgoing.begin_round().map_err(io::Error::other)?;
         loop {
@@ -129,8 +131,8 @@ fn run(
             if replica.count_lost_flags(flags_lost) {
                 tracing::warn!(
                     server_id = hello.server_id,
-                    "a replica is sent records without their client flags, which the protocol does not carry: clients that keep \
-                     the types of values in flags read other types there"
+                    "replica: receives records without their client flags, which the protocol does not carry; \
+                     clients that keep the types of values in flags read other types there"
                 );
             }
             if !goes_on {
@@ -143,7 +145,7 @@ fn run(
         put_caught_up(position, &mut out);
         stream_out.send(&out)?;
         if stream_out.receive()? != ACKNOWLEDGED {
-            return Err(io::Error::other("it does not speak the protocol"));
+            return Err(io::Error::other("invalid acknowledgement"));
         }
         replica.note_complete_round(position, began_at);
         std::thread::sleep(INTERVAL);
