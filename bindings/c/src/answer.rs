@@ -1,4 +1,4 @@
-//! What a function answers: a code, and a message for people when something has gone wrong.
+//! Results of functions: a code, and a message for this thread if a call has failed.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use std::any::Any;
@@ -8,26 +8,27 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use todana::{Error, ErrorKind, Result};
 
-/// It is done.
+/// The call succeeded.
 pub const TODANA_OK: c_int = 0;
-/// There is no such record; or there are no more of them.
+/// There is no such record, or there are no more records.
 pub const TODANA_NONE: c_int = 1;
-/// There is one already, or another one than was expected.
+/// There is already a record, or a different one than expected.
 pub const TODANA_OTHER: c_int = 2;
 
-/// The call is wrong: mend it.
+/// The call is invalid: correct it.
 pub const TODANA_INVALID: c_int = -1;
-/// There is no room: make some.
+/// There is no room: remove records or raise the limit.
 pub const TODANA_FULL: c_int = -2;
-/// Another one has it: try again. Or this thread calls from within a visitor, or past its own transaction.
+/// Another process or thread uses it: try again. Or a visitor called the library, or this thread
+/// bypassed its own transaction.
 pub const TODANA_BUSY: c_int = -3;
-/// What is stored is damaged: salvage it.
+/// Stored bytes are damaged: salvage the database.
 pub const TODANA_CORRUPT: c_int = -4;
-/// The disk cannot be reached or written now.
+/// The disk cannot be read or written now.
 pub const TODANA_UNAVAILABLE: c_int = -5;
-/// It was closed, or was never open.
+/// The handle was closed, or was never open.
 pub const TODANA_CLOSED: c_int = -6;
-/// An error of the library itself, which it has caught: report it, and trust the database no further.
+/// The library caught an error of its own: report it, and stop using the database.
 pub const TODANA_BROKEN: c_int = -7;
 
 thread_local! {
@@ -35,7 +36,8 @@ thread_local! {
     static IN_VISITOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What went wrong in the last call of this thread that failed; "" if none has. It stays until the next one fails.
+/// Returns the message of the last call of this thread that failed, or "" if none has. It stays
+/// valid until the next call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_message() -> *const c_char {
     MESSAGE
@@ -43,7 +45,7 @@ pub extern "C" fn todana_message() -> *const c_char {
         .unwrap_or(c"the thread ends: it keeps no message".as_ptr())
 }
 
-/// The version of the library.
+/// Returns the version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_version() -> *const c_char {
     const VERSION: &CStr =
@@ -54,8 +56,8 @@ pub extern "C" fn todana_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The body of every function: what goes wrong becomes a code and this thread's message, a panic, too. (Where the library was built to
-/// abort on panics, as `release` is, a panic ends the process before it comes here.)
+/// Runs the body of a function. Turns an error or a panic into a code and this thread's message. (A
+/// library that was built to abort on panics, as `release` is, ends the process instead.)
 pub(crate) fn answer(run: impl FnOnce() -> Result<c_int>) -> c_int {
     if IN_VISITOR.get() {
         return note(TODANA_BUSY, "a visitor must not call the library".into());
@@ -82,7 +84,7 @@ fn note(code: c_int, message: String) -> c_int {
     let mut message = message.into_bytes();
     message.retain(|&byte| byte != 0);
     let message = CString::new(message).unwrap_or_default();
-    // Where the process ends, the code must do.
+    // While the process ends there may be no message; the code must suffice.
     let _ = MESSAGE.try_with(|last| last.replace(message));
     code
 }
@@ -92,16 +94,17 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-/// Runs a visitor: whatever it calls meanwhile is refused, as it may run under a lock.
+/// Runs a visitor. Calls of the library from within it are refused, because it may run under a
+/// lock.
 pub(crate) fn visiting<T>(run: impl FnOnce() -> T) -> T {
     IN_VISITOR.set(true);
-    // C code does not unwind: where it tries to, the process is aborted.
+    // C code does not unwind; an attempt aborts the process.
     let outcome = run();
     IN_VISITOR.set(false);
     outcome
 }
 
-/// `TODANA_OK`, or `TODANA_NONE` if there was none.
+/// Returns `TODANA_OK` if there was a record, else `TODANA_NONE`.
 pub(crate) fn found(is_there: bool) -> c_int {
     if is_there { TODANA_OK } else { TODANA_NONE }
 }
@@ -110,18 +113,19 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Where a result goes.
-pub(crate) trait Out<T> {
-    /// The place, which must be there. To be asked before anything is done that would be lost with the result.
+/// A place for a result.
+pub(crate) trait ResultPlace<T> {
+    /// Returns the place, or an error if it is NULL. Must be called before anything is done that
+    /// would be lost with the result.
     fn must(self) -> Result<Self>
     where
         Self: Sized;
 
-    /// Puts it there, unless nobody wants it.
+    /// Stores the result, unless the place is NULL.
     fn put(self, value: T);
 }
 
-impl<T> Out<T> for Option<&mut MaybeUninit<T>> {
+impl<T> ResultPlace<T> for Option<&mut MaybeUninit<T>> {
     fn must(self) -> Result<Self> {
         if self.is_none() { Err(invalid("the place for the result is NULL")) } else { Ok(self) }
     }

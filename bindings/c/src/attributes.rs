@@ -1,42 +1,44 @@
-//! What rides with a record: flags, and how long it lives.
+//! Attributes of a record: flags and expiry.
 
 use crate::answer::invalid;
 use crate::raw::Bytes;
 use std::ffi::c_int;
 use todana::{Expiry, OwnedRecord, Record, Result, Ttl, UnixSeconds};
 
-/// It stays until it is removed.
+/// The record does not expire.
 pub const TODANA_NEVER: c_int = 0;
-/// It lives for so many seconds.
+/// The record expires after `seconds` seconds.
 pub const TODANA_SECONDS: c_int = 1;
-/// It lives until this Unix time.
+/// The record expires at the Unix time `seconds`.
 pub const TODANA_AT: c_int = 2;
-/// It lives until it has not been used for so many seconds.
+/// The record expires when it has not been used for `seconds` seconds.
 pub const TODANA_SLIDING: c_int = 3;
 
-/// What rides with a record. All zero: no flags, and it stays.
+/// The attributes of a record. All zero: no flags, no expiry.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Attributes {
-    /// TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. What is read is never TODANA_SECONDS.
+pub struct RecordAttributes {
+    /// TODANA_NEVER, TODANA_SECONDS, TODANA_AT or TODANA_SLIDING. Records that are read never have
+    /// TODANA_SECONDS.
     life: c_int,
-    /// The program's own.
+    /// The flags, whose meaning is the program's own.
     flags: u32,
-    /// As `life` says.
+    /// The time for `life`.
     seconds: u64,
 }
 
-/// A record that is shown. All of it belongs to who shows it: copy what you keep. No NUL stands behind these bytes: `len` tells where they end.
+/// A record that a function shows. Its memory belongs to the library: copy what you keep. No NUL
+/// follows these bytes; use `len`.
 #[repr(C)]
-pub struct Shown {
+pub struct ShownRecord {
     key: Bytes,
     value: Bytes,
-    attributes: Attributes,
-    /// The Unix time at which it is gone, as things stand; 0 if never.
+    attributes: RecordAttributes,
+    /// The Unix time at which the record expires unless it is used again; 0 for never.
     expires_at: u64,
 }
 
-impl Attributes {
+impl RecordAttributes {
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }
@@ -51,7 +53,7 @@ impl Attributes {
         })
     }
 
-    /// The same, from this moment on.
+    /// Returns the expiry of a record that is stored now.
     pub(crate) fn expiry(&self, now: UnixSeconds) -> Result<Expiry> {
         let after = |span: u32| UnixSeconds(now.0.saturating_add(u64::from(span)));
         Ok(match self.ttl()? {
@@ -68,46 +70,46 @@ impl Attributes {
             .map_err(|_| invalid(format!("a life of {} seconds is too long", self.seconds)))
     }
 
-    pub(crate) fn of(flags: u32, expiry: Expiry) -> Attributes {
+    pub(crate) fn of(flags: u32, expiry: Expiry) -> RecordAttributes {
         let (life, seconds) = match expiry {
             Expiry::Never => (TODANA_NEVER, 0),
             Expiry::At(at) => (TODANA_AT, at.0),
             Expiry::Sliding { span_s, .. } => (TODANA_SLIDING, span_s.into()),
         };
-        Attributes { life, flags, seconds }
+        RecordAttributes { life, flags, seconds }
     }
 }
 
-impl Shown {
-    pub(crate) const NOTHING: Shown = Shown {
+impl ShownRecord {
+    pub(crate) const NOTHING: ShownRecord = ShownRecord {
         key: Bytes::NONE,
         value: Bytes::NONE,
-        attributes: Attributes { life: TODANA_NEVER, flags: 0, seconds: 0 },
+        attributes: RecordAttributes { life: TODANA_NEVER, flags: 0, seconds: 0 },
         expires_at: 0,
     };
 
-    pub(crate) fn of(key: &[u8], record: Record<'_>) -> Shown {
+    pub(crate) fn of(key: &[u8], record: Record<'_>) -> ShownRecord {
         let expiry = record.attributes.expiry;
-        Shown {
+        ShownRecord {
             key: Bytes::lend(key),
             value: Bytes::lend(record.value),
-            attributes: Attributes::of(record.attributes.flags, expiry),
+            attributes: RecordAttributes::of(record.attributes.flags, expiry),
             expires_at: expiry.at().map_or(0, |at| at.0),
         }
     }
 
-    /// Of what stays where it is while it is shown.
-    pub(crate) fn of_owned(key: &[u8], record: &OwnedRecord) -> Shown {
-        Shown {
+    /// Shows a record that stays in place while it is shown.
+    pub(crate) fn of_owned(key: &[u8], record: &OwnedRecord) -> ShownRecord {
+        ShownRecord {
             key: Bytes::lend(key),
             value: Bytes::lend(&record.value),
-            attributes: Attributes::of(record.flags, record.expiry),
+            attributes: RecordAttributes::of(record.flags, record.expiry),
             expires_at: record.expiry.at().map_or(0, |at| at.0),
         }
     }
 
-    /// Only a key.
-    pub(crate) fn of_key(key: &[u8]) -> Shown {
-        Shown { key: Bytes::lend(key), ..Shown::NOTHING }
+    /// Shows a key without a record.
+    pub(crate) fn of_key(key: &[u8]) -> ShownRecord {
+        ShownRecord { key: Bytes::lend(key), ..ShownRecord::NOTHING }
     }
 }

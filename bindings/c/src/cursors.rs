@@ -1,10 +1,10 @@
-//! Cursors: a place among the records that survives whatever is written.
+//! Cursors: positions among the records that survive all changes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_NONE, TODANA_OK, answer, found};
-use crate::attributes::Shown;
-use crate::handles::{Handles, new_number, shown};
-use crate::home::{self, Database, Scope};
+use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, answer, found};
+use crate::attributes::ShownRecord;
+use crate::handles::{HandleTable, new_number, shown};
+use crate::open_database::{self, DatabaseHandle, DatabaseScope};
 use crate::raw::Bytes;
 use parking_lot::Mutex;
 use std::ffi::c_int;
@@ -12,39 +12,40 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use todana::{OwnedRecord, Result};
 
-/// A cursor, for one thread at a time. It holds no lock and survives whatever is written: where its record has been removed, it stands where
-/// that was, and goes on to the next one. What moves it returns TODANA_NONE where there is no record; it stands nowhere then.
-pub struct Cursor {
+/// A cursor, for one thread at a time. It holds no lock and survives all changes: if its record is
+/// removed, it stays at that position and steps to the next record from there. Functions that move
+/// it return TODANA_NONE if there is no record; the cursor then has no position.
+pub struct CursorHandle {
     _private: [u8; 0],
 }
 
-struct Standing {
-    cursor: todana::RecordCursor<Scope>,
-    /// What was shown last.
+struct OpenCursor {
+    cursor: todana::RecordCursor<DatabaseScope>,
+    /// The record that was shown last.
     last: OwnedRecord,
 }
 
-static OPEN: Handles<Mutex<Standing>> = Handles::new();
+static OPEN: HandleTable<Mutex<OpenCursor>> = HandleTable::new();
 
-/// Opens a cursor, which stands nowhere at first. Where keys have no order it goes forward only.
+/// Opens a cursor without a position. In an unordered database it can only move forwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_open(
-    db: *mut Database,
-    cursor: Option<&mut MaybeUninit<*mut Cursor>>,
+    db: *mut DatabaseHandle,
+    cursor: Option<&mut MaybeUninit<*mut CursorHandle>>,
 ) -> c_int {
     answer(|| {
         let place = cursor.must()?;
-        let scope = home::with(db, |home| Ok(Arc::clone(home)))?;
+        let scope = open_database::with(db, |open_database| Ok(Arc::clone(open_database)))?;
         let (number, cursor) = (new_number(), todana::RecordCursor::new(scope));
-        OPEN.insert(number, Arc::new(Mutex::new(Standing { cursor, last: OwnedRecord::default() })));
+        OPEN.insert(number, Arc::new(Mutex::new(OpenCursor { cursor, last: OwnedRecord::default() })));
         place.put(shown(number));
         Ok(TODANA_OK)
     })
 }
 
-/// Closes a cursor. NULL is left alone.
+/// Closes a cursor. NULL is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_close(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_close(cursor: *mut CursorHandle) -> c_int {
     answer(|| {
         if !cursor.is_null() {
             OPEN.remove(cursor.addr(), "cursor")?;
@@ -53,48 +54,49 @@ pub extern "C" fn todana_cursor_close(cursor: *mut Cursor) -> c_int {
     })
 }
 
-/// Goes to the first record.
+/// Moves to the first record.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_first(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_first(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.first())
 }
 
-/// Goes to the last record.
+/// Moves to the last record.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_last(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_last(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.last())
 }
 
-/// Goes to the record of this key or, where keys have an order, the first one behind it.
+/// Moves to the record with this key or, in an ordered database, the first one after it.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_jump(cursor: *mut Cursor, key: Bytes) -> c_int {
+pub extern "C" fn todana_cursor_jump(cursor: *mut CursorHandle, key: Bytes) -> c_int {
     moved(cursor, |cursor| cursor.jump(key.as_slice()?))
 }
 
-/// Goes to the record of this key or the last one before it.
+/// Moves to the record with this key or the last one before it.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_jump_back(cursor: *mut Cursor, key: Bytes) -> c_int {
+pub extern "C" fn todana_cursor_jump_back(cursor: *mut CursorHandle, key: Bytes) -> c_int {
     moved(cursor, |cursor| cursor.jump_back(key.as_slice()?))
 }
 
-/// Goes to the next record.
+/// Moves to the next record.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_step(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_step(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.step())
 }
 
-/// Goes to the record before.
+/// Moves to the previous record.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_step_back(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_step_back(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.step_back())
 }
 
-/// Shows the record where it stands, as it is now; that stays where it is until the cursor's next call. TODANA_NONE: it is gone (its key is
-/// still shown), or the cursor stands nowhere (then `key.data` is NULL).
+/// Shows the current record as it is now. It stays valid until the next call with this cursor.
+/// TODANA_NONE: the record was removed (its key is still shown), or the cursor has no position
+/// (`key.data` is NULL).
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_record(
-    cursor: *mut Cursor,
-    record: Option<&mut MaybeUninit<Shown>>,
+    cursor: *mut CursorHandle,
+    record: Option<&mut MaybeUninit<ShownRecord>>,
 ) -> c_int {
     answer(|| {
         let place = record.must()?;
@@ -103,11 +105,11 @@ pub extern "C" fn todana_cursor_record(
             match standing.cursor.record()? {
                 Some(record) => {
                     standing.last = record;
-                    place.put(Shown::of_owned(key.unwrap_or_default(), &standing.last));
+                    place.put(ShownRecord::of_owned(key.unwrap_or_default(), &standing.last));
                     Ok(TODANA_OK)
                 }
                 None => {
-                    place.put(key.map_or(Shown::NOTHING, Shown::of_key));
+                    place.put(key.map_or(ShownRecord::NOTHING, ShownRecord::of_key));
                     Ok(TODANA_NONE)
                 }
             }
@@ -115,23 +117,28 @@ pub extern "C" fn todana_cursor_record(
     })
 }
 
-/// Gives the record there another value; its attributes stay. TODANA_NONE: it is gone.
+/// Replaces the value of the current record and keeps its attributes. TODANA_NONE: the record was
+/// removed.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_set(cursor: *mut Cursor, value: Bytes) -> c_int {
+pub extern "C" fn todana_cursor_set(cursor: *mut CursorHandle, value: Bytes) -> c_int {
     moved(cursor, |cursor| cursor.set_value(value.as_slice()?))
 }
 
-/// Removes the record there; the cursor stays, and steps from there on. TODANA_NONE: it is gone.
+/// Removes the current record. The cursor keeps its position and steps from there. TODANA_NONE: the
+/// record was removed already.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_cursor_remove(cursor: *mut Cursor) -> c_int {
+pub extern "C" fn todana_cursor_remove(cursor: *mut CursorHandle) -> c_int {
     moved(cursor, |cursor| cursor.remove())
 }
 
-fn moved(cursor: *mut Cursor, run: impl FnOnce(&mut todana::RecordCursor<Scope>) -> Result<bool>) -> c_int {
+fn moved(
+    cursor: *mut CursorHandle,
+    run: impl FnOnce(&mut todana::RecordCursor<DatabaseScope>) -> Result<bool>,
+) -> c_int {
     answer(|| at(cursor, |standing| run(&mut standing.cursor).map(found)))
 }
 
-fn at<T>(cursor: *mut Cursor, run: impl FnOnce(&mut Standing) -> Result<T>) -> Result<T> {
+fn at<T>(cursor: *mut CursorHandle, run: impl FnOnce(&mut OpenCursor) -> Result<T>) -> Result<T> {
     let standing = OPEN.find(cursor.addr(), "cursor")?;
     run(&mut standing.lock())
 }

@@ -1,9 +1,9 @@
-//! A database as a whole: opened and closed, copied and merged, as text.
+//! Databases: opening, closing, snapshots, copies, merging, text files.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_OK, answer, found, invalid};
-use crate::home::{self, Base, Database, Dependent, Home};
-use crate::raw::Text;
+use crate::answer::{ResultPlace, TODANA_OK, answer, found, invalid};
+use crate::open_database::{self, CloseBlocker, DatabaseHandle, DatabaseOrSnapshot, OpenDatabase};
+use crate::raw::CText;
 use crate::transactions;
 use std::ffi::c_int;
 use std::fs::File;
@@ -16,114 +16,123 @@ use todana::{DataOptions, Db, DbOptions, Error, ErrorKind, MergePolicy, Records,
 
 /// Writes are on disk within a second.
 pub const TODANA_SYNC_SOON: c_int = 0;
-/// Each write is on disk when it returns.
+/// Each write is on disk when the call returns.
 pub const TODANA_SYNC_ALWAYS: c_int = 1;
-/// Within `sync_ms` milliseconds.
+/// Writes are on disk within `sync_ms` milliseconds.
 pub const TODANA_SYNC_EVERY: c_int = 2;
-/// When the system sees fit.
+/// The operating system decides when writes reach the disk.
 pub const TODANA_SYNC_NEVER: c_int = 3;
 
-/// A record that is there already is replaced.
+/// Replaces existing records.
 pub const TODANA_MERGE_SET: c_int = 0;
-/// It stays.
+/// Keeps existing records.
 pub const TODANA_MERGE_ADD: c_int = 1;
-/// It is replaced; what is missing does not come in.
+/// Replaces existing records and adds no new ones.
 pub const TODANA_MERGE_REPLACE: c_int = 2;
-/// What comes in is put behind its value.
+/// Appends the new value to the existing one.
 pub const TODANA_MERGE_APPEND: c_int = 3;
 
-/// How a database is opened. All zero is right for most.
+/// Options for opening a database. All zero suits most programs.
 #[repr(C)]
-pub struct Options {
-    /// A database in memory keeps its data in this directory. NULL: nowhere.
-    data_dir: Text,
-    /// A database in memory takes at most so many bytes. 0: no limit.
+pub struct OpenOptions {
+    /// The data directory of a database in memory. NULL: it is not kept on disk.
+    data_dir: CText,
+    /// The most bytes of memory of a database in memory. 0: no limit.
     memory_max: u64,
-    /// Not 0: what has no room is refused. 0: other records go for it.
+    /// Not 0: a write without room fails. 0: other records are evicted for it.
     refuses_when_full: c_int,
-    /// When writes are on disk, where they are kept there: TODANA_SYNC_SOON, ...
+    /// When writes reach the disk, for databases that are kept there: TODANA_SYNC_SOON, ...
     sync: c_int,
-    /// For TODANA_SYNC_EVERY.
+    /// The interval for TODANA_SYNC_EVERY.
     sync_ms: u64,
-    /// Not 0: it is opened for reading, beside others that read it, and never beside one that writes. Nothing changes.
+    /// Not 0: opens the database for reading only. Several processes can read at once, but not
+    /// while one writes.
     reads_only: c_int,
-    /// 0.
+    /// Must be 0.
     reserved: [u64; 3],
 }
 
-/// What a database holds.
+/// Figures of a database.
 #[repr(C)]
-pub struct Status {
-    /// Records, expired ones that nobody has met yet included.
+pub struct DatabaseStatus {
+    /// The number of records, including expired ones that are not removed yet.
     records: u64,
-    /// Bytes of the records as they are stored.
+    /// The bytes of the records as stored.
     record_bytes: u64,
-    /// Bytes of memory that are held for them.
+    /// The bytes of memory allocated for them.
     memory_bytes: u64,
-    /// Records removed to make room, since it was opened.
+    /// The number of records evicted since the database was opened.
     evictions: u64,
-    /// Not 0: keys have an order.
+    /// Not 0: the database is ordered.
     is_ordered: c_int,
 }
 
-/// Opens a database by its name (docs/embedding.md): "mem:hash", "mem:tree", "PATH.hash", "PATH.tree" and more. `options` may be NULL.
+/// Opens a database by its name (docs/embedding.md): "mem:hash", "mem:tree", "PATH.hash",
+/// "PATH.tree" and more. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_open(
-    name: Text,
-    options: Option<&Options>,
-    db: Option<&mut MaybeUninit<*mut Database>>,
+    name: CText,
+    options: Option<&OpenOptions>,
+    db: Option<&mut MaybeUninit<*mut DatabaseHandle>>,
 ) -> c_int {
     answer(|| {
         let place = db.must()?;
         let name = required(&name, "name")?;
-        let options = options.map_or_else(|| Ok(DbOptions::default()), Options::parse)?;
-        place.put(Home::open(Base::Db(options.open(name)?)));
+        let options = options.map_or_else(|| Ok(DbOptions::default()), OpenOptions::parse)?;
+        place.put(OpenDatabase::open(DatabaseOrSnapshot::Db(options.open(name)?)));
         Ok(TODANA_OK)
     })
 }
 
-/// Closes a database, or a snapshot, once calls that are under way in other threads have ended. A transaction of this thread is aborted;
-/// iterators and cursors fail with TODANA_CLOSED from now on. It is closed, too, when what was written last cannot be brought to the disk, which
-/// this returns. TODANA_BUSY: snapshots of it are open, or transactions of other threads, and it stays open. NULL is left alone.
+/// Closes a database or a snapshot, after calls in other threads have returned. Aborts a
+/// transaction of this thread. Iterators and cursors fail with TODANA_CLOSED from then on. The
+/// database is also closed if its last writes cannot reach the disk; the function then returns that
+/// error. TODANA_BUSY: the database has open snapshots, or transactions of other threads, and stays
+/// open. NULL is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_close(db: *mut Database) -> c_int {
+pub extern "C" fn todana_close(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
         if db.is_null() {
             return Ok(TODANA_OK);
         }
-        home::with(db, |home| {
-            transactions::abort_own(home.number);
-            let outcome = match home.close()? {
-                Base::Db(db) => db.sync(),
-                Base::Snapshot { .. } => Ok(()),
+        open_database::with(db, |open_database| {
+            transactions::abort_own(open_database.number);
+            let outcome = match open_database.close()? {
+                DatabaseOrSnapshot::Db(db) => db.sync(),
+                DatabaseOrSnapshot::Snapshot { .. } => Ok(()),
             };
             outcome.map(|()| TODANA_OK)
         })
     })
 }
 
-/// A view of the database as it is now, whatever is written later; to be read like a database, and closed by todana_close(). What is changed
-/// meanwhile is kept in memory, as it was. TODANA_BUSY: this thread has a transaction open.
+/// Opens a view of the database as it is now, which later writes do not change. It is read like a
+/// database and closed by todana_close(). Records that change meanwhile are kept in memory in their
+/// old form. TODANA_BUSY: this thread has an open transaction.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_snapshot(
-    db: *mut Database,
-    snapshot: Option<&mut MaybeUninit<*mut Database>>,
+    db: *mut DatabaseHandle,
+    snapshot: Option<&mut MaybeUninit<*mut DatabaseHandle>>,
 ) -> c_int {
     answer(|| {
         let place = snapshot.must()?;
-        home::with(db, |home| {
-            home.with_db(|db| {
-                let snapshot = Base::Snapshot { snapshot: db.snapshot()?, _of: Dependent::new(home) };
-                place.put(Home::open(snapshot));
+        open_database::with(db, |open_database| {
+            open_database.with_db(|db| {
+                let snapshot = DatabaseOrSnapshot::Snapshot {
+                    snapshot: db.snapshot()?,
+                    _of: CloseBlocker::new(open_database),
+                };
+                place.put(OpenDatabase::open(snapshot));
                 Ok(TODANA_OK)
             })
         })
     })
 }
 
-/// How many records there are, expired ones that nobody has met yet included, and not those of a transaction that is open. Costs no scan.
+/// Returns the number of records, including expired ones that are not removed yet, and without
+/// those of an open transaction. Does not scan.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_count(db: *mut Database, count: Option<&mut MaybeUninit<u64>>) -> c_int {
+pub extern "C" fn todana_count(db: *mut DatabaseHandle, count: Option<&mut MaybeUninit<u64>>) -> c_int {
     answer(|| {
         let place = count.must()?;
         place.put(with_db(db, |db| Ok(db.count()))?);
@@ -131,14 +140,17 @@ pub extern "C" fn todana_count(db: *mut Database, count: Option<&mut MaybeUninit
     })
 }
 
-/// What the database holds.
+/// Returns figures of the database.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_inform(db: *mut Database, status: Option<&mut MaybeUninit<Status>>) -> c_int {
+pub extern "C" fn todana_inform(
+    db: *mut DatabaseHandle,
+    status: Option<&mut MaybeUninit<DatabaseStatus>>,
+) -> c_int {
     answer(|| {
         let place = status.must()?;
         place.put(with_db(db, |db| {
             let status = db.status();
-            Ok(Status {
+            Ok(DatabaseStatus {
                 records: status.records,
                 record_bytes: status.live_bytes,
                 memory_bytes: status.committed_bytes,
@@ -150,46 +162,50 @@ pub extern "C" fn todana_inform(db: *mut Database, status: Option<&mut MaybeUnin
     })
 }
 
-/// Whether keys have an order: TODANA_OK or TODANA_NONE.
+/// Returns TODANA_OK if the database is ordered, else TODANA_NONE.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_is_ordered(db: *mut Database) -> c_int {
-    answer(|| home::with(db, |home| Ok(found(home.is_ordered()))))
+pub extern "C" fn todana_is_ordered(db: *mut DatabaseHandle) -> c_int {
+    answer(|| open_database::with(db, |open_database| Ok(found(open_database.is_ordered()))))
 }
 
-/// Removes all records. It cannot be part of a transaction.
+/// Removes all records. Cannot be part of a transaction.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_clear(db: *mut Database) -> c_int {
+pub extern "C" fn todana_clear(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.clear()).map(|()| TODANA_OK))
 }
 
-/// Returns once all that was written so far is on disk, where it is kept there.
+/// Returns when all writes so far are on disk, for a database that is kept there.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_sync(db: *mut Database) -> c_int {
+pub extern "C" fn todana_sync(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.sync()).map(|()| TODANA_OK))
 }
 
-/// Makes a checkpoint, where there is an update log: the next opening needs no more of that than what comes after.
+/// Makes a checkpoint if there is an update log: the next opening then reads only the log after it.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_checkpoint(db: *mut Database) -> c_int {
+pub extern "C" fn todana_checkpoint(db: *mut DatabaseHandle) -> c_int {
     answer(|| with_db(db, |db| db.checkpoint()).map(|()| TODANA_OK))
 }
 
-/// Copies all records, as they are at one moment, into a database of any kind on disk that is not there yet, and tells how many there are
-/// (unless `copied` is NULL). The copy is on disk when this returns.
+/// Copies all records, as of one moment, into a new database on disk, of any kind. Reports their
+/// number (unless `copied` is NULL). The copy is on disk when the function returns.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_copy(db: *mut Database, name: Text, copied: Option<&mut MaybeUninit<u64>>) -> c_int {
+pub extern "C" fn todana_copy(
+    db: *mut DatabaseHandle,
+    name: CText,
+    copied: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
     answer(|| {
         copied.put(with_db(db, |db| db.copy(required(&name, "name")?))?);
         Ok(TODANA_OK)
     })
 }
 
-/// Brings the records of another database into this one, with their attributes, and tells how many came in (unless `merged` is NULL). `mode`:
-/// TODANA_MERGE_SET, ...
+/// Copies the records of another database into this one, with their attributes. Reports the number
+/// of records that were stored (unless `merged` is NULL). `mode`: TODANA_MERGE_SET, ...
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_merge(
-    db: *mut Database,
-    source: *mut Database,
+    db: *mut DatabaseHandle,
+    source: *mut DatabaseHandle,
     mode: c_int,
     merged: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
@@ -201,16 +217,20 @@ pub extern "C" fn todana_merge(
             TODANA_MERGE_APPEND => MergePolicy::Append,
             other => return Err(invalid(format!("there is no merging of kind {other}"))),
         };
-        // Who closes the source meanwhile waits.
+        // A thread that closes the source meanwhile waits.
         merged.put(with_db(source, |source| with_db(db, |db| db.merge(&[source], mode)))?);
         Ok(TODANA_OK)
     })
 }
 
-/// Writes all records to a file, as tab-separated text with flags and expiry (docs/format/tsv.md), and tells how many (unless `dumped` is
-/// NULL). A file of this name is replaced.
+/// Writes all records to a file, as tab-separated text with flags and expiry (docs/format/tsv.md).
+/// Reports their number (unless `dumped` is NULL). Replaces a file of this name.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_dump(db: *mut Database, path: Text, dumped: Option<&mut MaybeUninit<u64>>) -> c_int {
+pub extern "C" fn todana_dump(
+    db: *mut DatabaseHandle,
+    path: CText,
+    dumped: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
     answer(|| {
         let path = required(&path, "path")?;
         dumped.put(with_db(db, |db| {
@@ -221,10 +241,15 @@ pub extern "C" fn todana_dump(db: *mut Database, path: Text, dumped: Option<&mut
     })
 }
 
-/// Stores the records of such a file, and tells how many (unless `loaded` is NULL). What has expired is left out. TODANA_INVALID: a line is
-/// none; the message names it, and what came before it may be stored.
+/// Stores the records of such a file. Reports their number (unless `loaded` is NULL). Skips expired
+/// records. TODANA_INVALID: a line is malformed; the message names it, and the lines before it may
+/// be stored.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_load(db: *mut Database, path: Text, loaded: Option<&mut MaybeUninit<u64>>) -> c_int {
+pub extern "C" fn todana_load(
+    db: *mut DatabaseHandle,
+    path: CText,
+    loaded: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
     answer(|| {
         let path = required(&path, "path")?;
         loaded.put(with_db(db, |db| {
@@ -235,7 +260,7 @@ pub extern "C" fn todana_load(db: *mut Database, path: Text, loaded: Option<&mut
     })
 }
 
-impl Options {
+impl OpenOptions {
     fn parse(&self) -> Result<DbOptions> {
         if self.reserved != [0; 3] {
             return Err(invalid("what is reserved in the options must be 0"));
@@ -265,11 +290,11 @@ impl Options {
     }
 }
 
-pub(crate) fn with_db<T>(db: *mut Database, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
-    home::with(db, |home: &Arc<Home>| home.with_db(run))
+pub(crate) fn with_db<T>(db: *mut DatabaseHandle, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+    open_database::with(db, |open_database: &Arc<OpenDatabase>| open_database.with_db(run))
 }
 
-pub(crate) fn required<'t>(text: &'t Text, what: &str) -> Result<&'t str> {
+pub(crate) fn required<'t>(text: &'t CText, what: &str) -> Result<&'t str> {
     text.as_str()?.ok_or_else(|| invalid(format!("the {what} is NULL")))
 }
 

@@ -1,4 +1,4 @@
-//! Handles: numbers that lead to what is open. One that has been closed leads nowhere, and no number is given twice.
+//! Handles: numbers of open objects. A closed handle is invalid, and no number is used twice.
 
 use parking_lot::RwLock;
 use std::collections::HashMap;
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use todana::{Error, ErrorKind, Result};
 
-/// All that is open of one kind.
-pub(crate) struct Handles<T>(LazyLock<RwLock<HashMap<usize, Arc<T>>>>);
+/// All open objects of one type.
+pub(crate) struct HandleTable<T>(LazyLock<RwLock<HashMap<usize, Arc<T>>>>);
 
-/// They look like addresses where nothing can be.
+/// The numbers look like addresses at which no object can be.
 static NEXT: AtomicUsize = AtomicUsize::new(16);
 
-/// The number for something new.
+/// Returns the number for a new object.
 pub(crate) fn new_number() -> usize {
     NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
-impl<T> Handles<T> {
-    pub(crate) const fn new() -> Handles<T> {
-        Handles(LazyLock::new(RwLock::default))
+impl<T> HandleTable<T> {
+    pub(crate) const fn new() -> HandleTable<T> {
+        HandleTable(LazyLock::new(RwLock::default))
     }
 
     pub(crate) fn insert(&self, number: usize, open: Arc<T>) {
@@ -46,7 +46,7 @@ fn unknown(number: usize, what: &str) -> Error {
     Error::new(ErrorKind::Closed, format!("the {what} was closed, or is none"))
 }
 
-/// What C sees of a number: an address that is never followed.
+/// Returns the form of a number in C: an address that is never dereferenced.
 pub(crate) fn shown<H>(number: usize) -> *mut H {
     ptr::without_provenance_mut(number)
 }

@@ -1,12 +1,12 @@
-//! Iterators: over all records, a range, or what begins alike; forwards or backwards.
+//! Iterators over all records, a range, or the keys with a prefix; forwards or backwards.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_NONE, TODANA_OK, answer, invalid};
-use crate::attributes::Shown;
-use crate::handles::{Handles, new_number, shown};
-use crate::home::{self, Database, Scope};
+use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, answer, invalid};
+use crate::attributes::ShownRecord;
+use crate::handles::{HandleTable, new_number, shown};
+use crate::open_database::{self, DatabaseHandle, DatabaseScope};
 use crate::raw::Bytes;
-use crate::visitors::{See, there};
+use crate::visitors::{ViewFunction, there};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -14,56 +14,57 @@ use std::ops::Bound;
 use std::sync::Arc;
 use todana::{IterKeys, IterRecords, OwnedRecord, RecordIter, Records, Result};
 
-/// Over which records, and how. All zero: over all of them, forwards.
+/// The records of an iterator, and their direction. All zero: all records, forwards.
 #[repr(C)]
-pub struct Range {
-    /// The first key; NULL: from the start.
+pub struct KeyRange {
+    /// The first key. NULL: from the start.
     from: Bytes,
-    /// The key to stop before; NULL: to the end.
+    /// The key before which the iterator stops. NULL: to the end.
     to: Bytes,
-    /// The keys that begin so, instead of the two above. NULL: no matter.
+    /// The prefix of the keys, instead of `from` and `to`. NULL: any.
     prefix: Bytes,
-    /// Not 0: `from` itself does not belong to it.
+    /// Not 0: excludes `from` itself.
     without_from: c_int,
-    /// Not 0: `to` itself belongs to it.
+    /// Not 0: includes `to` itself.
     with_to: c_int,
     /// Not 0: backwards.
     backwards: c_int,
-    /// Not 0: values are not wanted, and not copied.
+    /// Not 0: does not copy values.
     only_keys: c_int,
 }
 
 /// An iterator over records, for one thread at a time.
-pub struct Iterator {
+pub struct IteratorHandle {
     _private: [u8; 0],
 }
 
-struct Iterating {
-    walk: Walk,
+struct OpenIterator {
+    walk: IteratorKind,
     is_backwards: bool,
-    /// What was shown last.
+    /// The record that was shown last.
     last: (Vec<u8>, OwnedRecord),
 }
 
-enum Walk {
-    Records(IterRecords<Scope>),
-    Keys(IterKeys<Scope>),
+enum IteratorKind {
+    Records(IterRecords<DatabaseScope>),
+    Keys(IterKeys<DatabaseScope>),
 }
 
-static OPEN: Handles<Mutex<Iterating>> = Handles::new();
+static OPEN: HandleTable<Mutex<OpenIterator>> = HandleTable::new();
 
-/// Opens an iterator. `range` may be NULL: all records. Where keys have no order there are no ranges and no way back: TODANA_INVALID.
-/// Records are fetched in batches, without a lock in between: what is written meanwhile is shown or not. Within a transaction of the thread it
-/// shows what that sees.
+/// Opens an iterator. `range` may be NULL for all records. TODANA_INVALID: an unordered database
+/// has no ranges and cannot be read backwards. Records are read in batches, with no lock between
+/// them: concurrent writes may be shown or not. Within a transaction of this thread, the iterator
+/// shows the transaction's records.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_iterate(
-    db: *mut Database,
-    range: Option<&Range>,
-    iterator: Option<&mut MaybeUninit<*mut Iterator>>,
+    db: *mut DatabaseHandle,
+    range: Option<&KeyRange>,
+    iterator: Option<&mut MaybeUninit<*mut IteratorHandle>>,
 ) -> c_int {
     answer(|| {
         let iterator = iterator.must()?;
-        let iterating = Iterating::new(db, range)?;
+        let iterating = OpenIterator::new(db, range)?;
         let number = new_number();
         OPEN.insert(number, Arc::new(Mutex::new(iterating)));
         iterator.put(shown(number));
@@ -71,9 +72,13 @@ pub extern "C" fn todana_iterate(
     })
 }
 
-/// Shows the next record; it stays where it is until the iterator's next call. TODANA_NONE: there are no more.
+/// Shows the next record. It stays valid until the next call with this iterator. TODANA_NONE: there
+/// are no more.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_next(iterator: *mut Iterator, record: Option<&mut MaybeUninit<Shown>>) -> c_int {
+pub extern "C" fn todana_next(
+    iterator: *mut IteratorHandle,
+    record: Option<&mut MaybeUninit<ShownRecord>>,
+) -> c_int {
     answer(|| {
         let record = record.must()?;
         let iterating = OPEN.find(iterator.addr(), "iterator")?;
@@ -86,9 +91,9 @@ pub extern "C" fn todana_next(iterator: *mut Iterator, record: Option<&mut Maybe
     })
 }
 
-/// Closes an iterator. NULL is left alone.
+/// Closes an iterator. NULL is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_iterator_close(iterator: *mut Iterator) -> c_int {
+pub extern "C" fn todana_iterator_close(iterator: *mut IteratorHandle) -> c_int {
     answer(|| {
         if !iterator.is_null() {
             OPEN.remove(iterator.addr(), "iterator")?;
@@ -97,17 +102,18 @@ pub extern "C" fn todana_iterator_close(iterator: *mut Iterator) -> c_int {
     })
 }
 
-/// Calls `see` with each record of a range (NULL: all) while it returns 0. No lock is held meanwhile: it may call the library.
+/// Calls `see` with each record of a range (NULL: all) while it returns 0. No lock is held
+/// meanwhile, so `see` may call the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_each(
-    db: *mut Database,
-    range: Option<&Range>,
-    see: See,
+    db: *mut DatabaseHandle,
+    range: Option<&KeyRange>,
+    see: ViewFunction,
     context: *mut c_void,
 ) -> c_int {
     answer(|| {
         let see = there(see)?;
-        let mut iterating = Iterating::new(db, range)?;
+        let mut iterating = OpenIterator::new(db, range)?;
         while iterating.step()? {
             if see(context, &iterating.shown()) != 0 {
                 break;
@@ -117,9 +123,9 @@ pub extern "C" fn todana_each(
     })
 }
 
-impl Iterating {
-    fn new(db: *mut Database, range: Option<&Range>) -> Result<Iterating> {
-        let scope = home::with(db, |home| Ok(Arc::clone(home)))?;
+impl OpenIterator {
+    fn new(db: *mut DatabaseHandle, range: Option<&KeyRange>) -> Result<OpenIterator> {
+        let scope = open_database::with(db, |open_database| Ok(Arc::clone(open_database)))?;
         let is_backwards = range.is_some_and(|range| range.backwards != 0);
         if is_backwards && !scope.is_ordered() {
             return Err(invalid("keys have no order here: there is no going backwards"));
@@ -137,16 +143,17 @@ impl Iterating {
             _ => RecordIter::new(scope),
         };
         let only_keys = range.is_some_and(|range| range.only_keys != 0);
-        let walk = if only_keys { Walk::Keys(iter.keys()) } else { Walk::Records(iter.records()) };
-        Ok(Iterating { walk, is_backwards, last: Default::default() })
+        let walk =
+            if only_keys { IteratorKind::Keys(iter.keys()) } else { IteratorKind::Records(iter.records()) };
+        Ok(OpenIterator { walk, is_backwards, last: Default::default() })
     }
 
     fn step(&mut self) -> Result<bool> {
         let next = match (&mut self.walk, self.is_backwards) {
-            (Walk::Records(records), false) => records.next(),
-            (Walk::Records(records), true) => records.next_back(),
-            (Walk::Keys(keys), false) => keys.next().map(alone),
-            (Walk::Keys(keys), true) => keys.next_back().map(alone),
+            (IteratorKind::Records(records), false) => records.next(),
+            (IteratorKind::Records(records), true) => records.next_back(),
+            (IteratorKind::Keys(keys), false) => keys.next().map(alone),
+            (IteratorKind::Keys(keys), true) => keys.next_back().map(alone),
         };
         let next = next.transpose()?;
         let is_there = next.is_some();
@@ -154,15 +161,15 @@ impl Iterating {
         Ok(is_there)
     }
 
-    fn shown(&self) -> Shown {
+    fn shown(&self) -> ShownRecord {
         match &self.walk {
-            Walk::Records(_) => Shown::of_owned(&self.last.0, &self.last.1),
-            Walk::Keys(_) => Shown::of_key(&self.last.0),
+            IteratorKind::Records(_) => ShownRecord::of_owned(&self.last.0, &self.last.1),
+            IteratorKind::Keys(_) => ShownRecord::of_key(&self.last.0),
         }
     }
 }
 
-impl Range {
+impl KeyRange {
     fn lower(&self) -> Result<Bound<Vec<u8>>> {
         bound(&self.from, self.without_from == 0)
     }

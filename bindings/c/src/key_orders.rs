@@ -1,23 +1,24 @@
 //! Orders of keys other than that of their bytes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_OK, answer, invalid};
+use crate::answer::{ResultPlace, TODANA_OK, answer, invalid};
 use crate::raw::Bytes;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use todana::{KeyOrder, Result};
 
-/// The last by their bytes first.
+/// Descending by bytes.
 pub const TODANA_LEXICAL_DESCENDING: c_int = 0;
-/// By the decimal number that keys begin with.
+/// Ascending by the decimal number with which keys begin.
 pub const TODANA_DECIMAL: c_int = 1;
-/// The reverse of that.
+/// Descending by that number.
 pub const TODANA_DECIMAL_DESCENDING: c_int = 2;
-/// By sort keys that the program makes: todana_stored_key_by().
+/// By sort keys that the program computes: todana_stored_key_by().
 pub const TODANA_BY_SORT_KEY: c_int = 3;
 
-/// What a key is stored as, so that ordered databases have it at its place in another order than that of the bytes; for the caller to free.
-/// `order`: TODANA_LEXICAL_DESCENDING, ... Where a record is read or written, this is its key.
+/// Returns the stored form of a key, with which ordered databases sort it in another order than
+/// that of its bytes. The caller frees it. `order`: TODANA_LEXICAL_DESCENDING, ... Use this form as
+/// the key in all calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_stored_key(
     order: c_int,
@@ -31,7 +32,8 @@ pub extern "C" fn todana_stored_key(
     })
 }
 
-/// The same for a key that sorts by a sort key, which the program must always make alike; those of one sort key sort by their own bytes.
+/// Returns the stored form of a key with a sort key. The program must always compute the same sort
+/// key for the same key. Keys with equal sort keys are sorted by their bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_stored_key_by(
     sort_key: Bytes,
@@ -45,7 +47,8 @@ pub extern "C" fn todana_stored_key_by(
     })
 }
 
-/// The key that is stored so; for the caller to free. TODANA_INVALID: the order stores none so.
+/// Returns the key of a stored form; the caller frees it. TODANA_INVALID: no key has this form in
+/// the order.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_original_key(
     order: c_int,

@@ -1,10 +1,10 @@
 //! Map and reduce with functions of the caller.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_NONE, TODANA_OK, TODANA_OTHER, answer, invalid};
-use crate::attributes::Shown;
-use crate::home::{self, Database};
-use crate::raw::{Bytes, Text};
+use crate::answer::{ResultPlace, TODANA_NONE, TODANA_OK, TODANA_OTHER, answer, invalid};
+use crate::attributes::ShownRecord;
+use crate::open_database::{self, DatabaseHandle};
+use crate::raw::{Bytes, CText};
 use crate::transactions;
 use crate::visitors::there;
 use std::ffi::{c_int, c_void};
@@ -15,64 +15,76 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::{Error, ErrorKind, MapReduce, Result};
 
-/// How map-reduce works. All zero is right for most.
+/// Options of map-reduce. All zero suits most programs.
 #[repr(C)]
-pub struct Work {
-    /// So many threads call `map` at once, the caller's among them. 0: as many as there are cores.
+pub struct MapReduceOptions {
+    /// The number of threads that call `map` at once, including the caller's. 0: as many as there
+    /// are cores.
     threads: usize,
-    /// What is emitted takes at most so many bytes of memory, the rest goes to disk. 0: 64 MiB.
+    /// The most bytes of memory for emitted pairs; the rest goes to disk. 0: 64 MiB.
     memory_max: usize,
-    /// Where temporary files go, which have no names. NULL: where the system has them.
-    temp_dir: Text,
-    /// Makes one value of several of a key's before memory runs out: far less goes to disk then. NULL: nothing does.
-    combine: Combine,
-    /// 0.
+    /// The directory of temporary files, which have no names. NULL: the system's directory.
+    temp_dir: CText,
+    /// Combines several values of one key before they go to disk, which saves space. NULL: no
+    /// combining.
+    combine: CombineFunction,
+    /// Must be 0.
     reserved: [u64; 4],
 }
 
-/// What takes the pairs, or the combined values, that a function emits; only until the function returns, and for its thread alone.
-pub struct Emitter<'e>(&'e mut dyn FnMut(&[u8], &[u8]));
+/// Receives the pairs, or the combined values, that a function emits. Valid only until the function
+/// returns, and only in its thread.
+pub struct PairEmitter<'e>(&'e mut dyn FnMut(&[u8], &[u8]));
 
-/// The values of one key, one after the other; only until the function returns that is shown them.
-pub struct Values<'v>(&'v mut dyn Lends);
+/// The values of one key, one after another. Valid only until the function returns.
+pub struct KeyValues<'v>(&'v mut dyn LentValues);
 
-/// Is shown each record, by several threads at once, and emits what it makes of it: todana_emit(). What is not 0 ends it all.
-pub type Map =
-    Option<extern "C" fn(context: *mut c_void, record: &Shown, emitter: &mut Emitter<'_>) -> c_int>;
+/// Receives each record, in several threads at once, and emits pairs by todana_emit(). A result
+/// other than 0 ends the run.
+pub type MapFunction =
+    Option<extern "C" fn(context: *mut c_void, record: &ShownRecord, emitter: &mut PairEmitter<'_>) -> c_int>;
 
-/// Is shown each key that was emitted, in their order, and its values, in none: todana_next_value(). It is called by the thread that called
-/// todana_map_reduce(). What is not 0 ends it all.
-pub type Reduce = Option<extern "C" fn(context: *mut c_void, key: Bytes, values: &mut Values<'_>) -> c_int>;
+/// Receives each emitted key, in order, and its values, in any order, by todana_next_value(). The
+/// thread that called todana_map_reduce() calls it. A result other than 0 ends the run.
+pub type ReduceFunction =
+    Option<extern "C" fn(context: *mut c_void, key: Bytes, values: &mut KeyValues<'_>) -> c_int>;
 
-/// Is shown some values of a key, or what it has made of others, and emits one value that stands for all of them. Several threads call it at
-/// once.
-pub type Combine = Option<
-    extern "C" fn(context: *mut c_void, key: Bytes, values: &mut Values<'_>, emitter: &mut Emitter<'_>),
+/// Receives some values of a key, or results of earlier calls, and emits one value that replaces
+/// them. Several threads call it at once.
+pub type CombineFunction = Option<
+    extern "C" fn(
+        context: *mut c_void,
+        key: Bytes,
+        values: &mut KeyValues<'_>,
+        emitter: &mut PairEmitter<'_>,
+    ),
 >;
 
-/// Calls `map` with every record, on several threads at once, and then `reduce` with every key that it has emitted and all its values. No lock
-/// is held meanwhile: all of them may call the library, and what they share through `context` is theirs to guard. `work` may be NULL.
-/// TODANA_OTHER: one of them has returned something else than 0. TODANA_BUSY: the thread has a transaction open, which the other threads would
-/// not see.
+/// Calls `map` with every record, in several threads at once, and then `reduce` with every emitted
+/// key and its values. No lock is held meanwhile: the functions may call the library, and must
+/// protect what they share through `context`. `work` may be NULL. TODANA_OTHER: a function returned
+/// something other than 0. TODANA_BUSY: this thread has an open transaction, which the other
+/// threads would not see.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_map_reduce(
-    db: *mut Database,
-    work: Option<&Work>,
-    map: Map,
-    reduce: Reduce,
+    db: *mut DatabaseHandle,
+    work: Option<&MapReduceOptions>,
+    map: MapFunction,
+    reduce: ReduceFunction,
     context: *mut c_void,
 ) -> c_int {
     answer(|| {
         let (map, reduce) = (there(map)?, there(reduce)?);
-        let scope = home::with(db, |home| {
-            if transactions::of_this_thread(home.number).is_some() {
+        let scope = open_database::with(db, |open_database| {
+            if transactions::of_this_thread(open_database.number).is_some() {
                 let message =
                     "the thread has a transaction open, which map-reduce does not see: end it first";
                 return Err(Error::new(ErrorKind::Busy, message));
             }
-            Ok(Arc::clone(home))
+            Ok(Arc::clone(open_database))
         })?;
-        // A pointer would not go to other threads. That what it points at may be used there is for the caller to see to.
+        // A pointer cannot be sent to other threads. The caller ensures that its target may be used
+        // there.
         let context = context.expose_provenance();
         let own = || ptr::with_exposed_provenance_mut(context);
         let was_ended = AtomicBool::new(false);
@@ -84,14 +96,14 @@ pub extern "C" fn todana_map_reduce(
             Err(invalid("a function of map-reduce has ended it"))
         };
         let combine = work.and_then(|work| work.combine);
-        let combined = |key: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
+        let combined = |key: &[u8], values: &mut dyn IteratorHandle<Item = &[u8]>, out: &mut Vec<u8>| {
             let Some(combine) = combine else { return };
             let mut emit = |_: &[u8], value: &[u8]| out.extend_from_slice(value);
             combine(
                 own(),
                 Bytes::lend(key),
-                &mut Values(&mut Few(values, PhantomData)),
-                &mut Emitter(&mut emit),
+                &mut KeyValues(&mut SomeValues(values, PhantomData)),
+                &mut PairEmitter(&mut emit),
             );
         };
         let mut run = MapReduce::new();
@@ -105,12 +117,12 @@ pub extern "C" fn todana_map_reduce(
             &scope,
             &|key, record, emitter| {
                 let mut emit = |key: &[u8], value: &[u8]| emitter.emit(key, value);
-                go_on(map(own(), &Shown::of(key, record), &mut Emitter(&mut emit)))
+                go_on(map(own(), &ShownRecord::of(key, record), &mut PairEmitter(&mut emit)))
             },
             &mut |key, values| {
-                let mut values = Streamed { values, trouble: None };
-                let code = reduce(own(), Bytes::lend(key), &mut Values(&mut values));
-                // It may not have looked at what todana_next_value() has returned.
+                let mut values = StreamedValues { values, trouble: None };
+                let code = reduce(own(), Bytes::lend(key), &mut KeyValues(&mut values));
+                // The function may have ignored an error of todana_next_value().
                 values.trouble.map_or_else(|| go_on(code), Err)
             },
         );
@@ -121,9 +133,10 @@ pub extern "C" fn todana_map_reduce(
     })
 }
 
-/// Emits a pair, which is copied; from within a `todana_combine`, a value, whatever the key. What goes wrong with that ends todana_map_reduce().
+/// Emits a pair, which is copied. Within a `todana_combine` it emits a value and ignores the key.
+/// An error of this call ends todana_map_reduce().
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_emit(emitter: Option<&mut Emitter<'_>>, key: Bytes, value: Bytes) -> c_int {
+pub extern "C" fn todana_emit(emitter: Option<&mut PairEmitter<'_>>, key: Bytes, value: Bytes) -> c_int {
     answer(|| {
         let emitter = emitter.ok_or_else(|| invalid("the emitter is NULL"))?;
         (emitter.0)(key.as_slice()?, value.as_slice()?);
@@ -131,10 +144,11 @@ pub extern "C" fn todana_emit(emitter: Option<&mut Emitter<'_>>, key: Bytes, val
     })
 }
 
-/// Shows the next value of a key; it stays where it is until the next call. TODANA_NONE: there are no more.
+/// Shows the next value of a key. It stays valid until the next call. TODANA_NONE: there are no
+/// more.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_next_value(
-    values: Option<&mut Values<'_>>,
+    values: Option<&mut KeyValues<'_>>,
     value: Option<&mut MaybeUninit<Bytes>>,
 ) -> c_int {
     answer(|| {
@@ -152,7 +166,7 @@ pub extern "C" fn todana_next_value(
     })
 }
 
-impl Work {
+impl MapReduceOptions {
     fn configure<'c>(&self, mut run: MapReduce<'c>) -> Result<MapReduce<'c>> {
         if self.threads > 0 {
             run = run.threads(self.threads);
@@ -167,18 +181,18 @@ impl Work {
     }
 }
 
-/// Shows values one after the other.
-trait Lends {
+/// Yields values one after another.
+trait LentValues {
     fn lend(&mut self) -> Result<Option<&[u8]>>;
 }
 
-/// Of one key, all of them.
-struct Streamed<'r, 'v> {
+/// All values of a key.
+struct StreamedValues<'r, 'v> {
     values: &'r mut todana::ReduceValues<'v>,
     trouble: Option<Error>,
 }
 
-impl Lends for Streamed<'_, '_> {
+impl LentValues for StreamedValues<'_, '_> {
     fn lend(&mut self) -> Result<Option<&[u8]>> {
         let next = self.values.next();
         if let Err(error) = &next {
@@ -188,10 +202,10 @@ impl Lends for Streamed<'_, '_> {
     }
 }
 
-/// Some of them, in memory.
-struct Few<'v, I>(I, PhantomData<&'v [u8]>);
+/// Some values of a key, in memory.
+struct SomeValues<'v, I>(I, PhantomData<&'v [u8]>);
 
-impl<'v, I: Iterator<Item = &'v [u8]>> Lends for Few<'v, I> {
+impl<'v, I: IteratorHandle<Item = &'v [u8]>> LentValues for SomeValues<'v, I> {
     fn lend(&mut self) -> Result<Option<&[u8]>> {
         Ok(self.0.next())
     }

@@ -1,64 +1,67 @@
-//! Keys by what they look like.
+//! Searches for keys by prefix, regular expression and similarity.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_OK, answer, invalid};
-use crate::home::{self, Database};
-use crate::raw::{Bytes, List, Numbers, Text};
+use crate::answer::{ResultPlace, TODANA_OK, answer, invalid};
+use crate::open_database::{self, DatabaseHandle};
+use crate::raw::{Bytes, BytesList, CText, NumberList};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use todana::{KeySymbols, Records, Result};
 
-/// A distance counts bytes.
+/// Distances count bytes.
 pub const TODANA_BYTES: c_int = 0;
-/// A distance counts characters of UTF-8.
+/// Distances count characters of UTF-8.
 pub const TODANA_CHARACTERS: c_int = 1;
 
-/// The keys that begin with `prefix`, at most `limit` of them; for the caller to free: todana_free(keys.items).
+/// Returns the keys that begin with `prefix`, at most `limit` of them. The caller frees them:
+/// todana_free(keys.items).
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_prefix(
-    db: *mut Database,
+    db: *mut DatabaseHandle,
     prefix: Bytes,
     limit: usize,
-    keys: Option<&mut MaybeUninit<List>>,
+    keys: Option<&mut MaybeUninit<BytesList>>,
 ) -> c_int {
     answer(|| {
         let keys = keys.must()?;
-        let found = home::with(db, |home| home.match_prefix(prefix.as_slice()?, limit))?;
+        let found =
+            open_database::with(db, |open_database| open_database.match_prefix(prefix.as_slice()?, limit))?;
         keys.put(list(found)?);
         Ok(TODANA_OK)
     })
 }
 
-/// The keys in which a regular expression matches somewhere, at most `limit` of them; for the caller to free. All keys are looked at.
-/// TODANA_INVALID: it is no regular expression.
+/// Returns the keys in which a regular expression matches, at most `limit` of them. The caller
+/// frees them. Reads all keys. TODANA_INVALID: the regular expression is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_regex(
-    db: *mut Database,
-    pattern: Text,
+    db: *mut DatabaseHandle,
+    pattern: CText,
     limit: usize,
-    keys: Option<&mut MaybeUninit<List>>,
+    keys: Option<&mut MaybeUninit<BytesList>>,
 ) -> c_int {
     answer(|| {
         let keys = keys.must()?;
         let pattern = pattern.as_str()?.ok_or_else(|| invalid("the pattern is NULL"))?;
-        let found = home::with(db, |home| home.match_regex(pattern, limit))?;
+        let found = open_database::with(db, |open_database| open_database.match_regex(pattern, limit))?;
         keys.put(list(found)?);
         Ok(TODANA_OK)
     })
 }
 
-/// The keys that are most like `key`, the best first, at most `limit` of them, and, unless `distances` is NULL, how many symbols
-/// (TODANA_BYTES or TODANA_CHARACTERS) have to be inserted, removed or replaced: at most `distance_max`. Both are for the caller to free. All
-/// keys are looked at.
+/// Returns the keys that are most similar to `key`, the best first, at most `limit` of them. Unless
+/// `distances` is NULL, also returns the number of symbols (TODANA_BYTES or TODANA_CHARACTERS) that
+/// must be inserted, removed or replaced, which is at most `distance_max`. The caller frees both.
+/// Reads all keys.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_match_similar(
-    db: *mut Database,
+    db: *mut DatabaseHandle,
     key: Bytes,
     distance_max: usize,
     symbols: c_int,
     limit: usize,
-    keys: Option<&mut MaybeUninit<List>>,
-    distances: Option<&mut MaybeUninit<Numbers>>,
+    keys: Option<&mut MaybeUninit<BytesList>>,
+    distances: Option<&mut MaybeUninit<NumberList>>,
 ) -> c_int {
     answer(|| {
         let keys = keys.must()?;
@@ -67,17 +70,18 @@ pub extern "C" fn todana_match_similar(
             TODANA_CHARACTERS => KeySymbols::Characters,
             other => return Err(invalid(format!("there are no symbols of kind {other}"))),
         };
-        let similar =
-            home::with(db, |home| home.match_similar(key.as_slice()?, distance_max, symbols, limit))?;
+        let similar = open_database::with(db, |open_database| {
+            open_database.match_similar(key.as_slice()?, distance_max, symbols, limit)
+        })?;
         let (found, far): (Vec<_>, Vec<_>) = similar.into_iter().unzip();
         if distances.is_some() {
-            distances.put(Numbers::give(&far)?);
+            distances.put(NumberList::give(&far)?);
         }
         keys.put(list(found)?);
         Ok(TODANA_OK)
     })
 }
 
-fn list(keys: Vec<Vec<u8>>) -> Result<List> {
-    List::give(&keys.into_iter().map(Some).collect::<Vec<_>>())
+fn list(keys: Vec<Vec<u8>>) -> Result<BytesList> {
+    BytesList::give(&keys.into_iter().map(Some).collect::<Vec<_>>())
 }

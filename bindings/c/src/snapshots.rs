@@ -1,10 +1,10 @@
-//! Kyoto Cabinet's snapshots (.kcss) of a whole database, as files and as streams.
+//! Kyoto Cabinet's snapshots (.kcss) of a database, as files and as streams.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_OK, answer, invalid, visiting};
+use crate::answer::{ResultPlace, TODANA_OK, answer, invalid, visiting};
 use crate::database::{required, with_db};
-use crate::home::Database;
-use crate::raw::{Bytes, Text};
+use crate::open_database::DatabaseHandle;
+use crate::raw::{Bytes, CText};
 use crate::visitors::there;
 use std::ffi::{c_int, c_void};
 use std::io::{self, Read, Write};
@@ -12,24 +12,25 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use todana::{DumpedValues, Result};
 
-/// Values stand alone, as Kyoto Cabinet has them.
+/// Plain values, as Kyoto Cabinet writes them.
 pub const TODANA_BARE: c_int = 0;
-/// Five bytes before each value are its expiry, as Kyoto Tycoon has them.
+/// Five bytes before each value hold its expiry, as Kyoto Tycoon writes them.
 pub const TODANA_TIMED: c_int = 1;
 
-/// Takes the next piece of a stream, and returns 0 to go on. It must not call the library.
-pub type Sink = Option<extern "C" fn(context: *mut c_void, piece: Bytes) -> c_int>;
+/// Receives the next piece of a stream, and returns 0 to continue. Must not call the library.
+pub type StreamSink = Option<extern "C" fn(context: *mut c_void, piece: Bytes) -> c_int>;
 
-/// Puts at most `room` bytes of a stream at `piece`, and returns how many; 0 at its end, a negative number if it fails. It must not call the
-/// library.
-pub type Source = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
+/// Writes at most `room` bytes of a stream to `piece`, and returns their number: 0 at the end, a
+/// negative number on failure. Must not call the library.
+pub type StreamSource = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
 
-/// Writes all records, as of one moment, to a file as a snapshot of Kyoto Cabinet's, and reports how many (unless `dumped` is NULL). `values`:
-/// TODANA_BARE or TODANA_TIMED. A file of this name is replaced once the snapshot is complete and on disk.
+/// Writes all records, as of one moment, to a file in the format of Kyoto Cabinet's snapshots.
+/// Reports their number (unless `dumped` is NULL). `values`: TODANA_BARE or TODANA_TIMED. A file of
+/// this name is replaced once the snapshot is complete and on disk.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_dump_snapshot(
-    db: *mut Database,
-    path: Text,
+    db: *mut DatabaseHandle,
+    path: CText,
     values: c_int,
     dumped: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
@@ -40,12 +41,13 @@ pub extern "C" fn todana_dump_snapshot(
     })
 }
 
-/// Stores the records of such a file over those that are there, and reports how many (unless `loaded` is NULL). What has expired is left out.
-/// TODANA_CORRUPT: the file is damaged or cut; the message says where, and nothing is stored.
+/// Stores the records of such a file, replacing existing ones. Reports their number (unless
+/// `loaded` is NULL). Skips expired records. TODANA_CORRUPT: the file is damaged or incomplete; the
+/// message names the place, and nothing is stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_load_snapshot(
-    db: *mut Database,
-    path: Text,
+    db: *mut DatabaseHandle,
+    path: CText,
     values: c_int,
     loaded: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
@@ -56,11 +58,12 @@ pub extern "C" fn todana_load_snapshot(
     })
 }
 
-/// The same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return 0.
+/// Does the same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return
+/// 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_stream_snapshot(
-    db: *mut Database,
-    sink: Sink,
+    db: *mut DatabaseHandle,
+    sink: StreamSink,
     context: *mut c_void,
     values: c_int,
     dumped: Option<&mut MaybeUninit<u64>>,
@@ -72,11 +75,12 @@ pub extern "C" fn todana_stream_snapshot(
     })
 }
 
-/// The same as todana_load_snapshot(), from a stream. If that is damaged or fails, what was read before is stored.
+/// Does the same as todana_load_snapshot(), from a stream. If the stream is damaged or fails, the
+/// records before that place are stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_take_snapshot(
-    db: *mut Database,
-    source: Source,
+    db: *mut DatabaseHandle,
+    source: StreamSource,
     context: *mut c_void,
     values: c_int,
     loaded: Option<&mut MaybeUninit<u64>>,

@@ -1,69 +1,77 @@
-//! Transactions: this thread's, kept for it until it commits or aborts, or ends.
+//! The transactions of this thread, each kept until it commits, aborts or the thread ends.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
 use crate::answer::{TODANA_OK, answer, invalid};
-use crate::home::{self, Database, Dependent, Home};
+use crate::open_database::{self, CloseBlocker, DatabaseHandle, OpenDatabase};
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::Arc;
 use todana::{Error, ErrorKind, Records, Result, Transaction};
 
-pub(crate) struct Own {
+pub(crate) struct ThreadTransaction {
     transaction: Transaction<'static>,
-    /// Dropped last: the database must not be closed before.
-    home: Dependent,
+    /// Dropped last: the database must stay open until then.
+    open_database: CloseBlocker,
 }
 
-impl Own {
+impl ThreadTransaction {
     pub(crate) fn records(&self) -> &dyn Records {
         &self.transaction
     }
 }
 
 thread_local! {
-    /// One of a database at most; rarely more than one.
-    static OPEN: RefCell<Vec<Rc<Own>>> = const { RefCell::new(Vec::new()) };
+    /// At most one for each database; rarely more than one.
+    static OPEN: RefCell<Vec<Rc<ThreadTransaction>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The transaction of this database that this thread has open.
-pub(crate) fn of_this_thread(number: usize) -> Option<Rc<Own>> {
+/// Returns the transaction of this database that this thread has open.
+pub(crate) fn of_this_thread(number: usize) -> Option<Rc<ThreadTransaction>> {
     // A thread that is about to end has none.
-    OPEN.try_with(|open| open.borrow().iter().find(|own| own.home.number() == number).cloned()).ok().flatten()
+    OPEN.try_with(|open| open.borrow().iter().find(|own| own.open_database.number() == number).cloned())
+        .ok()
+        .flatten()
 }
 
-/// Begins a transaction, once no other thread has one open. From now on all that this thread does with the database belongs to it, until
-/// todana_commit() or todana_abort(); others read what was there before, and wait before they write. A thread that ends aborts it.
+/// Begins a transaction, once no other thread has one open. From now on all calls of this thread
+/// with the database belong to it, until todana_commit() or todana_abort(). Other threads read the
+/// records of before, and wait before they write. A thread that ends aborts its transaction.
 /// TODANA_BUSY: this thread has one open already.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_begin(db: *mut Database) -> c_int {
+pub extern "C" fn todana_begin(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
-        home::with(db, |home: &Arc<Home>| {
-            home.with_db(|db| {
+        open_database::with(db, |open_database: &Arc<OpenDatabase>| {
+            open_database.with_db(|db| {
                 let transaction = db.begin_owned()?;
-                keep(Rc::new(Own { transaction, home: Dependent::new(home) }))?;
+                keep(Rc::new(ThreadTransaction {
+                    transaction,
+                    open_database: CloseBlocker::new(open_database),
+                }))?;
                 Ok(TODANA_OK)
             })
         })
     })
 }
 
-/// Makes all changes of this thread's transaction at once, or none if it fails; in either case it is over.
+/// Applies all changes of this thread's transaction at once, or none if it fails. In either case
+/// the transaction is over.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_commit(db: *mut Database) -> c_int {
+pub extern "C" fn todana_commit(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
-        let Own { transaction, home } = home::with(db, |home| home.with_db(|_| take(home.number)))?;
+        let ThreadTransaction { transaction, open_database } =
+            open_database::with(db, |open_database| open_database.with_db(|_| take(open_database.number)))?;
         transaction.commit()?;
-        drop(home);
+        drop(open_database);
         Ok(TODANA_OK)
     })
 }
 
-/// Leaves everything as it was before this thread's transaction.
+/// Discards all changes of this thread's transaction.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_abort(db: *mut Database) -> c_int {
+pub extern "C" fn todana_abort(db: *mut DatabaseHandle) -> c_int {
     answer(|| {
-        drop(home::with(db, |home| home.with_db(|_| take(home.number)))?);
+        drop(open_database::with(db, |open_database| open_database.with_db(|_| take(open_database.number)))?);
         Ok(TODANA_OK)
     })
 }
@@ -73,10 +81,10 @@ pub(crate) fn abort_own(number: usize) {
     drop(take(number));
 }
 
-fn take(number: usize) -> Result<Own> {
+fn take(number: usize) -> Result<ThreadTransaction> {
     let own = OPEN.try_with(|open| {
         let mut open = open.borrow_mut();
-        let at = open.iter().position(|own| own.home.number() == number)?;
+        let at = open.iter().position(|own| own.open_database.number() == number)?;
         Some(open.swap_remove(at))
     });
     let own =
@@ -87,8 +95,8 @@ fn take(number: usize) -> Result<Own> {
     })
 }
 
-/// Keeps a transaction for this thread; aborts it if the thread keeps nothing any more.
-fn keep(own: Rc<Own>) -> Result<()> {
+/// Keeps a transaction for this thread. Aborts it if the thread is about to end.
+fn keep(own: Rc<ThreadTransaction>) -> Result<()> {
     OPEN.try_with(|open| open.borrow_mut().push(own))
         .map_err(|_| invalid("the thread ends: it keeps no transaction open"))
 }

@@ -1,86 +1,104 @@
-//! Visitors: functions of the caller that are shown records, and say what becomes of them.
+//! Visitors: functions of the caller that receive records and decide about changes.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{Out, TODANA_OK, answer, found, invalid, visiting};
-use crate::attributes::{Attributes, Shown};
-use crate::home::{self, Database, Home};
-use crate::raw::{Bytes, List};
+use crate::answer::{ResultPlace, TODANA_OK, answer, found, invalid, visiting};
+use crate::attributes::{RecordAttributes, ShownRecord};
+use crate::open_database::{self, DatabaseHandle, OpenDatabase};
+use crate::raw::{Bytes, BytesList};
 use crate::transactions;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use todana::{OwnedRecord, Record, Records, Result, UpdateAction};
 
-/// The record stays as it is.
+/// Keeps the record.
 pub const TODANA_KEEP: c_int = 0;
-/// It gets `change->value`; attributes stay.
+/// Stores `change->value` and keeps the attributes.
 pub const TODANA_PUT: c_int = 1;
-/// It is replaced by `change->value` and `change->attributes`.
+/// Stores `change->value` and `change->attributes`.
 pub const TODANA_PUT_WITH: c_int = 2;
-/// It is removed.
+/// Removes the record.
 pub const TODANA_REMOVE: c_int = 3;
 
-/// What a visitor wants to be put. It is copied at once when the visitor returns.
+/// The change that a visitor wants. It is copied when the visitor returns.
 #[repr(C)]
-pub struct Change {
+pub struct RecordChange {
     value: Bytes,
-    attributes: Attributes,
+    attributes: RecordAttributes,
 }
 
-/// Is shown a record. todana_each() goes on while it returns 0.
-pub type See = Option<extern "C" fn(context: *mut c_void, record: &Shown) -> c_int>;
+/// Receives a record. todana_each() continues while it returns 0.
+pub type ViewFunction = Option<extern "C" fn(context: *mut c_void, record: &ShownRecord) -> c_int>;
 
-/// Is shown a record, or NULL where there is none, and returns what becomes of it: TODANA_KEEP, TODANA_PUT, TODANA_PUT_WITH or
+/// Receives a record, or NULL if there is none. Returns TODANA_KEEP, TODANA_PUT, TODANA_PUT_WITH or
 /// TODANA_REMOVE.
-pub type Visit = Option<
-    extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int,
+pub type VisitFunction = Option<
+    extern "C" fn(
+        context: *mut c_void,
+        key: Bytes,
+        record: Option<&ShownRecord>,
+        change: &mut RecordChange,
+    ) -> c_int,
 >;
 
-/// Shows a record where it lies, without a copy. `see` runs under a lock: it must be brief, and whatever it calls here but todana_free() is
-/// refused with TODANA_BUSY. What it returns does not count. TODANA_NONE: there is no record.
+/// Shows a record in place, without a copy. `see` runs under a lock: it must be brief, and all
+/// calls of the library except todana_free() fail with TODANA_BUSY. Its result is ignored.
+/// TODANA_NONE: there is no record.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_view(db: *mut Database, key: Bytes, see: See, context: *mut c_void) -> c_int {
+pub extern "C" fn todana_view(
+    db: *mut DatabaseHandle,
+    key: Bytes,
+    see: ViewFunction,
+    context: *mut c_void,
+) -> c_int {
     answer(|| {
         let (see, key) = (there(see)?, key.as_slice()?);
-        home::with(db, |home| {
-            home.view(key, &mut |record| {
-                visiting(|| see(context, &Shown::of(key, record)));
+        open_database::with(db, |open_database| {
+            open_database.view(key, &mut |record| {
+                visiting(|| see(context, &ShownRecord::of(key, record)));
             })
         })
         .map(found)
     })
 }
 
-/// Runs `visit` on a record and does as it says, atomically: nobody changes the record in between. It may run more than once, and it runs
-/// under a lock: it must be brief, and whatever it calls here but todana_free() is refused with TODANA_BUSY.
+/// Runs `visit` on a record and applies its decision atomically: no other thread changes the record
+/// in between. `visit` may run more than once. It runs under a lock: it must be brief, and all
+/// calls of the library except todana_free() fail with TODANA_BUSY.
 #[unsafe(no_mangle)]
-pub extern "C" fn todana_update(db: *mut Database, key: Bytes, visit: Visit, context: *mut c_void) -> c_int {
+pub extern "C" fn todana_update(
+    db: *mut DatabaseHandle,
+    key: Bytes,
+    visit: VisitFunction,
+    context: *mut c_void,
+) -> c_int {
     answer(|| {
         let visit = there(visit)?;
-        home::with(db, |home| {
-            Visitor { visit, context, home }.update(&**home, key.as_slice()?)?;
+        open_database::with(db, |open_database| {
+            CVisitor { visit, context, open_database }.update(&**open_database, key.as_slice()?)?;
             Ok(TODANA_OK)
         })
     })
 }
 
-/// Runs `visit` on each of several records, and does as it says with all of them at once: others see all of it or nothing. If it goes wrong
-/// nothing is changed, unless it is part of a transaction that this thread has open. What todana_update() says of `visit` holds.
+/// Runs `visit` on each of several records and applies all decisions at once: other threads see all
+/// changes or none. An error discards all changes, unless they belong to an open transaction of
+/// this thread. The rules of todana_update() hold for `visit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_update_many(
-    db: *mut Database,
-    keys: List,
-    visit: Visit,
+    db: *mut DatabaseHandle,
+    keys: BytesList,
+    visit: VisitFunction,
     context: *mut c_void,
 ) -> c_int {
     answer(|| {
         let visit = there(visit)?;
-        home::with(db, |home| {
-            let (keys, visitor) = (keys.as_slices()?, Visitor { visit, context, home });
-            if transactions::of_this_thread(home.number).is_some() {
-                keys.iter().try_for_each(|key| visitor.update(&**home, key))?;
+        open_database::with(db, |open_database| {
+            let (keys, visitor) = (keys.as_slices()?, CVisitor { visit, context, open_database });
+            if transactions::of_this_thread(open_database.number).is_some() {
+                keys.iter().try_for_each(|key| visitor.update(&**open_database, key))?;
                 return Ok(TODANA_OK);
             }
-            home.with_db(|db| {
+            open_database.with_db(|db| {
                 let transaction = db.begin()?;
                 keys.iter().try_for_each(|key| visitor.update(&transaction, key))?;
                 transaction.commit()?;
@@ -90,22 +108,23 @@ pub extern "C" fn todana_update_many(
     })
 }
 
-/// Runs `visit` on every record and does as it says, each record atomically by itself; reports how many were changed (unless `changed` is
-/// NULL). Records that come meanwhile are visited or not. If it goes wrong, what was done before stays, unless this thread has a
-/// transaction open and aborts it. What todana_update() says of `visit` holds.
+/// Runs `visit` on every record and applies each decision atomically. Reports the number of changed
+/// records (unless `changed` is NULL). Records that are added meanwhile may be visited or not.
+/// After an error the earlier changes stay, unless this thread has an open transaction and aborts
+/// it. The rules of todana_update() hold for `visit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_update_each(
-    db: *mut Database,
-    visit: Visit,
+    db: *mut DatabaseHandle,
+    visit: VisitFunction,
     context: *mut c_void,
     changed: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
     answer(|| {
         let visit = there(visit)?;
-        home::with(db, |home| {
-            let visitor = Visitor { visit, context, home };
+        open_database::with(db, |open_database| {
+            let visitor = CVisitor { visit, context, open_database };
             let mut count = 0;
-            for key in home.iter().keys() {
+            for key in open_database.iter().keys() {
                 count += u64::from(visitor.update_existing(&key?)?);
             }
             changed.put(count);
@@ -114,16 +133,20 @@ pub extern "C" fn todana_update_each(
     })
 }
 
-type CalledVisit =
-    extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int;
-
-struct Visitor<'h> {
-    visit: CalledVisit,
+type RequiredVisitFunction = extern "C" fn(
     context: *mut c_void,
-    home: &'h Home,
+    key: Bytes,
+    record: Option<&ShownRecord>,
+    change: &mut RecordChange,
+) -> c_int;
+
+struct CVisitor<'h> {
+    visit: RequiredVisitFunction,
+    context: *mut c_void,
+    open_database: &'h OpenDatabase,
 }
 
-impl Visitor<'_> {
+impl CVisitor<'_> {
     fn update(&self, records: &dyn Records, key: &[u8]) -> Result<()> {
         let mut outcome = Ok(());
         records.update(key, &mut |record| {
@@ -138,10 +161,11 @@ impl Visitor<'_> {
         outcome
     }
 
-    /// The same for a record that may have gone meanwhile; returns whether it was changed.
+    /// Does the same for a record that may have been removed meanwhile. Returns true if it was
+    /// changed.
     fn update_existing(&self, key: &[u8]) -> Result<bool> {
         let mut outcome = Ok(false);
-        self.home.update(key, &mut |record| {
+        self.open_database.update(key, &mut |record| {
             let decided = record.map_or(Ok(UpdateAction::Keep), |record| self.run(key, Some(record)));
             let update = decided.as_ref().map_or(UpdateAction::Keep, Clone::clone);
             // Only the last run counts.
@@ -152,21 +176,21 @@ impl Visitor<'_> {
     }
 
     fn run(&self, key: &[u8], record: Option<Record<'_>>) -> Result<UpdateAction> {
-        let mut change = Change { value: Bytes::NONE, attributes: Attributes::default() };
-        let shown = record.map(|record| Shown::of(key, record));
+        let mut change = RecordChange { value: Bytes::NONE, attributes: RecordAttributes::default() };
+        let shown = record.map(|record| ShownRecord::of(key, record));
         let decided = visiting(|| (self.visit)(self.context, Bytes::lend(key), shown.as_ref(), &mut change));
         self.decided(decided, &change)
     }
 
-    fn decided(&self, decided: c_int, change: &Change) -> Result<UpdateAction> {
+    fn decided(&self, decided: c_int, change: &RecordChange) -> Result<UpdateAction> {
         Ok(match decided {
             TODANA_KEEP => UpdateAction::Keep,
             TODANA_PUT => UpdateAction::Value(change.value.as_slice()?.to_vec()),
             TODANA_PUT_WITH => UpdateAction::Record(OwnedRecord {
                 value: change.value.as_slice()?.to_vec(),
                 flags: change.attributes.flags(),
-                // As of now: the update may have waited for a transaction.
-                expiry: change.attributes.expiry(self.home.now()?)?,
+                // Counts from now, because the update may have waited for a transaction.
+                expiry: change.attributes.expiry(self.open_database.now()?)?,
                 version: 0,
             }),
             TODANA_REMOVE => UpdateAction::Remove,
@@ -175,7 +199,7 @@ impl Visitor<'_> {
     }
 }
 
-/// A function that must not be NULL.
+/// Returns a function, or an error if it is NULL.
 pub(crate) fn there<F>(function: Option<F>) -> Result<F> {
     function.ok_or_else(|| invalid("the function to call is NULL"))
 }

@@ -1,4 +1,4 @@
-//! Keys, values and times, from Python and to it.
+//! Conversion of keys, values and times between Python and the library.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -6,16 +6,16 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView, PyString};
 use std::borrow::Cow;
 use todana_core::Ttl;
 
-/// Longer values are copied before they become Python's: with the zeroing that Python's own allocation costs, and where no memory for
-/// them is an exception.
+/// Longer values are copied before they become Python objects. Python's own allocation then zeroes
+/// memory, and raises an exception if there is none.
 const LONG_LEN: usize = 1 << 20;
 
-/// The bytes of a key or value, in place or copied.
-pub(crate) type Octets<'a> = Cow<'a, [u8]>;
+/// The bytes of a key or value, borrowed or copied.
+pub(crate) type ObjectBytes<'a> = Cow<'a, [u8]>;
 
-/// The bytes of a key or value: `bytes`, whatever else is memory, or `str` as UTF-8.
+/// Returns the bytes of a key or value: `bytes`, any other buffer, or `str` as UTF-8.
 #[inline]
-pub(crate) fn octets<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<Octets<'a>> {
+pub(crate) fn octets<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<ObjectBytes<'a>> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
     }
@@ -39,23 +39,24 @@ fn copied(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// How keys and values come out.
+/// The Python type of returned keys and values.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As `bytes`.
+pub(crate) enum OutputForm {
+    /// `bytes`.
     Bytes,
-    /// As `str`, of UTF-8.
+    /// `str`, decoded from UTF-8.
     Text,
 }
 
-impl Form {
-    /// Not to be called under a lock: what it raises may run anything.
+impl OutputForm {
+    /// Returns the Python object. Must not be called under a lock, because an exception may run any
+    /// code.
     #[inline]
     pub(crate) fn show<'py>(self, py: Python<'py>, octets: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Form::Text => PyString::from_bytes(py, octets).map(Bound::into_any),
-            Form::Bytes if octets.len() <= LONG_LEN => Ok(PyBytes::new(py, octets).into_any()),
-            Form::Bytes => PyBytes::new_with(py, octets.len(), |to| {
+            OutputForm::Text => PyString::from_bytes(py, octets).map(Bound::into_any),
+            OutputForm::Bytes if octets.len() <= LONG_LEN => Ok(PyBytes::new(py, octets).into_any()),
+            OutputForm::Bytes => PyBytes::new_with(py, octets.len(), |to| {
                 to.copy_from_slice(octets);
                 Ok(())
             })
@@ -63,15 +64,15 @@ impl Form {
         }
     }
 
-    /// Makes `bytes` where that can be done under a lock: it runs nothing of Python's, and cannot fail but for memory of which there
-    /// has always been so much.
+    /// Returns `bytes`, or `None` if that is impossible under a lock. It runs no Python code, and
+    /// fails only for want of memory for a small object.
     #[inline]
     pub(crate) fn show_under_lock<'py>(self, py: Python<'py>, octets: &[u8]) -> Option<Bound<'py, PyAny>> {
-        (self == Form::Bytes && octets.len() <= LONG_LEN).then(|| PyBytes::new(py, octets).into_any())
+        (self == OutputForm::Bytes && octets.len() <= LONG_LEN).then(|| PyBytes::new(py, octets).into_any())
     }
 }
 
-/// A time to live, of the arguments that say one: at most one of them is given.
+/// Returns the time to live from the arguments, of which at most one may be given.
 pub(crate) fn ttl(
     ttl: Option<&Bound<'_, PyAny>>,
     sliding: Option<&Bound<'_, PyAny>>,
@@ -86,21 +87,22 @@ pub(crate) fn ttl(
         },
         (None, None, Some(expires)) => {
             let at = number(expires, "timestamp")?;
-            // Saturates; 0 is long past, too.
+            // Saturates; 0 is in the distant past, too.
             Ok(Ttl::At((at.ceil() as u64).max(1)))
         }
         _ => Err(PyValueError::new_err("only one of ttl, sliding and expires can be given")),
     }
 }
 
-/// Whole seconds, at least one; `None` for what is over by now.
+/// Returns whole seconds, at least one, or `None` for a time in the past.
 fn span(object: &Bound<'_, PyAny>, method: &str) -> PyResult<Option<u32>> {
     let seconds = number(object, method)?;
     // Saturates at 136 years.
     Ok((seconds > 0.0).then(|| seconds.ceil() as u32))
 }
 
-/// A number of seconds, or what `method` makes one of: of a `timedelta`, a `datetime`.
+/// Returns a number of seconds, either given or computed by `method` of a `timedelta` or a
+/// `datetime`.
 fn number(object: &Bound<'_, PyAny>, method: &str) -> PyResult<f64> {
     let seconds: f64 = match object.getattr_opt(method)? {
         Some(method) => method.call0()?.extract()?,

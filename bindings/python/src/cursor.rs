@@ -1,28 +1,30 @@
-//! Cursors: a place among the records that is remembered between calls.
+//! Cursors: positions among the records that are kept between calls.
 
 use crate::conversion::octets;
 use crate::error::{outcome, raised};
 use crate::interruption;
-use crate::record::Whole;
+use crate::record::PyRecord;
 use crate::source::Source;
 use parking_lot::ReentrantMutex;
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use todana::{Error, ErrorKind, RecordCursor as Place, Result};
 
-/// A place among the records, which survives whatever is written. Where keys have no order it goes forward only.
-#[pyclass(module = "todana", frozen, generic)]
-pub(crate) struct Cursor {
+/// A position among the records that survives all changes. In an unordered database it can only
+/// move forwards.
+#[pyclass(name = "Cursor", module = "todana", frozen, generic)]
+pub(crate) struct PyCursor {
     source: Source,
-    /// Whoever holds it may wait for the interpreter. So it is waited for without. A handler of a signal may come upon it while the call
-    /// that it interrupts has it; that one it cannot wait for.
+    /// A holder may wait for the interpreter, so other threads wait for the lock without the
+    /// interpreter. A signal handler may run while the call that it interrupts holds the lock, and
+    /// cannot wait for that call.
     place: ReentrantMutex<RefCell<Place<Source>>>,
 }
 
-impl Cursor {
-    pub(crate) fn new(source: Source) -> Cursor {
+impl PyCursor {
+    pub(crate) fn new(source: Source) -> PyCursor {
         let place = RefCell::new(Place::new(source.clone()));
-        Cursor { place: ReentrantMutex::new(place), source }
+        PyCursor { place: ReentrantMutex::new(place), source }
     }
 
     fn run<T: Send>(
@@ -49,71 +51,74 @@ impl Cursor {
 }
 
 #[pymethods]
-impl Cursor {
-    /// Goes to the first record. False if there is none, as with all that moves it; it stands nowhere then.
+impl PyCursor {
+    /// Moves to the first record. Returns False if there is none, as all moves do; the cursor then
+    /// has no position.
     fn first(&self, py: Python<'_>) -> PyResult<bool> {
         self.run(py, |place| place.first())
     }
 
-    /// Goes to the last record.
+    /// Moves to the last record.
     fn last(&self, py: Python<'_>) -> PyResult<bool> {
         self.run(py, |place| place.last())
     }
 
-    /// Goes to the record of this key or, where keys have an order, the first one behind it.
+    /// Moves to the record with this key or, in an ordered database, the first one after it.
     fn jump(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let key = octets(key)?;
         self.run(py, |place| place.jump(&key))
     }
 
-    /// Goes to the record of this key, or the last one before it.
+    /// Moves to the record with this key, or the last one before it.
     fn jump_back(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let key = octets(key)?;
         self.run(py, |place| place.jump_back(&key))
     }
 
-    /// Goes to the next record.
+    /// Moves to the next record.
     fn step(&self, py: Python<'_>) -> PyResult<bool> {
         self.run(py, |place| place.step())
     }
 
-    /// Goes to the record before.
+    /// Moves to the previous record.
     fn step_back(&self, py: Python<'_>) -> PyResult<bool> {
         self.run(py, |place| place.step_back())
     }
 
-    /// The key where it stands; None nowhere.
+    /// Returns the current key, or None without a position.
     #[getter]
     fn key<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let key = self.run(py, |place| Ok(place.key().map(<[u8]>::to_vec)))?;
         self.show(py, key)
     }
 
-    /// The value there, as it is now; None if the record is gone.
+    /// Returns the current value, or None if the record was removed.
     #[getter]
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = self.run(py, |place| place.value())?;
         self.show(py, value)
     }
 
-    /// The record there with its attributes, as it is now; None if it is gone. Its version is the one that was shown last, 0 if none was.
-    fn get_record(&self, py: Python<'_>) -> PyResult<Option<Whole>> {
+    /// Returns the current record with its attributes, or None if it was removed. Its version is
+    /// the one that was returned last, or 0.
+    fn get_record(&self, py: Python<'_>) -> PyResult<Option<PyRecord>> {
         let record = self.run(py, |place| place.record())?;
-        record.map(|record| Whole::show(py, self.source.form(), record)).transpose()
+        record.map(|record| PyRecord::show(py, self.source.form(), record)).transpose()
     }
 
-    /// Gives the record there another value; flags and expiry stay. False if it is gone.
+    /// Replaces the value and keeps flags and expiry. Returns False if the record was removed.
     fn set_value(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let value = octets(value)?;
         self.run(py, |place| place.set_value(&value))
     }
 
-    /// Removes the record there; the cursor stays, and steps from there on. False if it is gone.
+    /// Removes the record. The cursor keeps its position and steps from there. Returns False if the
+    /// record was removed already.
     fn remove(&self, py: Python<'_>) -> PyResult<bool> {
         self.run(py, |place| place.remove())
     }
 
-    /// Removes the record there and returns its value; None if it is gone.
+    /// Removes the record and returns its value, or None if it was removed already.
     fn seize<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = self.run(py, |place| place.seize())?;
         self.show(py, value)

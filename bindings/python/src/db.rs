@@ -1,14 +1,14 @@
-//! A database: opened by name, closed, and what is done with all of it.
+//! Databases: opening by name, closing, and operations on all records.
 
-use crate::conversion::Form;
+use crate::conversion::OutputForm;
 use crate::error::raised;
 use crate::interruption;
 use crate::map_reduce;
-use crate::pace::{Disk, Pace};
+use crate::pace::{CallPace, DiskPace};
 use crate::records::Records;
-use crate::source::{Home, Source};
+use crate::source::{OpenDatabase, Source};
 use crate::transaction::{Snapshot, Transaction};
-use crate::transfer::File;
+use crate::transfer::PyFile;
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -20,14 +20,14 @@ use std::time::Duration;
 use todana::update_log::SyncPolicy;
 use todana::{DataOptions, Db, DbOptions, DumpedValues, MergePolicy, WhenFull};
 
-/// An open database, as a dict that is shared by all threads.
+/// An open database: a dict that all threads share.
 #[pyclass(name = "DB", module = "todana", extends = Records, subclass, frozen, generic, weakref)]
-pub(crate) struct Database {
-    home: Arc<Home>,
+pub(crate) struct PyDatabase {
+    home: Arc<OpenDatabase>,
 }
 
 #[pymethods]
-impl Database {
+impl PyDatabase {
     #[new]
     #[pyo3(signature = (name, *, data_dir=None, sync=None, memory_max=None, when_full="evict", read_only=false, text=false, original_names=false))]
     #[allow(clippy::too_many_arguments)] // They are Python's, by name.
@@ -64,8 +64,8 @@ impl Database {
             _ => return Err(PyValueError::new_err("when_full is \"evict\" or \"refuse\"")),
         });
         py.import("todana._processes")?.call_method0("close_at_end")?;
-        // A handler may close the database for which its thread waits.
-        let waited_for = Arc::new(OnceLock::<Weak<Home>>::new());
+        // A signal handler may close the database for which its thread waits.
+        let waited_for = Arc::new(OnceLock::<Weak<OpenDatabase>>::new());
         let known = Arc::clone(&waited_for);
         options =
             options.while_waiting(interruption::EVERY, move || match known.get().and_then(Weak::upgrade) {
@@ -73,29 +73,30 @@ impl Database {
                 None => interruption::look(),
             });
         let db = py.detach(|| options.open(name)).map_err(raised)?;
-        let form = if text { Form::Text } else { Form::Bytes };
+        let form = if text { OutputForm::Text } else { OutputForm::Bytes };
         let is_in_memory = db.name().kind.is_in_memory();
-        let reads = if is_in_memory { Pace::Memory } else { Pace::Disk(Disk::default()) };
-        let writes = if is_in_memory && data_dir.is_none() { Pace::Memory } else { Pace::Waits };
-        let home = Home::new(db, form, reads, writes);
+        let reads = if is_in_memory { CallPace::Memory } else { CallPace::Disk(DiskPace::default()) };
+        let writes = if is_in_memory && data_dir.is_none() { CallPace::Memory } else { CallPace::Waits };
+        let home = OpenDatabase::new(db, form, reads, writes);
         let _ = waited_for.set(Arc::downgrade(&home));
         let records = Records::new(Source::Database(Arc::clone(&home)));
-        Ok(PyClassInitializer::from(records).add_subclass(Database { home }))
+        Ok(PyClassInitializer::from(records).add_subclass(PyDatabase { home }))
     }
 
-    /// The name that it was opened by.
+    /// The name with which it was opened.
     #[getter]
     fn name(&self) -> &str {
         &self.home.name
     }
 
-    /// Whether it has been closed.
+    /// True if it has been closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.home.is_open()
     }
 
-    /// Closes it, once other threads' calls have come to their end; transactions that are open are aborted. To close it again does nothing.
+    /// Closes the database after other threads' calls have returned, and aborts open transactions.
+    /// Closing it again has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.home.close(py)
     }
@@ -114,7 +115,8 @@ impl Database {
         format!("<todana.DB {:?}{closed}>", self.home.name)
     }
 
-    /// How many records there are, expired ones that nobody has met yet included. Costs no scan.
+    /// Returns the number of records, including expired ones that are not removed yet. Does not
+    /// scan.
     fn __len__(&self) -> PyResult<usize> {
         let count = self.home.db().map_err(raised)?.count();
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
@@ -125,7 +127,7 @@ impl Database {
         Py::new(py, Transaction::begin(py, &self.home)?)
     }
 
-    /// A view of the database as it is now, whatever is written later.
+    /// Returns a view of the database as it is now, which later writes do not change.
     fn snapshot(&self, py: Python<'_>) -> PyResult<Py<Snapshot>> {
         Py::new(py, Snapshot::take(py, &self.home)?)
     }
@@ -136,23 +138,24 @@ impl Database {
         py.detach(|| db.clear()).map_err(raised)
     }
 
-    /// Returns once all that was written so far is on disk, where it is kept there.
+    /// Returns when all writes so far are on disk, for a database that is kept there.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         let db = self.home.db().map_err(raised)?;
         py.detach(|| db.sync()).map_err(raised)
     }
 
-    /// Makes a checkpoint, where it is kept on disk: the next opening needs no more of the log than what comes after.
+    /// Makes a checkpoint if the database is kept on disk: the next opening then reads only the log
+    /// after it.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         let db = self.home.db().map_err(raised)?;
         py.detach(|| db.checkpoint()).map_err(raised)
     }
 
-    /// What it holds, by name.
+    /// Returns the figures of the database by name.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let db = self.home.db().map_err(raised)?;
         let (status, kind) = py.detach(|| (db.status(), db.name().kind.word()));
-        // What follows may bring Python to clear up, and that may close this.
+        // The next calls may run Python's garbage collection, which may close this database.
         drop(db);
         let answer = PyDict::new(py);
         answer.set_item("name", &self.home.name)?;
@@ -164,8 +167,9 @@ impl Database {
         Ok(answer)
     }
 
-    /// Brings the records of other databases into this one; returns how many came in. `mode` is what becomes of a record that is there
-    /// already: "set" replaces it, "add" keeps it, "replace" lets nothing else in, "append" puts the other's value behind its own.
+    /// Copies the records of other databases into this one. Returns the number of stored records.
+    /// `mode` decides about existing records: "set" replaces them, "add" keeps them, "replace" also
+    /// adds no new ones, "append" appends the other value.
     #[pyo3(signature = (*sources, mode="set"))]
     fn merge(&self, py: Python<'_>, sources: &Bound<'_, PyTuple>, mode: &str) -> PyResult<u64> {
         let mode = match mode {
@@ -177,21 +181,22 @@ impl Database {
         };
         let sources: Vec<_> = sources
             .iter()
-            .map(|source| source.cast::<Database>()?.get().home.db().map_err(raised))
+            .map(|source| source.cast::<PyDatabase>()?.get().home.db().map_err(raised))
             .collect::<PyResult<_>>()?;
         let db = self.home.db().map_err(raised)?;
         py.detach(|| db.merge(&sources.iter().map(|source| &***source).collect::<Vec<&Db>>(), mode))
             .map_err(raised)
     }
 
-    /// Makes a copy of all records, as of one moment, in a database on disk that is not there yet; returns how many there are.
+    /// Copies all records, as of one moment, into a new database on disk. Returns their number.
     fn copy(&self, py: Python<'_>, name: PathBuf) -> PyResult<u64> {
         let db = self.home.db().map_err(raised)?;
         let name = text_of(&name)?;
         py.detach(|| db.copy(name)).map_err(raised)
     }
 
-    /// Writes all records as tab-separated text to a path, or a file that was opened in binary mode; returns how many.
+    /// Writes all records as tab-separated text to a path or a file in binary mode. Returns their
+    /// number.
     fn dump(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
         let path = file.extract::<PathBuf>();
         let db = self.home.db().map_err(raised)?;
@@ -205,7 +210,7 @@ impl Database {
         through(py, &self.home, file, |file| db.dump(&mut BufWriter::with_capacity(BUFFER_LEN, file)))
     }
 
-    /// Stores the records of such text; returns how many. What has expired is left out.
+    /// Stores the records of such text. Returns their number. Skips expired records.
     fn load(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
         let path = file.extract::<PathBuf>();
         let db = self.home.db().map_err(raised)?;
@@ -221,9 +226,9 @@ impl Database {
         })
     }
 
-    /// Writes all records, as of one moment, as a snapshot of Kyoto Cabinet's (.kcss) to a path, or a file that was opened in binary mode;
-    /// returns how many. A file at the path is replaced once the snapshot is complete. `timed`: with the times of Kyoto Tycoon before
-    /// the values.
+    /// Writes all records, as of one moment, as a snapshot in Kyoto Cabinet's format (.kcss) to a
+    /// path or a file in binary mode. Returns their number. A file at the path is replaced once the
+    /// snapshot is complete. With `timed`, Kyoto Tycoon's expiry times precede the values.
     #[pyo3(signature = (file, *, timed=false))]
     fn dump_snapshot(&self, py: Python<'_>, file: &Bound<'_, PyAny>, timed: bool) -> PyResult<u64> {
         let (values, db) = (values_of(timed), self.home.db().map_err(raised)?);
@@ -233,8 +238,9 @@ impl Database {
         through(py, &self.home, file, |mut file| db.dump_snapshot(&mut file, values))
     }
 
-    /// Stores the records of such a snapshot over those that are there; returns how many. A file at a path is refused before anything is
-    /// stored if it is damaged or cut; of an open file, what comes before the damage is stored.
+    /// Stores the records of such a snapshot, replacing existing ones. Returns their number. A
+    /// damaged or incomplete file at a path is refused before anything is stored. From an open
+    /// file, the records before the damage are stored.
     #[pyo3(signature = (file, *, timed=false))]
     fn load_snapshot(&self, py: Python<'_>, file: &Bound<'_, PyAny>, timed: bool) -> PyResult<u64> {
         let (values, db) = (values_of(timed), self.home.db().map_err(raised)?);
@@ -247,9 +253,10 @@ impl Database {
         })
     }
 
-    /// Calls `map` with the key and value of each record, and then `reduce` with each key of the pairs that it has returned and a list of
-    /// all values of that key, in the order of the keys; returns a dict of what that returns. What does not fit into memory is sorted on
-    /// disk. `combine`, called with a key and some of its values, makes one value of them before memory runs out.
+    /// Calls `map` with the key and value of each record. Then calls `reduce` with each key of the
+    /// returned pairs and a list of its values, in the order of the keys. Returns a dict of the
+    /// results of `reduce`. Pairs that do not fit into memory are sorted on disk. `combine`, called
+    /// with a key and some of its values, replaces them by one value before memory runs out.
     #[pyo3(signature = (map, reduce, *, combine=None, memory_max=None, temp_dir=None))]
     fn map_reduce<'py>(
         &self,
@@ -267,22 +274,22 @@ impl Database {
     }
 }
 
-/// Of what goes to a file of Python's, or comes from there, at once.
+/// The bytes that are read from or written to a file object at once.
 const BUFFER_LEN: usize = 64 << 10;
 
 fn text_of(name: &std::path::Path) -> PyResult<&str> {
     name.to_str().ok_or_else(|| PyValueError::new_err(format!("\"{}\" is no text", name.display())))
 }
 
-/// Runs with a file of Python's; what that raises comes out as it is.
+/// Runs `run` with a file object. Re-raises the exceptions of the file object unchanged.
 fn through(
     py: Python<'_>,
-    home: &Home,
+    home: &OpenDatabase,
     file: &Bound<'_, PyAny>,
-    run: impl FnOnce(File<'_>) -> todana::Result<u64> + Send,
+    run: impl FnOnce(PyFile<'_>) -> todana::Result<u64> + Send,
 ) -> PyResult<u64> {
     let (file, trouble) = (file.clone().unbind(), Mutex::new(None));
-    let outcome = home.calling(|| py.detach(|| run(File::new(&file, &trouble))));
+    let outcome = home.calling(|| py.detach(|| run(PyFile::new(&file, &trouble))));
     match trouble.into_inner() {
         Some(error) => Err(error),
         None => outcome.map_err(raised),
@@ -293,7 +300,7 @@ fn values_of(timed: bool) -> DumpedValues {
     if timed { DumpedValues::Timed } else { DumpedValues::Bare }
 }
 
-/// `"always"`, `"never"`, or so many seconds.
+/// Reads `"always"`, `"never"`, or a number of seconds.
 fn sync_of(object: &Bound<'_, PyAny>) -> PyResult<SyncPolicy> {
     let wrong = || PyValueError::new_err("sync is \"always\", \"never\" or a number of seconds");
     if let Ok(word) = object.extract::<&str>() {

@@ -1,10 +1,10 @@
-//! The library's errors as exceptions.
+//! Translation of the library's errors into exceptions.
 
 use crate::interruption;
 use pyo3::{PyErr, PyResult};
 use todana_core::{Error, ErrorKind, Result};
 
-// Defined in Python, as some derive from two classes.
+// Defined in Python, because some derive from two classes.
 pyo3::import_exception!(todana._errors, InvalidError);
 pyo3::import_exception!(todana._errors, FullError);
 pyo3::import_exception!(todana._errors, BusyError);
@@ -12,7 +12,8 @@ pyo3::import_exception!(todana._errors, CorruptError);
 pyo3::import_exception!(todana._errors, UnavailableError);
 pyo3::import_exception!(todana._errors, ClosedError);
 
-/// The exception for an error; what a handler of a signal has raised, if that is why.
+/// Returns the exception for an error, or the one that a signal handler raised if that is the
+/// cause.
 #[cold]
 pub(crate) fn raised(error: Error) -> PyErr {
     if let Some(error) = interruption::taken() {
@@ -29,7 +30,7 @@ pub(crate) fn raised(error: Error) -> PyErr {
     }
 }
 
-/// How a call has ended that may have waited.
+/// Returns the outcome of a call that may have waited.
 pub(crate) fn outcome<T>(outcome: Result<T>) -> PyResult<T> {
     match interruption::taken() {
         Some(error) => Err(error),

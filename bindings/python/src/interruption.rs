@@ -1,7 +1,8 @@
-//! Signals that come while a call waits for a transaction of another thread: Ctrl-C, mostly.
+//! Signals during a wait for a transaction of another thread, mostly Ctrl-C.
 //!
-//! Python's handlers run when it is asked to run them, in its main thread alone. So whoever waits there asks now and then; what a handler
-//! raises is kept until the call is over, which is soon, as the wait ends with an error then.
+//! Python runs handlers only on request, and only in its main thread. So a wait in that thread
+//! checks for signals at intervals. An exception of a handler ends the wait with an error, and is
+//! kept until the call returns.
 
 use crate::fork::forks;
 use pyo3::PyErr;
@@ -10,23 +11,24 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use todana::{Error, ErrorKind, Result};
 
-/// So often they are asked for.
+/// The interval between checks.
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
 
 thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// Whether this is the main thread; asked once for each process that it is in.
+    /// True for the main thread; checked once for each process that the thread is in.
     static IS_MAIN: Cell<Option<(u32, bool)>> = const { Cell::new(None) };
 }
 
-/// Runs the handlers of signals that have come. Fails if one has raised, and then until that has been taken.
+/// Runs the handlers of received signals. Fails if one has raised an exception, and until that
+/// exception has been taken.
 pub(crate) fn look() -> Result<()> {
     let known = IS_MAIN.get().filter(|(at, _)| *at == forks());
     if let Some((_, false)) = known {
         return Ok(());
     }
     if RAISED.with_borrow(Option::is_none) {
-        // Where the interpreter ends there is nothing to ask any more.
+        // While the interpreter ends, it can no longer be attached.
         let asked = Python::try_attach(|py| if is_main(py)? { py.check_signals() } else { Ok(()) });
         match asked {
             None | Some(Ok(())) => return Ok(()),
@@ -48,7 +50,7 @@ fn is_main(py: Python<'_>) -> PyResult<bool> {
     Ok(is_main)
 }
 
-/// What a handler has raised since it was last taken.
+/// Returns the exception of a handler, and forgets it.
 pub(crate) fn taken() -> Option<PyErr> {
     RAISED.take()
 }

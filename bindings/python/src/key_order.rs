@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use todana::KeyOrder;
 
-/// Returns what a key is stored as, so that ordered databases have it at its place in this order: "lexdesc", "dec", "decdesc"; or by a sort
-/// key, those of one sort key by their own bytes.
+/// Returns the stored form of a key, with which ordered databases sort it in this order: "lexdesc",
+/// "dec", "decdesc"; or by a sort key, and keys with equal sort keys by their bytes.
 #[pyfunction]
 #[pyo3(signature = (key, order=None, *, sort_key=None))]
 pub(crate) fn stored_key<'py>(
@@ -26,7 +26,8 @@ pub(crate) fn stored_key<'py>(
     Ok(PyBytes::new(py, &stored))
 }
 
-/// Returns the key that is stored so; without an order, one that was stored by a sort key.
+/// Returns the key of a stored form. Without an order, the key must have been stored with a sort
+/// key.
 #[pyfunction]
 #[pyo3(signature = (stored, order=None))]
 pub(crate) fn original_key<'py>(

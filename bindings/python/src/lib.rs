@@ -1,17 +1,18 @@
-//! The library as a module of Python: `todana._todana`, which the package `todana` shows to the world.
+//! The Python extension module `todana._todana`, which the package `todana` exports.
 //!
 //! ```text
-//! DB, Transaction, Snapshot   what a program holds; all three are Records, which has what they have in common
-//! View, Iterator, Cursor      ways through their records
-//! source, pace                where records are, and whether they still can be reached: closed, over, on the wrong side of a fork
+//! DB, Transaction, Snapshot   the objects of a program; all three are Records, with their common methods
+//! View, Iterator, Cursor      ways to walk over records
+//! source, pace                access to records, and whether it is still possible: closed, over, in a forked child
 //! ```
 //!
-//! Always true: nobody waits for the interpreter while a lock of the library's is held. So whoever holds the interpreter may wait for such a
-//! lock, which is let go soon; that is what calls do that take less than giving the interpreter up and getting it back would (`pace`). All
-//! else runs detached from it. Who waits for a transaction holds no such lock, and takes the interpreter now and then to see whether there
-//! is a Ctrl-C (`interruption`).
+//! Invariant: no thread waits for the interpreter while it holds a lock of the library. So a thread
+//! that holds the interpreter may wait for such a lock, which is released soon. Short calls do so,
+//! because releasing and reacquiring the interpreter would take longer (`pace`). All other calls
+//! release the interpreter. A thread that waits for a transaction holds no such lock, and takes the
+//! interpreter at intervals to check for Ctrl-C (`interruption`).
 //!
-//! `unsafe` is in what PyO3's macros make, and nowhere in this crate's own text.
+//! PyO3's macros generate `unsafe` code; this crate's own text has none.
 #![forbid(unsafe_code)]
 
 mod conversion;
@@ -33,22 +34,23 @@ mod visits;
 
 use pyo3::prelude::*;
 
-/// Todana, a key-value store: what is compiled of it. Where Python is built without an interpreter lock, importing it turns the lock on: that
-/// nobody else has the interpreter is what much of this relies on.
+/// Todana, a key-value store: the compiled part. In a Python that was built without an interpreter
+/// lock, importing it enables the lock, because this module relies on holding the interpreter
+/// alone.
 #[pymodule(gil_used = true)]
 mod _todana {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use crate::cursor::Cursor;
+    use crate::cursor::PyCursor;
     #[pymodule_export]
-    use crate::db::Database;
+    use crate::db::PyDatabase;
     #[pymodule_export]
     use crate::fork::_after_fork;
     #[pymodule_export]
     use crate::key_order::{original_key, stored_key};
     #[pymodule_export]
-    use crate::record::Whole;
+    use crate::record::PyRecord;
     #[pymodule_export]
     use crate::records::Records;
     #[pymodule_export]
@@ -56,9 +58,9 @@ mod _todana {
     #[pymodule_export]
     use crate::transaction::{Snapshot, Transaction};
     #[pymodule_export]
-    use crate::view::{Iterator, View};
+    use crate::view::{PyRecordIterator, PyView};
     #[pymodule_export]
-    use crate::visits::Removal;
+    use crate::visits::RemovalMarker;
 
     /// Translates an extended regular expression of POSIX.
     #[pyfunction]
@@ -68,6 +70,6 @@ mod _todana {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("REMOVE", Removal)
+        module.add("REMOVE", RemovalMarker)
     }
 }

@@ -1,9 +1,10 @@
-//! Map and reduce with functions of Python's.
+//! Map and reduce with Python functions.
 //!
-//! On one thread, which holds the interpreter: Python would let no second one run. It holds it between the calls, too, while records are read
-//! and sorted: to give it up around each would mean to wait for up to 5 ms to get it back where another thread computes, for every record.
+//! They run on one thread that holds the interpreter, because Python would run no second one. The
+//! thread also holds it between the calls, while records are read and sorted. Releasing it for each
+//! record would cost up to 5 ms each time while another thread computes.
 
-use crate::conversion::{Form, Octets, octets};
+use crate::conversion::{ObjectBytes, OutputForm, octets};
 use crate::error::raised;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -11,11 +12,11 @@ use pyo3::types::{PyDict, PyList};
 use std::path::PathBuf;
 use todana::{Db, Error, ErrorKind, MapReduce, Result};
 
-/// What functions of Python's have raised, on its way past the library.
+/// The first exception of a Python function, which passes around the library.
 #[derive(Default)]
-struct Raised(Mutex<Option<PyErr>>);
+struct RaisedException(Mutex<Option<PyErr>>);
 
-impl Raised {
+impl RaisedException {
     fn keep<T>(&self, outcome: PyResult<T>) -> Result<T> {
         outcome.map_err(|error| {
             self.0.lock().get_or_insert(error);
@@ -23,7 +24,7 @@ impl Raised {
         })
     }
 
-    /// A combination, which cannot fail by itself, may have failed.
+    /// Fails if an exception is pending: a combination cannot return an error itself.
     fn must_be_none(&self) -> Result<()> {
         if self.0.lock().is_some() { Err(called_off()) } else { Ok(()) }
     }
@@ -38,17 +39,17 @@ pub(crate) struct Options {
     pub(crate) temp_dir: Option<PathBuf>,
 }
 
-/// A dict of what `reduce` has returned for each key.
+/// Returns a dict of the results of `reduce` by key.
 pub(crate) fn run<'py>(
     py: Python<'py>,
     db: &Db,
-    form: Form,
+    form: OutputForm,
     map: &Py<PyAny>,
     reduce: &Py<PyAny>,
     combine: Option<&Py<PyAny>>,
     options: Options,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (kept, answer) = (Raised::default(), PyDict::new(py));
+    let (kept, answer) = (RaisedException::default(), PyDict::new(py));
     let combined = |key: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
         let Some(combine) = combine else { return };
         let made = Python::attach(|py| -> PyResult<()> {
@@ -60,7 +61,7 @@ pub(crate) fn run<'py>(
             out.extend_from_slice(&octets(&made)?);
             Ok(())
         });
-        // The map or reduction that comes next is told of it.
+        // The next call of map or reduce reports the exception.
         let _ = kept.keep(made);
     };
     let mut work = MapReduce::new().threads(1);
@@ -84,7 +85,7 @@ pub(crate) fn run<'py>(
                 }
                 for pair in pairs.try_iter()? {
                     let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-                    let (key, value): (Octets<'_>, Octets<'_>) = (octets(&key)?, octets(&value)?);
+                    let (key, value): (ObjectBytes<'_>, ObjectBytes<'_>) = (octets(&key)?, octets(&value)?);
                     emitter.emit(&key, &value);
                 }
                 Ok(())

@@ -1,39 +1,41 @@
-//! Whether calls hold the interpreter or give it up.
+//! Decides whether calls hold the interpreter or release it.
 //!
-//! To give it up and get it back takes some 100 ns where nobody else wants it, and up to 5 ms where somebody does; a read of a record in
-//! memory takes 200. So what never waits holds it, and writes to a disk, which may, give it up. Reads from a disk are in between: as long as
-//! the system has its pages in memory they do not wait. One in sixteen is timed; after one that took long they give the interpreter up until
-//! many in a row were quick.
+//! Releasing and reacquiring it takes about 100 ns if no other thread wants it, and up to 5 ms
+//! otherwise; a read of a record in memory takes 200 ns. So calls that never wait hold it, and
+//! writes to a disk release it. Reads from a disk are in between: they do not wait as long as the
+//! system has the pages in memory. One read in sixteen is timed. After a long one, reads release
+//! the interpreter until many in a row were short.
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A read from the disk itself takes longer, one from the system's memory less.
+/// A read from the disk takes longer, a read from the system's memory takes less.
 const LONG: Duration = Duration::from_micros(30);
 const TIMED_ONE_IN: u32 = 16;
 const QUICK_IN_A_ROW: u32 = 256;
 
-pub(crate) enum Pace {
-    /// Nothing waits.
+pub(crate) enum CallPace {
+    /// No call waits.
     Memory,
-    /// What waits and what does not is found out.
-    Disk(Disk),
-    /// All may wait.
+    /// Reads may wait; timing decides.
+    Disk(DiskPace),
+    /// Every call may wait.
     Waits,
 }
 
 #[derive(Default)]
-pub(crate) struct Disk {
+pub(crate) struct DiskPace {
     calls: AtomicU32,
-    /// So many calls more give the interpreter up.
+    /// The number of calls that still release the interpreter.
     wary: AtomicU32,
 }
 
-/// Leave to run a call with the interpreter held. It is told how long it has taken when it is dropped, if that is wanted.
-pub(crate) struct Turn<'p>(Option<(&'p Disk, Instant)>);
+/// Permission to run a call while holding the interpreter. If it is timed, dropping it records the
+/// duration.
+pub(crate) struct CallPermission<'p>(Option<(&'p DiskPace, Instant)>);
 
-impl Drop for Turn<'_> {
+impl Drop for CallPermission<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some((disk, start)) = &self.0 {
@@ -42,32 +44,32 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Disk {
+impl DiskPace {
     #[cold]
     fn note(&self, took: Duration) {
-        // Threads may overtake one another here, to no harm.
+        // Threads may overwrite each other's value here, which is harmless.
         let wary =
             if took > LONG { QUICK_IN_A_ROW } else { self.wary.load(Ordering::Relaxed).saturating_sub(1) };
         self.wary.store(wary, Ordering::Relaxed);
     }
 }
 
-impl Pace {
-    /// Leave to hold the interpreter; `None` for whoever is to give it up.
+impl CallPace {
+    /// Returns the permission to hold the interpreter, or `None` for a call that must release it.
     #[inline]
-    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
+    pub(crate) fn turn(&self) -> Option<CallPermission<'_>> {
         match self {
-            Pace::Memory => Some(Turn(None)),
-            Pace::Disk(disk) if disk.wary.load(Ordering::Relaxed) == 0 => {
+            CallPace::Memory => Some(CallPermission(None)),
+            CallPace::Disk(disk) if disk.wary.load(Ordering::Relaxed) == 0 => {
                 let calls = disk.calls.load(Ordering::Relaxed).wrapping_add(1);
                 disk.calls.store(calls, Ordering::Relaxed);
-                Some(Turn(calls.is_multiple_of(TIMED_ONE_IN).then(|| (disk, Instant::now()))))
+                Some(CallPermission(calls.is_multiple_of(TIMED_ONE_IN).then(|| (disk, Instant::now()))))
             }
-            Pace::Disk(_) | Pace::Waits => None,
+            CallPace::Disk(_) | CallPace::Waits => None,
         }
     }
 
-    /// Runs a call with the interpreter held or given up.
+    /// Runs a call with or without the interpreter.
     #[inline]
     pub(crate) fn run<T: Send>(&self, py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
         match self.turn() {
@@ -76,10 +78,10 @@ impl Pace {
         }
     }
 
-    /// Runs a call with the interpreter given up.
+    /// Runs a call without the interpreter.
     pub(crate) fn detached<T: Send>(&self, py: Python<'_>, run: impl FnOnce() -> T + Send) -> T {
         py.detach(|| {
-            let Pace::Disk(disk) = self else { return run() };
+            let CallPace::Disk(disk) = self else { return run() };
             let start = Instant::now();
             let outcome = run();
             disk.note(start.elapsed());

@@ -1,27 +1,27 @@
-//! A record as Python is shown it, with its attributes.
+//! Records with their attributes, as Python objects.
 
-use crate::conversion::Form;
+use crate::conversion::OutputForm;
 use pyo3::prelude::*;
 use todana::OwnedRecord;
 
-/// A record with all that rides with its value.
+/// A record with its attributes.
 #[pyclass(name = "Record", module = "todana", frozen, get_all, generic)]
-pub(crate) struct Whole {
+pub(crate) struct PyRecord {
     /// The value.
     value: Py<PyAny>,
     /// The client's flags.
     flags: u32,
-    /// When it expires, in Unix seconds; None if it does not.
+    /// The expiry in Unix seconds; None if the record does not expire.
     expires: Option<u64>,
-    /// Of a record that expires so many seconds after its last use: how many; else None.
+    /// The seconds after its last use when the record expires; None without a sliding expiry.
     sliding: Option<u32>,
-    /// By which `compare_and_set` tells whether it has changed.
+    /// The version, by which `compare_and_set` recognises changes.
     version: u64,
 }
 
-impl Whole {
-    pub(crate) fn show(py: Python<'_>, form: Form, record: OwnedRecord) -> PyResult<Whole> {
-        Ok(Whole {
+impl PyRecord {
+    pub(crate) fn show(py: Python<'_>, form: OutputForm, record: OwnedRecord) -> PyResult<PyRecord> {
+        Ok(PyRecord {
             value: form.show(py, &record.value)?.unbind(),
             flags: record.flags,
             expires: record.expiry.at().map(|at| at.0),
@@ -32,7 +32,7 @@ impl Whole {
 }
 
 #[pymethods]
-impl Whole {
+impl PyRecord {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let value = self.value.bind(py).repr()?;
         let number = |number: Option<u64>| number.map_or("None".into(), |number| number.to_string());

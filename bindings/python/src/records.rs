@@ -1,18 +1,18 @@
-//! What can be done with records, in a database, within a transaction and (what only looks) in a snapshot alike.
+//! Operations on records in a database, a transaction and, if they only read, a snapshot.
 
-use crate::conversion::{Octets, octets, ttl};
-use crate::cursor::Cursor;
+use crate::conversion::{ObjectBytes, octets, ttl};
+use crate::cursor::PyCursor;
 use crate::error::{InvalidError, raised};
-use crate::record::Whole;
+use crate::record::PyRecord;
 use crate::source::Source;
-use crate::view::{Iterator, Part, View, Which};
-use crate::visits::Decision;
+use crate::view::{ItemPart, KeySelection, PyRecordIterator, PyView};
+use crate::visits::VisitDecision;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
 use todana::{CompareOutcome, IncrementOrigin, KeySymbols, Records as _, Result, Ttl};
 
-/// What a database, a transaction and a snapshot have in common: a dict of bytes.
+/// The common methods of a database, a transaction and a snapshot: a dict of bytes.
 #[pyclass(module = "todana", subclass, frozen, generic, mapping)]
 pub(crate) struct Records {
     pub(crate) source: Source,
@@ -23,7 +23,7 @@ impl Records {
         Records { source }
     }
 
-    /// Stores a record in one of the ways to do so.
+    /// Stores a record in one of several modes.
     fn store<T: Send>(
         &self,
         py: Python<'_>,
@@ -59,7 +59,7 @@ impl Records {
         copy.map(|value| form.show(py, &value)).transpose()
     }
 
-    /// Adds to a number. If there is no record, and one `is_required`, it is a KeyError.
+    /// Adds to a number. Raises KeyError if there is no record and `is_required` is set.
     fn sum<T: Send>(
         &self,
         key: &Bound<'_, PyAny>,
@@ -90,7 +90,7 @@ impl Records {
         ttl: Ttl,
         flags: u32,
     ) -> PyResult<()> {
-        let octet_pairs: Vec<(Octets<'_>, Octets<'_>)> =
+        let octet_pairs: Vec<(ObjectBytes<'_>, ObjectBytes<'_>)> =
             pairs.iter().map(|(key, value)| Ok((octets(key)?, octets(value)?))).collect::<PyResult<_>>()?;
         self.source.at_length(py, |source| {
             octet_pairs.iter().try_for_each(|(key, value)| source.set_with(key, value, ttl, flags))
@@ -98,12 +98,12 @@ impl Records {
     }
 }
 
-/// Keys and values of a mapping, or of pairs.
+/// Returns the keys and values of a mapping or of pairs.
 fn pairs<'py>(records: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     if let Ok(dict) = records.cast::<PyDict>() {
         return Ok(dict.iter().collect());
     }
-    // What is registered as a mapping need not be one in the eyes of `PyMapping`.
+    // An object that is registered as a mapping may not be a `PyMapping`.
     if records.cast::<PyMapping>().is_ok() || records.hasattr("keys")? {
         let keys = records.call_method0("keys")?;
         return keys
@@ -122,7 +122,7 @@ fn missing(key: &Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.clone().unbind(),))
 }
 
-/// Of how many answers there are at most.
+/// Returns the most results of a search.
 fn limit_of(limit: Option<usize>) -> usize {
     limit.unwrap_or(usize::MAX)
 }
@@ -148,21 +148,21 @@ impl Records {
         self.source.look(py, |source| source.contains(&key))
     }
 
-    fn __iter__(&self) -> PyResult<Iterator> {
-        View::new(self.source.clone(), Part::Keys, Which::All, false)?.iterator(false)
+    fn __iter__(&self) -> PyResult<PyRecordIterator> {
+        PyView::new(self.source.clone(), ItemPart::Keys, KeySelection::All, false)?.iterator(false)
     }
 
-    fn __reversed__(&self) -> PyResult<Iterator> {
-        View::new(self.source.clone(), Part::Keys, Which::All, true)?.iterator(true)
+    fn __reversed__(&self) -> PyResult<PyRecordIterator> {
+        PyView::new(self.source.clone(), ItemPart::Keys, KeySelection::All, true)?.iterator(true)
     }
 
-    /// How many records there are; all keys are looked at.
+    /// Returns the number of records; reads all keys.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.source
             .at_length(py, |source| source.iter().keys().try_fold(0, |count, key| key.map(|_| count + 1)))
     }
 
-    /// The value of a record, or `default`.
+    /// Returns the value of a record, or `default`.
     #[pyo3(signature = (key, default=None))]
     fn get<'py>(
         &self,
@@ -173,19 +173,20 @@ impl Records {
         Ok(self.value(py, &octets(key)?)?.or(default))
     }
 
-    /// A record with its attributes and a version, or None. The first time costs a write, as a version is made when it is asked for.
-    fn get_record(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
+    /// Returns a record with its attributes and a version, or None. The first request costs a
+    /// write, because versions are created on demand.
+    fn get_record(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<PyRecord>> {
         let key = octets(key)?;
         let Some(record) = self.source.change(py, |source| source.get_record(&key))? else { return Ok(None) };
-        Whole::show(py, self.source.form(), record).map(Some)
+        PyRecord::show(py, self.source.form(), record).map(Some)
     }
 
-    /// A cursor, which stands nowhere at first.
-    fn cursor(&self) -> Cursor {
-        Cursor::new(self.source.clone())
+    /// Returns a cursor without a position.
+    fn cursor(&self) -> PyCursor {
+        PyCursor::new(self.source.clone())
     }
 
-    /// The keys, of all records or of a range; `start` is included, `stop` is not.
+    /// Returns the keys of all records or of a range; `start` is included, `stop` is not.
     #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
     fn keys(
         &self,
@@ -193,11 +194,11 @@ impl Records {
         stop: Option<&Bound<'_, PyAny>>,
         prefix: Option<&Bound<'_, PyAny>>,
         reverse: bool,
-    ) -> PyResult<View> {
-        View::new(self.source.clone(), Part::Keys, Which::of(start, stop, prefix)?, reverse)
+    ) -> PyResult<PyView> {
+        PyView::new(self.source.clone(), ItemPart::Keys, KeySelection::of(start, stop, prefix)?, reverse)
     }
 
-    /// The values, likewise.
+    /// Returns the values of all records or of a range.
     #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
     fn values(
         &self,
@@ -205,11 +206,11 @@ impl Records {
         stop: Option<&Bound<'_, PyAny>>,
         prefix: Option<&Bound<'_, PyAny>>,
         reverse: bool,
-    ) -> PyResult<View> {
-        View::new(self.source.clone(), Part::Values, Which::of(start, stop, prefix)?, reverse)
+    ) -> PyResult<PyView> {
+        PyView::new(self.source.clone(), ItemPart::Values, KeySelection::of(start, stop, prefix)?, reverse)
     }
 
-    /// Keys and values, likewise.
+    /// Returns the keys and values of all records or of a range.
     #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
     fn items(
         &self,
@@ -217,12 +218,12 @@ impl Records {
         stop: Option<&Bound<'_, PyAny>>,
         prefix: Option<&Bound<'_, PyAny>>,
         reverse: bool,
-    ) -> PyResult<View> {
-        View::new(self.source.clone(), Part::Items, Which::of(start, stop, prefix)?, reverse)
+    ) -> PyResult<PyView> {
+        PyView::new(self.source.clone(), ItemPart::Items, KeySelection::of(start, stop, prefix)?, reverse)
     }
 
-    /// Stores a record, whatever was there. `ttl`: it expires after so many seconds; `sliding`: so many after its last use; `expires`: at
-    /// that Unix time.
+    /// Stores a record, replacing any other. It expires `ttl` seconds from now, `sliding` seconds
+    /// after its last use, or at the Unix time `expires`.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)] // They are Python's, by name.
     fn set(
@@ -238,7 +239,7 @@ impl Records {
         self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::set_with)
     }
 
-    /// Stores a record if there is none; whether it did.
+    /// Stores a record if there is none. Returns True if it did.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn add(
@@ -254,7 +255,7 @@ impl Records {
         self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::add_with)
     }
 
-    /// Replaces a record if there is one, flags and expiry included; whether there was.
+    /// Replaces a record, its flags and expiry included. Returns False if there is none.
     #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn replace(
@@ -270,27 +271,28 @@ impl Records {
         self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::replace_with)
     }
 
-    /// Puts a piece behind a value; makes the record if there is none.
+    /// Appends a piece to a value, or creates the record.
     fn append(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, piece) = (octets(key)?, octets(piece)?);
         self.source.change(py, |source| source.append(&key, &piece))
     }
 
-    /// Puts a piece before a value; makes the record if there is none.
+    /// Prepends a piece to a value, or creates the record.
     fn prepend(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, piece) = (octets(key)?, octets(piece)?);
         self.source.change(py, |source| source.prepend(&key, &piece))
     }
 
-    /// Adds to a decimal number and returns the sum. Where there is no record it becomes `initial`, to which nothing is added; without
-    /// that it is a KeyError.
+    /// Adds to a decimal number and returns the sum. Without a record, stores `initial`, to which
+    /// nothing is added. Raises KeyError if that is None.
     #[pyo3(signature = (key, delta=1, initial=None))]
     fn increment(&self, key: &Bound<'_, PyAny>, delta: i64, initial: Option<i64>) -> PyResult<i64> {
         self.sum(key, initial.is_none(), |source, key| source.increment(key, delta, initial))
     }
 
-    /// Adds to a number as Kyoto Cabinet stores it, in 8 bytes, and returns the sum. Without a record `origin` is added to; if that is None
-    /// it is a KeyError. `origin=2**63-1` stores `delta` itself, and `-2**63` is as None, as there.
+    /// Adds to a number as Kyoto Cabinet stores it, in 8 bytes, and returns the sum. Without a
+    /// record, adds to `origin`; raises KeyError if that is None. As in Kyoto Cabinet,
+    /// `origin=2**63-1` stores `delta` itself, and `-2**63` is the same as None.
     #[pyo3(signature = (key, delta=1, origin=Some(0)), text_signature = "($self, key, delta=1, origin=0)")]
     fn increment_binary(&self, key: &Bound<'_, PyAny>, delta: i64, origin: Option<i64>) -> PyResult<i64> {
         let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
@@ -299,7 +301,8 @@ impl Records {
         })
     }
 
-    /// The same for a number with a fraction, in 16 bytes. Infinities as `origin` have those meanings.
+    /// Does the same for a number with a fraction, in 16 bytes. Infinities as `origin` have those
+    /// meanings.
     #[pyo3(signature = (key, delta=1.0, origin=Some(0.0)), text_signature = "($self, key, delta=1.0, origin=0.0)")]
     fn increment_double(&self, key: &Bound<'_, PyAny>, delta: f64, origin: Option<f64>) -> PyResult<f64> {
         let origin = origin.map_or(IncrementOrigin::Try, IncrementOrigin::from);
@@ -308,7 +311,7 @@ impl Records {
         })
     }
 
-    /// Replaces a record if it is still of this version (`get_record`); whether it was.
+    /// Replaces a record if it still has this version (`get_record`). Returns True if it did.
     fn compare_and_set(
         &self,
         py: Python<'_>,
@@ -321,8 +324,8 @@ impl Records {
         Ok(compared == CompareOutcome::Stored)
     }
 
-    /// Puts `new` (None: nothing) in the place of a record if its value is `old` (None: if there is none); whether it was. Flags and
-    /// expiry stay.
+    /// Replaces a record by `new` (None: removes it) if its value is `old` (None: if there is
+    /// none). Returns True if it did. Keeps flags and expiry.
     fn compare_and_swap(
         &self,
         py: Python<'_>,
@@ -334,8 +337,9 @@ impl Records {
         self.source.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))
     }
 
-    /// Calls `change` with a value (None if there is none), puts what it returns in its place (None: removes it), and returns that. If
-    /// somebody else was there first it is called again; so nobody's change is lost. Flags and expiry stay.
+    /// Calls `change` with a value (None if there is none), stores the result in its place (None:
+    /// removes it) and returns it. Calls it again if another thread changed the record meanwhile,
+    /// so no change is lost. Keeps flags and expiry.
     fn change_value<'py>(
         &self,
         py: Python<'py>,
@@ -343,28 +347,31 @@ impl Records {
         change: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let decide = |answer: &Bound<'_, PyAny>| {
-            if answer.is_none() { Decision::Remove } else { Decision::Put }
+            if answer.is_none() { VisitDecision::Remove } else { VisitDecision::Put }
         };
         let (answer, _) = self.decide(py, &octets(key)?, |value| change.call1((value,)), decide)?;
         Ok(answer)
     }
 
-    /// Calls `visitor` with a key and its value (None if there is no record), and does as it says: None keeps the record, REMOVE removes
-    /// it, and anything else takes its place. If somebody else was there first it is called again. Returns whether anything was
-    /// changed. Nothing is if `visitor` raises. Flags and expiry stay.
+    /// Calls `visitor` with a key and its value (None if there is no record) and applies the
+    /// result: None keeps the record, REMOVE removes it, anything else replaces it. Calls it again
+    /// if another thread changed the record meanwhile. Returns True if anything changed. An
+    /// exception changes nothing. Keeps flags and expiry.
     fn visit(&self, key: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.visit_one(key, visitor)
     }
 
-    /// Calls `visitor` for each of several keys, and does as it says with all of them at once: others see all of it or nothing. A key that
-    /// comes twice is shown the second time as the first has left it. Returns how many were changed. Nothing is if `visitor` raises;
-    /// in a transaction of the caller's, what was done before stays until that ends.
+    /// Calls `visitor` for each of several keys and applies all results at once: other threads see
+    /// all changes or none. A repeated key shows the result of its first visit. Returns the number
+    /// of changed records. An exception changes nothing; within the caller's transaction, earlier
+    /// changes stay until it ends.
     fn visit_many(&self, keys: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.visit_several(keys, visitor)
     }
 
-    /// Calls `visitor` with key and value of every record, and does as it says, each record by itself; returns how many were changed. If
-    /// `visitor` raises, that record stays and the rest is not visited; in a transaction it is all or nothing.
+    /// Calls `visitor` with key and value of every record and applies each result by itself.
+    /// Returns the number of changed records. After an exception that record stays and the rest is
+    /// not visited; within a transaction, all changes apply or none.
     fn visit_each(&self, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.visit_all(visitor)
     }
@@ -376,7 +383,8 @@ impl Records {
         value.map(|value| self.source.form().show(py, &value)).transpose()
     }
 
-    /// Removes a record and returns its value; `default`, or KeyError, if there is none.
+    /// Removes a record and returns its value. Without a record, returns `default` or raises
+    /// KeyError.
     #[pyo3(signature = (key, /, *default))]
     fn pop<'py>(
         &self,
@@ -394,7 +402,8 @@ impl Records {
         }
     }
 
-    /// Removes a record, the first one that is met, and returns its key and value; KeyError if there is none.
+    /// Removes the first record that is found, and returns its key and value. Raises KeyError if
+    /// there is none.
     fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let taken = self.source.at_length(py, |source| {
             for key in source.iter().keys() {
@@ -410,7 +419,7 @@ impl Records {
         Ok((form.show(py, &key)?, form.show(py, &value)?))
     }
 
-    /// The value of a record, which is made with `default` if there is none.
+    /// Returns the value of a record. Without a record, stores `default`.
     fn setdefault<'py>(
         &self,
         py: Python<'py>,
@@ -428,7 +437,7 @@ impl Records {
         }
     }
 
-    /// Gives a record a new time to live; whether there is one.
+    /// Changes the time to live of a record. Returns False if there is none.
     #[pyo3(signature = (key, *, ttl=None, sliding=None, expires=None))]
     fn touch(
         &self,
@@ -442,8 +451,9 @@ impl Records {
         self.source.change(py, |source| source.touch(&key, ttl))
     }
 
-    /// A dict of those of these keys that there are. If one cannot be read, as it is damaged, that is raised; with a dict for `errors` it is put
-    /// there by its key instead, and the others are returned.
+    /// Returns a dict of the existing records among these keys. Raises an exception if one is
+    /// damaged; with a dict for `errors`, stores the exception there under its key and returns the
+    /// others.
     #[pyo3(signature = (keys, *, errors=None))]
     fn get_many<'py>(
         &self,
@@ -462,7 +472,7 @@ impl Records {
             return Ok(found);
         }
         let keys: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
-        let names: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
+        let names: Vec<ObjectBytes<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let values = self.source.at_length(py, |source| Ok(source.get_each(&names)))?;
         for (key, value) in keys.iter().zip(values) {
@@ -476,7 +486,8 @@ impl Records {
         Ok(found)
     }
 
-    /// Stores records, of a mapping or of pairs, one after the other; within a transaction as one.
+    /// Stores the records of a mapping or of pairs, one after another; within a transaction, all at
+    /// once.
     #[pyo3(signature = (records, *, ttl=None, sliding=None, expires=None, flags=0))]
     #[allow(clippy::too_many_arguments)]
     fn set_many(
@@ -491,7 +502,7 @@ impl Records {
         self.set_pairs(py, &pairs(records)?, self::ttl(ttl, sliding, expires)?, flags)
     }
 
-    /// As dict's: stores the records of a mapping or of pairs, and those that are named.
+    /// Stores the records of a mapping or of pairs, and those of keyword arguments, as dict does.
     #[pyo3(signature = (records=None, /, **named))]
     fn update(
         &self,
@@ -504,10 +515,10 @@ impl Records {
         self.set_pairs(py, &all, Ttl::Never, 0)
     }
 
-    /// Removes records, one after the other; how many there were.
+    /// Removes records one after another. Returns how many there were.
     fn delete_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys: Vec<Bound<'_, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
-        let keys: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
+        let keys: Vec<ObjectBytes<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
         let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         self.source.at_length(py, |source| source.remove_many(&keys))
     }
@@ -522,7 +533,7 @@ impl Records {
         })
     }
 
-    /// The keys that begin with `prefix`.
+    /// Returns the keys that begin with `prefix`.
     #[pyo3(signature = (prefix, limit=None))]
     fn match_prefix<'py>(
         &self,
@@ -535,7 +546,8 @@ impl Records {
         self.show_all(py, keys)
     }
 
-    /// The keys in which a regular expression (of Rust's crate regex, over bytes) matches somewhere. All keys are looked at.
+    /// Returns the keys in which a regular expression (of Rust's crate regex, over bytes) matches.
+    /// Reads all keys.
     #[pyo3(signature = (pattern, limit=None))]
     fn match_regex<'py>(
         &self,
@@ -547,8 +559,9 @@ impl Records {
         self.show_all(py, keys)
     }
 
-    /// The keys most like `key`, the best first, each with its distance: the fewest characters to insert, remove or replace. All keys are
-    /// looked at. With `by_bytes` it is bytes rather than characters of UTF-8.
+    /// Returns the keys that are most similar to `key`, the best first, each with its distance: the
+    /// fewest characters to insert, remove or replace. Reads all keys. With `by_bytes`, counts
+    /// bytes instead of characters of UTF-8.
     #[pyo3(signature = (key, distance, limit=None, *, by_bytes=false))]
     fn match_similar<'py>(
         &self,

@@ -1,4 +1,4 @@
-//! Where records are, and whether they can still be reached.
+//! Access to the records of open objects, and checks that they can still be used.
 
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
@@ -13,16 +13,17 @@ use std::time::{Duration, Instant};
 use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, Transaction};
 use todana_core::Record;
 
-use crate::conversion::Form;
+use crate::conversion::OutputForm;
 use crate::error::{outcome, raised};
 use crate::fork::forks;
-use crate::pace::{Pace, Turn};
+use crate::pace::{CallPace, CallPermission};
 
-/// All databases that are open, so that they can be closed when the interpreter ends. Locked by whoever has the interpreter, as who forks
-/// has: in the child of a fork it is free.
-static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
+/// All open databases, so that they can be closed when the interpreter ends. Only holders of the
+/// interpreter lock it, and a forking thread is one: so it is free in the child of a fork.
+static OPEN: Mutex<Vec<Weak<OpenDatabase>>> = Mutex::new(Vec::new());
 
-/// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
+/// Closes all databases. Called when the interpreter ends, which does not drop the objects of
+/// modules.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
     let homes = std::mem::take(&mut *OPEN.lock());
@@ -36,24 +37,25 @@ pub(crate) fn _close_all(py: Python<'_>) {
 
 /// Threads that the interpreter does not wait for may have calls that never end.
 const LAST_CALLS_MAX: Duration = Duration::from_secs(5);
-/// So often whoever closes a database looks for a Ctrl-C.
+/// The interval at which a closing thread checks for Ctrl-C.
 const CLOSING_SLICE: Duration = Duration::from_millis(100);
 
-/// What calls get of a home, each as long as it needs it. Once all of it is gone, whoever closes the home is told.
-pub(crate) struct Lent<T> {
-    // Goes first.
+/// A part of an open database for the duration of a call. Dropping the last one notifies the
+/// closing thread.
+pub(crate) struct CallGuard<T> {
+    // Dropped first.
     value: T,
     told: Sender<Infallible>,
 }
 
-impl<T> Lent<T> {
-    /// Something else of the same home.
-    fn with<U>(&self, value: U) -> Lent<U> {
-        Lent { value, told: self.told.clone() }
+impl<T> CallGuard<T> {
+    /// Returns another part of the same database.
+    fn with<U>(&self, value: U) -> CallGuard<U> {
+        CallGuard { value, told: self.told.clone() }
     }
 }
 
-impl<T> Deref for Lent<T> {
+impl<T> Deref for CallGuard<T> {
     type Target = T;
 
     #[inline]
@@ -62,32 +64,32 @@ impl<T> Deref for Lent<T> {
     }
 }
 
-/// How a home is closed.
-struct Departure {
-    /// Ends when nothing is lent any more.
+/// The state of a database that is being closed.
+struct PendingClose {
+    /// Disconnected when no call uses the database any more.
     is_empty: Receiver<Infallible>,
-    /// Kept until then, so that it is closed by who has nothing else to do.
+    /// Kept until then, so that a thread with nothing else to do closes it.
     db: Option<Db>,
 }
 
 thread_local! {
-    /// By their addresses, the homes of which this thread has something lent while functions of Python's run.
+    /// The addresses of the databases that this thread uses while it runs Python functions.
     static CALLING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Something that can be closed while others hold it.
-pub(crate) struct Slot<T> {
+/// A value that can be closed while others use it.
+pub(crate) struct ClosableSlot<T> {
     value: RwLock<Option<T>>,
     forks: u32,
     what: &'static str,
 }
 
-impl<T: Clone> Slot<T> {
-    fn new(value: T, what: &'static str) -> Slot<T> {
-        Slot { value: RwLock::new(Some(value)), forks: forks(), what }
+impl<T: Clone> ClosableSlot<T> {
+    fn new(value: T, what: &'static str) -> ClosableSlot<T> {
+        ClosableSlot { value: RwLock::new(Some(value)), forks: forks(), what }
     }
 
-    /// The lock is held for a clone, so nobody waits for it for long.
+    /// Returns a clone. The lock is held only for the clone.
     #[inline]
     fn get(&self) -> Result<T> {
         if self.is_of_parent() {
@@ -96,7 +98,8 @@ impl<T: Clone> Slot<T> {
         self.value.read().clone().ok_or_else(|| self.closed())
     }
 
-    /// The same without a clone. The lock is held meanwhile: for whoever holds the interpreter and does not wait.
+    /// Runs `run` without a clone, under the lock. For threads that hold the interpreter and do not
+    /// wait.
     #[inline]
     fn with<R>(&self, run: impl FnOnce(&T) -> Result<R>) -> Result<R> {
         if self.is_of_parent() {
@@ -108,13 +111,13 @@ impl<T: Clone> Slot<T> {
         }
     }
 
-    /// Leaves nothing.
+    /// Takes the value out.
     fn take(&self) -> Option<T> {
-        // The child of a fork touches nothing of its parent's.
+        // The child of a fork leaves its parent's values untouched.
         if self.is_of_parent() { None } else { self.value.write().take() }
     }
 
-    /// The same for whoever must have it.
+    /// Takes the value out, or fails if it is closed.
     fn take_open(&self) -> Result<T> {
         if self.is_of_parent() {
             return Err(self.lost());
@@ -148,42 +151,43 @@ impl<T: Clone> Slot<T> {
     }
 }
 
-impl<T> Drop for Slot<T> {
+impl<T> Drop for ClosableSlot<T> {
     fn drop(&mut self) {
         if self.forks != forks() {
-            // To close it would be to write to the parent's files, and to wait for threads that are not here.
+            // Closing it would write to the parent's files, and wait for threads that this process
+            // does not have.
             std::mem::forget(self.value.get_mut().take());
         }
     }
 }
 
-/// An open database, and who has something of it.
-pub(crate) struct Home {
-    db: Slot<Arc<Lent<Db>>>,
-    departure: Mutex<Departure>,
-    pub(crate) form: Form,
+/// An open database and the objects that depend on it.
+pub(crate) struct OpenDatabase {
+    db: ClosableSlot<Arc<CallGuard<Db>>>,
+    pending_close: Mutex<PendingClose>,
+    pub(crate) form: OutputForm,
     pub(crate) name: String,
     is_ordered: bool,
-    reads: Pace,
-    writes: Pace,
-    /// Transactions that are open or about to be. It is raised by whoever holds the interpreter; while it is 0, no thread that holds
-    /// the interpreter waits for one that does not have it.
+    reads: CallPace,
+    writes: CallPace,
+    /// The number of transactions that are open or about to be. Only holders of the interpreter
+    /// raise it; while it is 0, no thread that holds the interpreter waits for a thread without it.
     transactions: AtomicUsize,
-    transaction_list: Mutex<Vec<Weak<Undertaking>>>,
-    snapshot_list: Mutex<Vec<Weak<View>>>,
+    transaction_list: Mutex<Vec<Weak<OpenTransaction>>>,
+    snapshot_list: Mutex<Vec<Weak<OpenSnapshot>>>,
 }
 
-impl Home {
-    pub(crate) fn new(db: Db, form: Form, reads: Pace, writes: Pace) -> Arc<Home> {
+impl OpenDatabase {
+    pub(crate) fn new(db: Db, form: OutputForm, reads: CallPace, writes: CallPace) -> Arc<OpenDatabase> {
         let (told, is_empty) = mpsc::channel();
-        let home = Arc::new(Home {
+        let home = Arc::new(OpenDatabase {
             form,
             name: db.name().to_string(),
             is_ordered: db.is_ordered(),
             reads,
             writes,
-            db: Slot::new(Arc::new(Lent { value: db, told }), "database"),
-            departure: Mutex::new(Departure { is_empty, db: None }),
+            db: ClosableSlot::new(Arc::new(CallGuard { value: db, told }), "database"),
+            pending_close: Mutex::new(PendingClose { is_empty, db: None }),
             transactions: AtomicUsize::new(0),
             transaction_list: Mutex::default(),
             snapshot_list: Mutex::default(),
@@ -192,7 +196,7 @@ impl Home {
         home
     }
 
-    pub(crate) fn db(&self) -> Result<Arc<Lent<Db>>> {
+    pub(crate) fn db(&self) -> Result<Arc<CallGuard<Db>>> {
         self.db.get()
     }
 
@@ -205,8 +209,8 @@ impl Home {
         if self.db.is_of_parent() { Err(self.db.lost()) } else { Ok(()) }
     }
 
-    /// Aborts what is open, and closes it. Calls of other threads that are under way come to their end first; who interrupts the wait for
-    /// them leaves it to be closed later.
+    /// Aborts open transactions and closes the database, after running calls of other threads have
+    /// returned. If the wait is interrupted, the database is closed later.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         while !py.detach(|| self.close_within(CLOSING_SLICE)) {
             py.check_signals()?;
@@ -214,32 +218,33 @@ impl Home {
         Ok(())
     }
 
-    /// The same for who does not wait longer; returns whether it is closed.
+    /// Does the same with a time limit. Returns true if the database is closed.
     fn close_within(&self, wait_max: Duration) -> bool {
-        // In the child of a fork its locks may be held by nobody.
+        // In the child of a fork, its locks may be held by threads that no longer exist.
         if self.db.is_of_parent() {
             return true;
         }
         if self.is_calling() {
-            // A call of this very thread is under way: whoever has the last one closes it.
+            // A call of this very thread is running; the thread with the last call closes the
+            // database.
             drop(self.db.take());
             self.abandon();
             return true;
         }
-        let Some(mut departure) = self.departure.try_lock_for(wait_max) else { return false };
+        let Some(mut pending_close) = self.pending_close.try_lock_for(wait_max) else { return false };
         if let Some(lent) = self.db.take() {
-            departure.db = Some(Db::clone(&lent));
+            pending_close.db = Some(Db::clone(&lent));
             drop(lent);
             self.abandon();
         }
-        if departure.is_empty.recv_timeout(wait_max) == Err(RecvTimeoutError::Timeout) {
+        if pending_close.is_empty.recv_timeout(wait_max) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
-        drop(departure.db.take());
+        drop(pending_close.db.take());
         true
     }
 
-    /// Ends what others have of it once it is closed.
+    /// Ends the objects that depend on the closed database.
     fn abandon(&self) {
         let transactions = std::mem::take(&mut *self.transaction_list.lock());
         transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| undertaking.drop_it());
@@ -247,7 +252,7 @@ impl Home {
         snapshots.iter().filter_map(Weak::upgrade).for_each(|view| view.close());
     }
 
-    /// Runs with something lent and functions of Python's, which may close it.
+    /// Runs Python functions, which may close the database, during a call.
     pub(crate) fn calling<R>(&self, run: impl FnOnce() -> R) -> R {
         struct Ends;
         impl Drop for Ends {
@@ -269,26 +274,26 @@ impl Home {
     }
 
     /// Begins a transaction, once no other one is open.
-    pub(crate) fn begin(self: &Arc<Home>, py: Python<'_>) -> PyResult<Arc<Undertaking>> {
+    pub(crate) fn begin(self: &Arc<OpenDatabase>, py: Python<'_>) -> PyResult<Arc<OpenTransaction>> {
         let db = self.db().map_err(raised)?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         let begun = py.detach(|| db.begin_owned());
-        // On the way out of here it is counted by whoever has it.
+        // The guard keeps the count right on every way out of this function.
         let slot = match begun {
-            Ok(transaction) => Slot::new(Arc::new(db.with(transaction)), "transaction"),
+            Ok(transaction) => ClosableSlot::new(Arc::new(db.with(transaction)), "transaction"),
             Err(error) => {
                 self.transactions.fetch_sub(1, Ordering::Relaxed);
                 return Err(raised(error));
             }
         };
-        let undertaking = Arc::new(Undertaking {
+        let undertaking = Arc::new(OpenTransaction {
             home: Arc::clone(self),
             slot,
             thread: thread::current().id(),
             was_ended: AtomicBool::new(false),
         });
         note(&self.transaction_list, &undertaking);
-        // Whoever has closed it meanwhile may not have met this one.
+        // A thread that closed the database meanwhile may have missed this transaction.
         match self.db.must_be_open() {
             Ok(()) => Ok(undertaking),
             Err(error) => {
@@ -298,12 +303,12 @@ impl Home {
         }
     }
 
-    /// A view of it as it is now.
-    pub(crate) fn snapshot(self: &Arc<Home>, py: Python<'_>) -> PyResult<Arc<View>> {
+    /// Returns a view of the database as it is now.
+    pub(crate) fn snapshot(self: &Arc<OpenDatabase>, py: Python<'_>) -> PyResult<Arc<OpenSnapshot>> {
         let db = self.db().map_err(raised)?;
         let snapshot = py.detach(|| db.snapshot()).map_err(raised)?;
-        let slot = Slot::new(Arc::new(db.with(snapshot)), "snapshot");
-        let view = Arc::new(View { home: Arc::clone(self), slot });
+        let slot = ClosableSlot::new(Arc::new(db.with(snapshot)), "snapshot");
+        let view = Arc::new(OpenSnapshot { home: Arc::clone(self), slot });
         note(&self.snapshot_list, &view);
         match self.db.must_be_open() {
             Ok(()) => Ok(view),
@@ -315,15 +320,15 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for OpenDatabase {
     fn drop(&mut self) {
         if self.db.is_of_parent() {
-            std::mem::forget(self.departure.get_mut().db.take());
+            std::mem::forget(self.pending_close.get_mut().db.take());
             return;
         }
-        // Nobody is left who has something of it. It is Python's garbage, mostly, in a thread that has the interpreter, and may wait for the
-        // disk.
-        let close = || drop((self.db.take(), self.departure.lock().db.take()));
+        // No object uses it any more. Mostly Python's garbage collection runs this, in a thread
+        // that holds the interpreter, and closing may wait for the disk.
+        let close = || drop((self.db.take(), self.pending_close.lock().db.take()));
         if Python::try_attach(|py| py.detach(close)).is_none() {
             close();
         }
@@ -336,17 +341,17 @@ fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     list.push(Arc::downgrade(one));
 }
 
-/// A transaction.
-pub(crate) struct Undertaking {
-    pub(crate) home: Arc<Home>,
-    slot: Slot<Arc<Lent<Transaction<'static>>>>,
+/// An open transaction.
+pub(crate) struct OpenTransaction {
+    pub(crate) home: Arc<OpenDatabase>,
+    slot: ClosableSlot<Arc<CallGuard<Transaction<'static>>>>,
     thread: ThreadId,
-    /// By a commit or an abort of its user's, and not with its database.
+    /// True if its user committed or aborted it, false if its database was closed.
     was_ended: AtomicBool,
 }
 
-impl Undertaking {
-    fn get(&self) -> Result<Arc<Lent<Transaction<'static>>>> {
+impl OpenTransaction {
+    fn get(&self) -> Result<Arc<CallGuard<Transaction<'static>>>> {
         self.must_be_mine()?;
         self.slot.get()
     }
@@ -368,18 +373,20 @@ impl Undertaking {
         let transaction = self.slot.take_open()?;
         self.was_ended.store(true, Ordering::Relaxed);
         self.finish(|| match Arc::try_unwrap(transaction) {
-            Ok(Lent { value: transaction, told: _told }) => transaction.commit(),
-            // Only its own thread uses it, and that is here.
+            Ok(CallGuard { value: transaction, told: _told }) => transaction.commit(),
+            // Only its own thread uses it, which is this one.
             Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
         })
     }
 
-    /// Commits it, unless its user has ended it already. Fails with `Closed` if anything else has.
+    /// Commits the transaction, unless its user has ended it already. Fails with `Closed` if
+    /// anything else has.
     pub(crate) fn commit_unless_ended(&self) -> Result<()> {
         if !self.is_open() && self.was_ended.load(Ordering::Relaxed) { Ok(()) } else { self.commit() }
     }
 
-    /// By any thread: its own may have ended without.
+    /// Aborts the transaction. Any thread may do so, because its own may have ended without doing
+    /// so.
     pub(crate) fn abort(&self) {
         self.was_ended.store(true, Ordering::Relaxed);
         self.drop_it();
@@ -393,25 +400,25 @@ impl Undertaking {
 
     fn finish<R>(&self, run: impl FnOnce() -> R) -> R {
         let outcome = run();
-        // Not before nobody can wait for it.
+        // Only now, because another thread may wait for the transaction until here.
         self.home.transactions.fetch_sub(1, Ordering::Relaxed);
         outcome
     }
 }
 
-impl Drop for Undertaking {
+impl Drop for OpenTransaction {
     fn drop(&mut self) {
         self.drop_it();
     }
 }
 
-/// A database as it was.
-pub(crate) struct View {
-    pub(crate) home: Arc<Home>,
-    slot: Slot<Arc<Lent<Snapshot>>>,
+/// An open snapshot.
+pub(crate) struct OpenSnapshot {
+    pub(crate) home: Arc<OpenDatabase>,
+    slot: ClosableSlot<Arc<CallGuard<Snapshot>>>,
 }
 
-impl View {
+impl OpenSnapshot {
     pub(crate) fn close(&self) {
         drop(self.slot.take());
     }
@@ -421,17 +428,17 @@ impl View {
     }
 }
 
-/// Where records are.
+/// The object whose records are used.
 #[derive(Clone)]
 pub(crate) enum Source {
-    Database(Arc<Home>),
-    Transaction(Arc<Undertaking>),
-    Snapshot(Arc<View>),
+    Database(Arc<OpenDatabase>),
+    Transaction(Arc<OpenTransaction>),
+    Snapshot(Arc<OpenSnapshot>),
 }
 
 impl Source {
     #[inline]
-    pub(crate) fn home(&self) -> &Arc<Home> {
+    pub(crate) fn home(&self) -> &Arc<OpenDatabase> {
         match self {
             Source::Database(home) => home,
             Source::Transaction(undertaking) => &undertaking.home,
@@ -440,17 +447,18 @@ impl Source {
     }
 
     #[inline]
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn form(&self) -> OutputForm {
         self.home().form
     }
 
-    /// Fails in the child of a fork. To be asked before any lock that is held while others run: in the child it may be held by nobody.
+    /// Fails in the child of a fork. Must be called before any lock is taken that is held while
+    /// other code runs: in the child its holder may no longer exist.
     #[inline]
     pub(crate) fn must_be_of_this_process(&self) -> Result<()> {
         self.home().must_be_of_this_process()
     }
 
-    /// Runs a look at one record.
+    /// Reads one record.
     #[inline]
     pub(crate) fn look<T: Send>(
         &self,
@@ -460,7 +468,7 @@ impl Source {
         self.run(py, &self.home().reads, run)
     }
 
-    /// Runs a change of one record.
+    /// Changes one record.
     #[inline]
     pub(crate) fn change<T: Send>(
         &self,
@@ -469,18 +477,18 @@ impl Source {
     ) -> PyResult<T> {
         let pace = match self {
             Source::Database(home) => &home.writes,
-            // What is in the way of a commit is met there.
+            // Conflicts of a commit are reported by the commit.
             Source::Transaction(_) | Source::Snapshot(_) => &self.home().reads,
         };
         self.run(py, pace, run)
     }
 
-    /// Runs at this pace; with the interpreter given up where a transaction may be in the way.
+    /// Runs a call at this pace, without the interpreter if a transaction may block it.
     #[inline]
     fn run<T: Send>(
         &self,
         py: Python<'_>,
-        pace: &Pace,
+        pace: &CallPace,
         run: impl FnOnce(&Source) -> Result<T> + Send,
     ) -> PyResult<T> {
         if self.waits_for_none() {
@@ -490,7 +498,7 @@ impl Source {
         }
     }
 
-    /// Runs with the interpreter given up: what may take long, or wait.
+    /// Runs a call that may take long or wait, without the interpreter.
     pub(crate) fn at_length<T: Send>(
         &self,
         py: Python<'_>,
@@ -499,19 +507,20 @@ impl Source {
         outcome(py.detach(|| run(self)))
     }
 
-    /// Whether no look ever waits.
+    /// Returns true if reads never wait.
     pub(crate) fn is_in_memory(&self) -> bool {
-        matches!(self.home().reads, Pace::Memory)
+        matches!(self.home().reads, CallPace::Memory)
     }
 
-    /// Leave to look at one record with the interpreter held, until it is dropped.
+    /// Returns the permission to read one record while holding the interpreter, until it is
+    /// dropped.
     #[inline]
-    pub(crate) fn look_turn(&self) -> Option<Turn<'_>> {
-        // A read may have to move a sliding expiry, and that waits for transactions.
+    pub(crate) fn look_turn(&self) -> Option<CallPermission<'_>> {
+        // A read may have to move a sliding expiry, which waits for transactions.
         if self.waits_for_none() { self.home().reads.turn() } else { None }
     }
 
-    /// Shows a record to whoever has leave to hold the interpreter meanwhile.
+    /// Shows a record to a thread with the permission to hold the interpreter meanwhile.
     #[inline]
     pub(crate) fn view_in_turn(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         match self {

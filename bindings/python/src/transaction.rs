@@ -1,20 +1,25 @@
-//! Transactions and snapshots: records with an end of their own.
+//! Transactions and snapshots, which end before their database.
 
 use crate::error::raised;
 use crate::records::Records;
-use crate::source::{Home, Source, Undertaking, View};
+use crate::source::{OpenDatabase, OpenSnapshot, OpenTransaction, Source};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// What is done through it becomes visible, and outlives a crash, as a whole when it is committed, or not at all. As a context manager it
-/// commits at the end, and aborts when an exception comes out of the block. It is used by the thread that has begun it; any other can only abort it.
+/// A transaction. Its changes become visible, and survive a crash, all at once when it is
+/// committed, or not at all. As a context manager it commits at the end, and aborts when an
+/// exception leaves the block. Only the thread that began it may use it; any other can only abort
+/// it.
 #[pyclass(module = "todana", extends = Records, frozen, generic, weakref)]
 pub(crate) struct Transaction {
-    undertaking: Arc<Undertaking>,
+    undertaking: Arc<OpenTransaction>,
 }
 
 impl Transaction {
-    pub(crate) fn begin(py: Python<'_>, home: &Arc<Home>) -> PyResult<PyClassInitializer<Transaction>> {
+    pub(crate) fn begin(
+        py: Python<'_>,
+        home: &Arc<OpenDatabase>,
+    ) -> PyResult<PyClassInitializer<Transaction>> {
         let undertaking = home.begin(py)?;
         let records = Records::new(Source::Transaction(Arc::clone(&undertaking)));
         Ok(PyClassInitializer::from(records).add_subclass(Transaction { undertaking }))
@@ -23,17 +28,17 @@ impl Transaction {
 
 #[pymethods]
 impl Transaction {
-    /// Makes all changes, or none. Returns once they count as made.
+    /// Applies all changes, or none. Returns when they are durable, as `sync` defines it.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.undertaking.commit()).map_err(raised)
     }
 
-    /// Leaves everything as it was; any thread may call it. To abort what is over does nothing.
+    /// Discards all changes. Any thread may call it. Aborting a finished transaction has no effect.
     fn abort(&self, py: Python<'_>) {
         py.detach(|| self.undertaking.abort());
     }
 
-    /// Whether it has been committed or aborted.
+    /// True if it has been committed or aborted.
     #[getter]
     fn closed(&self) -> bool {
         !self.undertaking.is_open()
@@ -56,7 +61,8 @@ impl Transaction {
                 self.abort(py);
                 Ok(())
             }
-            // The block may have ended it by itself. If its database was closed, nothing was committed, and the block is told so.
+            // The block may have ended it by itself. If its database was closed, nothing was
+            // committed, and an exception says so.
             None => py.detach(|| self.undertaking.commit_unless_ended()).map_err(raised),
         }
     }
@@ -67,14 +73,14 @@ impl Transaction {
     }
 }
 
-/// A database as it was at one moment, whatever is written later; to be read only.
+/// A read-only view of a database at one moment, which later writes do not change.
 #[pyclass(module = "todana", extends = Records, frozen, generic, weakref)]
 pub(crate) struct Snapshot {
-    view: Arc<View>,
+    view: Arc<OpenSnapshot>,
 }
 
 impl Snapshot {
-    pub(crate) fn take(py: Python<'_>, home: &Arc<Home>) -> PyResult<PyClassInitializer<Snapshot>> {
+    pub(crate) fn take(py: Python<'_>, home: &Arc<OpenDatabase>) -> PyResult<PyClassInitializer<Snapshot>> {
         let view = home.snapshot(py)?;
         let records = Records::new(Source::Snapshot(Arc::clone(&view)));
         Ok(PyClassInitializer::from(records).add_subclass(Snapshot { view }))
@@ -83,12 +89,12 @@ impl Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// Gives up what is kept for it. To close it again does nothing.
+    /// Frees what is kept for the snapshot. Closing it again has no effect.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.view.close());
     }
 
-    /// Whether it has been closed.
+    /// True if it has been closed.
     #[getter]
     fn closed(&self) -> bool {
         !self.view.is_open()

@@ -1,4 +1,4 @@
-//! Files of Python's as the library reads and writes them.
+//! Python file objects, as the library reads and writes them.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyBlockingIOError, PyValueError};
@@ -6,16 +6,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io::{self, Read, Write};
 
-/// A file object of Python's, in binary mode. No lock of the library's is held while it is read from or written to.
-pub(crate) struct File<'f> {
+/// A Python file object in binary mode. No lock of the library is held while it is read or written.
+pub(crate) struct PyFile<'f> {
     object: &'f Py<PyAny>,
-    /// What it has raised.
+    /// The exception that it raised.
     raised: &'f Mutex<Option<PyErr>>,
 }
 
-impl<'f> File<'f> {
-    pub(crate) fn new(object: &'f Py<PyAny>, raised: &'f Mutex<Option<PyErr>>) -> File<'f> {
-        File { object, raised }
+impl<'f> PyFile<'f> {
+    pub(crate) fn new(object: &'f Py<PyAny>, raised: &'f Mutex<Option<PyErr>>) -> PyFile<'f> {
+        PyFile { object, raised }
     }
 
     fn call<T>(&self, run: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
@@ -29,15 +29,16 @@ impl<'f> File<'f> {
     }
 }
 
-impl Write for File<'_> {
+impl Write for PyFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.call(|file| {
             let written = file.call_method1("write", (PyBytes::new(file.py(), bytes),))?;
             if !written.is_none() {
-                // Raw files take as much as they like.
+                // Raw files may write less than they are given.
                 return Ok(written.extract::<usize>()?.min(bytes.len()));
             }
-            // Where Python's own say nothing they have taken nothing; others say nothing at all.
+            // For Python's own raw files, None means that nothing was written; other objects may
+            // return nothing at all.
             if file.is_instance(&file.py().import("io")?.getattr("RawIOBase")?)? {
                 return Err(PyBlockingIOError::new_err("the file does not block, and takes no more now"));
             }
@@ -53,7 +54,7 @@ impl Write for File<'_> {
     }
 }
 
-impl Read for File<'_> {
+impl Read for PyFile<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.call(|file| {
             let read = file.call_method1("read", (bytes.len(),))?;

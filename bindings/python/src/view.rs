@@ -1,8 +1,8 @@
-//! Keys, values and items: views that can be gone through as often as need be, and iterators, each of which goes once.
+//! Keys, values and items: views that can be iterated any number of times, and iterators.
 
 use crate::conversion::octets;
 use crate::error::raised;
-use crate::source::{Home, Source};
+use crate::source::{OpenDatabase, Source};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -11,36 +11,36 @@ use std::ops::Bound as Limit;
 use std::sync::Arc;
 use todana::{Error, ErrorKind, IterKeys, RecordIter, Records, Result};
 
-/// What is shown of each record.
+/// The parts of each record that are yielded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ItemPart {
     Keys,
     Values,
     Items,
 }
 
-/// Which records are shown.
+/// The records of a view.
 #[derive(Clone)]
-pub(crate) enum Which {
+pub(crate) enum KeySelection {
     All,
     Prefix(Vec<u8>),
-    /// The first is included, the other is not.
+    /// From the first key, inclusive, to the second one, exclusive.
     Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
-impl Which {
+impl KeySelection {
     pub(crate) fn of(
         start: Option<&Bound<'_, PyAny>>,
         stop: Option<&Bound<'_, PyAny>>,
         prefix: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Which> {
+    ) -> PyResult<KeySelection> {
         let own = |object: Option<&Bound<'_, PyAny>>| -> PyResult<Option<Vec<u8>>> {
             object.map(|object| octets(object).map(|octets| octets.into_owned())).transpose()
         };
         match (own(start)?, own(stop)?, own(prefix)?) {
-            (None, None, None) => Ok(Which::All),
-            (None, None, Some(prefix)) => Ok(Which::Prefix(prefix)),
-            (start, stop, None) => Ok(Which::Range(start, stop)),
+            (None, None, None) => Ok(KeySelection::All),
+            (None, None, Some(prefix)) => Ok(KeySelection::Prefix(prefix)),
+            (start, stop, None) => Ok(KeySelection::Range(start, stop)),
             _ => Err(raised(Error::new(
                 ErrorKind::Invalid,
                 "a prefix is a range by itself: give one or the other",
@@ -50,9 +50,9 @@ impl Which {
 
     fn has(&self, key: &[u8]) -> bool {
         match self {
-            Which::All => true,
-            Which::Prefix(prefix) => key.starts_with(prefix),
-            Which::Range(start, stop) => {
+            KeySelection::All => true,
+            KeySelection::Prefix(prefix) => key.starts_with(prefix),
+            KeySelection::Range(start, stop) => {
                 start.as_ref().is_none_or(|start| key >= &start[..])
                     && stop.as_ref().is_none_or(|stop| key < &stop[..])
             }
@@ -61,9 +61,9 @@ impl Which {
 
     fn iter(&self, source: Source) -> Result<RecordIter<Source>> {
         match self {
-            Which::All => Ok(RecordIter::new(source)),
-            Which::Prefix(prefix) => Ok(RecordIter::with_prefix(source, prefix)),
-            Which::Range(start, stop) => RecordIter::within(
+            KeySelection::All => Ok(RecordIter::new(source)),
+            KeySelection::Prefix(prefix) => Ok(RecordIter::with_prefix(source, prefix)),
+            KeySelection::Range(start, stop) => RecordIter::within(
                 source,
                 start.clone().map_or(Limit::Unbounded, Limit::Included),
                 stop.clone().map_or(Limit::Unbounded, Limit::Excluded),
@@ -72,41 +72,47 @@ impl Which {
     }
 }
 
-/// The keys, values or items of a database, or of a range of it, as they are whenever it is gone through.
-#[pyclass(module = "todana", frozen, generic)]
-pub(crate) struct View {
+/// The keys, values or items of a database or of a range, as they are at each iteration.
+#[pyclass(name = "View", module = "todana", frozen, generic)]
+pub(crate) struct PyView {
     source: Source,
-    part: Part,
-    which: Which,
+    part: ItemPart,
+    which: KeySelection,
     is_down: bool,
 }
 
-impl View {
-    pub(crate) fn new(source: Source, part: Part, which: Which, is_down: bool) -> PyResult<View> {
-        if !source.is_ordered() && (is_down || matches!(which, Which::Range(..))) {
+impl PyView {
+    pub(crate) fn new(
+        source: Source,
+        part: ItemPart,
+        which: KeySelection,
+        is_down: bool,
+    ) -> PyResult<PyView> {
+        if !source.is_ordered() && (is_down || matches!(which, KeySelection::Range(..))) {
             let message = "this kind of database keeps no order of keys: there are no ranges of them, and no going backwards";
             return Err(raised(Error::new(ErrorKind::Invalid, message)));
         }
-        Ok(View { source, part, which, is_down })
+        Ok(PyView { source, part, which, is_down })
     }
 
-    pub(crate) fn iterator(&self, is_down: bool) -> PyResult<Iterator> {
+    pub(crate) fn iterator(&self, is_down: bool) -> PyResult<PyRecordIterator> {
         let iter = self.which.iter(self.source.clone()).map_err(raised)?;
-        Ok(Iterator::new(Arc::clone(self.source.home()), self.part, iter, is_down))
+        Ok(PyRecordIterator::new(Arc::clone(self.source.home()), self.part, iter, is_down))
     }
 }
 
 #[pymethods]
-impl View {
-    fn __iter__(&self) -> PyResult<Iterator> {
+impl PyView {
+    fn __iter__(&self) -> PyResult<PyRecordIterator> {
         self.iterator(self.is_down)
     }
 
-    fn __reversed__(&self) -> PyResult<Iterator> {
-        View::new(self.source.clone(), self.part, self.which.clone(), !self.is_down)?.iterator(!self.is_down)
+    fn __reversed__(&self) -> PyResult<PyRecordIterator> {
+        PyView::new(self.source.clone(), self.part, self.which.clone(), !self.is_down)?
+            .iterator(!self.is_down)
     }
 
-    /// How many there are; all keys of it are looked at.
+    /// Returns the number of records; reads all keys of the view.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         py.detach(|| {
             let mut count = 0;
@@ -119,14 +125,14 @@ impl View {
         .map_err(raised)
     }
 
-    /// Whether there is such a key, value or item. All values are looked at for a value.
+    /// Returns True if there is such a key, value or item. Reads all values to find a value.
     fn __contains__(&self, py: Python<'_>, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         match self.part {
-            Part::Keys => {
+            ItemPart::Keys => {
                 let key = octets(item)?;
                 py.detach(|| Ok(self.which.has(&key) && self.source.contains(&key)?)).map_err(raised)
             }
-            Part::Items => {
+            ItemPart::Items => {
                 let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
                 let (key, value) = (octets(&key)?, octets(&value)?);
                 py.detach(|| {
@@ -134,7 +140,7 @@ impl View {
                 })
                 .map_err(raised)
             }
-            Part::Values => {
+            ItemPart::Values => {
                 let value = octets(item)?;
                 py.detach(|| {
                     for item in self.which.iter(self.source.clone())? {
@@ -151,59 +157,59 @@ impl View {
 
     fn __repr__(&self) -> String {
         let part = match self.part {
-            Part::Keys => "keys",
-            Part::Values => "values",
-            Part::Items => "items",
+            ItemPart::Keys => "keys",
+            ItemPart::Values => "values",
+            ItemPart::Items => "items",
         };
         format!("<todana.View: {part} of {:?}>", self.source.home().name)
     }
 }
 
-/// Goes through records once, in batches: it survives whatever is written meanwhile.
-#[pyclass(module = "todana", frozen, generic)]
-pub(crate) struct Iterator {
-    home: Arc<Home>,
-    part: Part,
+/// Walks over records once, in batches. It survives all changes.
+#[pyclass(name = "Iterator", module = "todana", frozen, generic)]
+pub(crate) struct PyRecordIterator {
+    home: Arc<OpenDatabase>,
+    part: ItemPart,
     is_down: bool,
-    /// What was fetched, and what there is to fetch; never held by whoever waits for the interpreter.
-    walk: Mutex<Walk>,
+    /// The fetched records and the rest. Never held by a thread that waits for the interpreter.
+    walk: Mutex<BatchWalk>,
 }
 
-struct Walk {
+struct BatchWalk {
     fetched: VecDeque<(Vec<u8>, Vec<u8>)>,
-    ahead: Ahead,
+    ahead: RemainingRecords,
     batch_len: usize,
 }
 
-/// What has not been fetched.
-enum Ahead {
+/// The records that have not been fetched.
+enum RemainingRecords {
     Keys(IterKeys<Source>),
     Records(RecordIter<Source>),
-    /// It is told once.
+    /// An error, which is raised once.
     Trouble(Error),
     Nothing,
 }
 
-impl Ahead {
+impl RemainingRecords {
     fn next(&mut self, is_down: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         let bare = |key: Result<Vec<u8>>| key.map(|key| (key, Vec::new()));
         match self {
-            Ahead::Keys(keys) if is_down => keys.next_back().map(bare),
-            Ahead::Keys(keys) => keys.next().map(bare),
-            Ahead::Records(records) if is_down => records.next_back(),
-            Ahead::Records(records) => records.next(),
-            Ahead::Trouble(_) | Ahead::Nothing => None,
+            RemainingRecords::Keys(keys) if is_down => keys.next_back().map(bare),
+            RemainingRecords::Keys(keys) => keys.next().map(bare),
+            RemainingRecords::Records(records) if is_down => records.next_back(),
+            RemainingRecords::Records(records) => records.next(),
+            RemainingRecords::Trouble(_) | RemainingRecords::Nothing => None,
         }
     }
 }
 
-/// As the library's own batches.
+/// The same as in the library's own batches.
 const BATCH_FIRST: usize = 16;
 const BATCH_MAX: usize = 1024;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-impl Walk {
-    /// Fetches the next batch when the last one has been taken.
+impl BatchWalk {
+    /// Fetches the next batch when the last one is used up.
     fn fetch(&mut self, is_down: bool) -> Result<()> {
         let mut bytes = 0;
         while self.fetched.len() < self.batch_len && bytes < BATCH_BYTES_MAX {
@@ -212,8 +218,8 @@ impl Walk {
                     bytes += key.len() + value.len();
                     self.fetched.push_back((key, value));
                 }
-                // What has come so far is shown first.
-                Some(Err(error)) => self.ahead = Ahead::Trouble(error),
+                // The records before the error are yielded first.
+                Some(Err(error)) => self.ahead = RemainingRecords::Trouble(error),
                 None => break,
             }
         }
@@ -221,28 +227,37 @@ impl Walk {
         if !self.fetched.is_empty() {
             return Ok(());
         }
-        match std::mem::replace(&mut self.ahead, Ahead::Nothing) {
-            Ahead::Trouble(error) => Err(error),
+        match std::mem::replace(&mut self.ahead, RemainingRecords::Nothing) {
+            RemainingRecords::Trouble(error) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-impl Iterator {
-    pub(crate) fn new(home: Arc<Home>, part: Part, iter: RecordIter<Source>, is_down: bool) -> Iterator {
-        let ahead = if part == Part::Keys { Ahead::Keys(iter.keys()) } else { Ahead::Records(iter) };
-        let walk = Walk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
-        Iterator { home, part, is_down, walk: Mutex::new(walk) }
+impl PyRecordIterator {
+    pub(crate) fn new(
+        home: Arc<OpenDatabase>,
+        part: ItemPart,
+        iter: RecordIter<Source>,
+        is_down: bool,
+    ) -> PyRecordIterator {
+        let ahead = if part == ItemPart::Keys {
+            RemainingRecords::Keys(iter.keys())
+        } else {
+            RemainingRecords::Records(iter)
+        };
+        let walk = BatchWalk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
+        PyRecordIterator { home, part, is_down, walk: Mutex::new(walk) }
     }
 
     pub(crate) fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         self.home.must_be_of_this_process()?;
-        // Whoever fetches holds it, and does not need the interpreter to finish.
+        // A thread that fetches holds the lock, and does not need the interpreter to finish.
         if let Some(mut walk) = self.walk.try_lock() {
             if let Some(record) = walk.fetched.pop_front() {
                 return Ok(Some(record));
             }
-            if matches!(walk.ahead, Ahead::Nothing) {
+            if matches!(walk.ahead, RemainingRecords::Nothing) {
                 return Ok(None);
             }
         }
@@ -257,7 +272,7 @@ impl Iterator {
 }
 
 #[pymethods]
-impl Iterator {
+impl PyRecordIterator {
     fn __iter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -266,9 +281,9 @@ impl Iterator {
         let Some((key, value)) = self.next(py).map_err(raised)? else { return Ok(None) };
         let form = self.home.form;
         Ok(Some(match self.part {
-            Part::Keys => form.show(py, &key)?,
-            Part::Values => form.show(py, &value)?,
-            Part::Items => PyTuple::new(py, [form.show(py, &key)?, form.show(py, &value)?])?.into_any(),
+            ItemPart::Keys => form.show(py, &key)?,
+            ItemPart::Values => form.show(py, &value)?,
+            ItemPart::Items => PyTuple::new(py, [form.show(py, &key)?, form.show(py, &value)?])?.into_any(),
         }))
     }
 }

@@ -1,69 +1,71 @@
-//! Visitors: functions of Python's that are shown records, and say what becomes of them.
+//! Visitors: Python functions that receive records and decide about changes.
 //!
-//! Always true: they run without any lock of the library's. A record that somebody else has changed meanwhile is shown again.
+//! Invariant: they run without any lock of the library. If another thread changed a record
+//! meanwhile, the visitor is called again.
 
 use crate::conversion::octets;
 use crate::error::raised;
 use crate::records::Records;
 use crate::source::Source;
-use crate::view::{Part, View, Which};
+use crate::view::{ItemPart, KeySelection, PyView};
 use pyo3::prelude::*;
 use std::sync::Arc;
 use todana::Records as _;
 
-/// What a visitor returns to have a record removed: `todana.REMOVE`.
+/// The result of a visitor that removes the record: `todana.REMOVE`.
 #[pyclass(module = "todana", name = "Removal", frozen)]
-pub(crate) struct Removal;
+pub(crate) struct RemovalMarker;
 
 #[pymethods]
-impl Removal {
+impl RemovalMarker {
     fn __repr__(&self) -> &'static str {
         "todana.REMOVE"
     }
 
-    /// Copies and pickles are the same object: it is known by its name.
+    /// Copies and pickles are the same object, found by its name.
     fn __reduce__(&self) -> &'static str {
         "REMOVE"
     }
 }
 
-/// What becomes of a record.
-pub(crate) enum Decision {
+/// The decision about a record.
+pub(crate) enum VisitDecision {
     Keep,
     Remove,
     Put,
 }
 
-/// Returns what a visitor's answer says: None keeps the record.
-fn decision(answer: &Bound<'_, PyAny>) -> Decision {
+/// Returns the decision in a visitor's result: None keeps the record.
+fn decision(answer: &Bound<'_, PyAny>) -> VisitDecision {
     if answer.is_none() {
-        Decision::Keep
-    } else if answer.is_instance_of::<Removal>() {
-        Decision::Remove
+        VisitDecision::Keep
+    } else if answer.is_instance_of::<RemovalMarker>() {
+        VisitDecision::Remove
     } else {
-        Decision::Put
+        VisitDecision::Put
     }
 }
 
 impl Records {
-    /// Shows a value to `ask` and does with the record as `decide` says of its answer, again if somebody else was there first. Returns
-    /// the answer, and whether anything was changed.
+    /// Calls `ask` with a value and applies the decision of `decide` about its result. Repeats both
+    /// if another thread changed the record meanwhile. Returns the result, and true if anything
+    /// changed.
     pub(crate) fn decide<'py>(
         &self,
         py: Python<'py>,
         key: &[u8],
         ask: impl Fn(Option<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
-        decide: fn(&Bound<'_, PyAny>) -> Decision,
+        decide: fn(&Bound<'_, PyAny>) -> VisitDecision,
     ) -> PyResult<(Bound<'py, PyAny>, bool)> {
         loop {
             let old = self.source.look(py, |source| source.get(key))?;
             let shown = old.as_ref().map(|old| self.source.form().show(py, old)).transpose()?;
             let answer = ask(shown)?;
             let new = match decide(&answer) {
-                Decision::Keep => return Ok((answer, false)),
-                Decision::Remove if old.is_none() => return Ok((answer, false)),
-                Decision::Remove => None,
-                Decision::Put => Some(octets(&answer)?),
+                VisitDecision::Keep => return Ok((answer, false)),
+                VisitDecision::Remove if old.is_none() => return Ok((answer, false)),
+                VisitDecision::Remove => None,
+                VisitDecision::Put => Some(octets(&answer)?),
             };
             let swap = |source: &Source| source.compare_and_swap(key, old.as_deref(), new.as_deref());
             if self.source.change(py, swap)? {
@@ -74,7 +76,7 @@ impl Records {
         }
     }
 
-    /// Runs a visitor on a record that may not be there; returns whether it has changed anything.
+    /// Runs a visitor on a record that may be missing. Returns true if anything changed.
     pub(crate) fn visit_one(&self, key: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = key.py();
         let name = octets(key)?;
@@ -83,15 +85,16 @@ impl Records {
             .map(|(_, is_change)| is_change)
     }
 
-    /// Runs a visitor on each record that is there; returns how many it has changed.
+    /// Runs a visitor on each record. Returns the number of changed records.
     pub(crate) fn visit_all(&self, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
         let (py, mut changed) = (visitor.py(), 0);
-        let keys = View::new(self.source.clone(), Part::Keys, Which::All, false)?.iterator(false)?;
+        let keys =
+            PyView::new(self.source.clone(), ItemPart::Keys, KeySelection::All, false)?.iterator(false)?;
         while let Some((key, _)) = keys.next(py).map_err(raised)? {
             let shown_key = self.source.form().show(py, &key)?;
             let ask = |value: Option<_>| match value {
                 Some(value) => visitor.call1((&shown_key, value)),
-                // It has gone meanwhile.
+                // The record was removed meanwhile.
                 None => Ok(py.None().into_bound(py)),
             };
             changed += usize::from(self.decide(py, &key, ask, decision)?.1);
@@ -100,7 +103,8 @@ impl Records {
         Ok(changed)
     }
 
-    /// Runs a visitor on several records, in a transaction of its own where none is open; returns how often it has changed one.
+    /// Runs a visitor on several records, within a transaction of its own if none is open. Returns
+    /// the number of changes.
     pub(crate) fn visit_several(
         &self,
         keys: &Bound<'_, PyAny>,

@@ -1,0 +1,181 @@
+//! The open databases and snapshots, which functions find by their handles.
+
+use crate::answer::invalid;
+use crate::handles::{HandleTable, shown};
+use crate::transactions;
+use parking_lot::{RwLock, RwLockWriteGuard};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use todana::{Db, Error, ErrorKind, Records, RecordsHandle, Result, Snapshot, UnixSeconds};
+
+/// An open database, or a snapshot of one. Any number of threads may use the same handle at once.
+pub struct DatabaseHandle {
+    _private: [u8; 0],
+}
+
+pub(crate) struct OpenDatabase {
+    pub(crate) number: usize,
+    /// `None` after it was closed. Closing waits for the calls that are running.
+    base: RwLock<Option<DatabaseOrSnapshot>>,
+    /// The number of open snapshots and transactions.
+    dependents: AtomicUsize,
+    /// The number of threads that wait to close it.
+    closers: AtomicUsize,
+}
+
+pub(crate) enum DatabaseOrSnapshot {
+    Db(Db),
+    /// Keeps the database of the snapshot open.
+    Snapshot {
+        snapshot: Snapshot,
+        _of: CloseBlocker,
+    },
+}
+
+/// The interval at which a closing thread checks whether it still may close.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a thread with many calls pauses while another one waits to close the database.
+const MAKE_WAY: Duration = Duration::from_millis(1);
+
+/// Keeps a database from being closed.
+pub(crate) struct CloseBlocker(Arc<OpenDatabase>);
+
+static OPEN: HandleTable<OpenDatabase> = HandleTable::new();
+
+thread_local! {
+    /// The database that this thread used last, because most threads use only one. It is unset
+    /// while the process ends: a function given to `atexit` looks its handles up.
+    static LAST: Cell<Option<Arc<OpenDatabase>>> = const { Cell::new(None) };
+}
+
+/// Runs `run` with the database of a handle.
+pub(crate) fn with<T>(
+    database: *mut DatabaseHandle,
+    run: impl FnOnce(&Arc<OpenDatabase>) -> Result<T>,
+) -> Result<T> {
+    let number = database.addr();
+    // Taken and not borrowed, because `run` may call this function again.
+    let open_database = match LAST.try_with(Cell::take).ok().flatten() {
+        // Only an outer call pauses here. An inner one finds nothing to take, and the closing
+        // thread waits for it.
+        Some(open_database) if open_database.number == number => {
+            open_database.make_way();
+            open_database
+        }
+        _ => OPEN.find(number, "database")?,
+    };
+    let outcome = run(&open_database);
+    let _ = LAST.try_with(|last| last.set(Some(open_database)));
+    outcome
+}
+
+impl OpenDatabase {
+    /// Registers an open database and returns its handle.
+    pub(crate) fn open(base: DatabaseOrSnapshot) -> *mut DatabaseHandle {
+        let number = crate::handles::new_number();
+        let open_database = OpenDatabase {
+            number,
+            base: RwLock::new(Some(base)),
+            dependents: AtomicUsize::new(0),
+            closers: AtomicUsize::new(0),
+        };
+        OPEN.insert(number, Arc::new(open_database));
+        shown(number)
+    }
+
+    /// Closes the database after the running calls have returned, and returns it. Fails with `Busy`
+    /// if it has open snapshots or transactions.
+    pub(crate) fn close(&self) -> Result<DatabaseOrSnapshot> {
+        self.closers.fetch_add(1, Ordering::SeqCst);
+        let base = self.wait_for_calls();
+        self.closers.fetch_sub(1, Ordering::SeqCst);
+        let mut base = base?;
+        self.refuse_if_needed()?;
+        let taken = base.take().ok_or_else(closed)?;
+        let _ = OPEN.remove(self.number, "database");
+        Ok(taken)
+    }
+
+    fn wait_for_calls(&self) -> Result<RwLockWriteGuard<'_, Option<DatabaseOrSnapshot>>> {
+        loop {
+            // A running call may wait for an open transaction, which is reason enough to refuse.
+            self.refuse_if_needed()?;
+            if let Some(base) = self.base.try_write_for(LOOK_AGAIN) {
+                return Ok(base);
+            }
+        }
+    }
+
+    /// Pauses if a thread waits to close the database. Otherwise threads with many calls kept it
+    /// waiting for minutes, because calls do not queue after it: one call may run within another.
+    fn make_way(&self) {
+        if self.closers.load(Ordering::Relaxed) > 0 {
+            std::thread::sleep(MAKE_WAY);
+        }
+    }
+
+    fn refuse_if_needed(&self) -> Result<()> {
+        if self.dependents.load(Ordering::SeqCst) > 0 {
+            let message = "snapshots of the database, or other threads' transactions, are open";
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        Ok(())
+    }
+
+    /// Runs `run` with the database itself. Fails with `Invalid` for a snapshot.
+    pub(crate) fn with_db<T>(&self, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+        // One call may run within another: a thread that waits to close must not come between them.
+        match &*self.base.read_recursive() {
+            Some(DatabaseOrSnapshot::Db(db)) => run(db),
+            Some(DatabaseOrSnapshot::Snapshot { .. }) => Err(invalid("a snapshot can only be read")),
+            None => Err(closed()),
+        }
+    }
+
+    /// Returns the time by which records expire.
+    pub(crate) fn now(&self) -> Result<UnixSeconds> {
+        self.with_db(|db| Ok(db.database().now()))
+    }
+}
+
+impl CloseBlocker {
+    /// Must be called while something else keeps the database open.
+    pub(crate) fn new(open_database: &Arc<OpenDatabase>) -> CloseBlocker {
+        open_database.dependents.fetch_add(1, Ordering::SeqCst);
+        CloseBlocker(Arc::clone(open_database))
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.0.number
+    }
+}
+
+impl Drop for CloseBlocker {
+    fn drop(&mut self) {
+        self.0.dependents.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database was closed")
+}
+
+impl RecordsHandle for OpenDatabase {
+    /// Runs `run` with this thread's transaction if it has one open.
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        let base = self.base.read_recursive();
+        let base = base.as_ref().ok_or_else(closed)?;
+        if let Some(transaction) = transactions::of_this_thread(self.number) {
+            return run(transaction.records());
+        }
+        match base {
+            DatabaseOrSnapshot::Db(db) => run(db),
+            DatabaseOrSnapshot::Snapshot { snapshot, .. } => run(snapshot),
+        }
+    }
+}
+
+/// The database of a cursor or an iterator, which does not keep it open.
+pub(crate) type DatabaseScope = Arc<OpenDatabase>;
