@@ -96,7 +96,7 @@ pub extern "C" fn todana_map_reduce(
             Err(invalid("a function of map-reduce has ended it"))
         };
         let combine = work.and_then(|work| work.combine);
-        let combined = |key: &[u8], values: &mut dyn IteratorHandle<Item = &[u8]>, out: &mut Vec<u8>| {
+        let combined = |key: &[u8], values: &mut dyn Iterator<Item = &[u8]>, out: &mut Vec<u8>| {
             let Some(combine) = combine else { return };
             let mut emit = |_: &[u8], value: &[u8]| out.extend_from_slice(value);
             combine(
@@ -205,7 +205,7 @@ impl LentValues for StreamedValues<'_, '_> {
 /// Some values of a key, in memory.
 struct SomeValues<'v, I>(I, PhantomData<&'v [u8]>);
 
-impl<'v, I: IteratorHandle<Item = &'v [u8]>> LentValues for SomeValues<'v, I> {
+impl<'v, I: Iterator<Item = &'v [u8]>> LentValues for SomeValues<'v, I> {
     fn lend(&mut self) -> Result<Option<&[u8]>> {
         Ok(self.0.next())
     }
