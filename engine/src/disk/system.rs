@@ -122,10 +122,11 @@ fn open_lock(path: &Path) -> io::Result<fs::File> {
     options.open(path)
 }
 
-/// A locked file. Dropping it unlocks the file; closing the file is not enough, because a process that another thread forks has the
-/// file too until it executes its program.
+/// A locked file. Dropping it unlocks the file; closing the file is not enough, because a process
+/// that another thread forks has the file too until it executes its program.
 ///
-/// In the child of a fork, the lock remains the parent's: only the process that took the lock releases it.
+/// In the child of a fork, the lock remains the parent's: only the process that took the lock
+/// releases it.
 struct HeldLock {
     file: fs::File,
     process: u32,
@@ -144,7 +145,8 @@ impl HeldLock {
                 Ok(()) if has_name(&file, path)? => {
                     return Ok(HeldLock { file, process: std::process::id() });
                 }
-                // The file was removed or renamed after it was opened, so another process can lock a new file of this name.
+                // The file was removed or renamed after it was opened, so another process can lock
+                // a new file of this name.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(TryLockError::Error(error)) => return Err(error),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! group = lock + 240 frames, in one huge page of the system
-//! frame = a block of 8 KiB and the first bytes of the next block, so that short entries that begin in it are complete
+//! frame = a block of 8 KiB and the beginning of the next one, which completes short entries
 //! ```
 //!
 //! A segment remembers the last frame of each of its blocks; the tag of the frame shows if the

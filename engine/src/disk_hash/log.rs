@@ -2,7 +2,7 @@
 //! once for all waiting threads.
 //!
 //! ```text
-//! segments, oldest first | end of the last segment in memory (ActiveSegment), with a copy that survives the process (`recent`)
+//! sealed segments, oldest first | ActiveSegment: its end is in memory, with a copy in the ring `recent`
 //! ```
 //!
 //! Invariants: the bytes of a segment before `flushed` are in its file, the others in the buffer of

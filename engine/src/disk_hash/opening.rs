@@ -749,8 +749,9 @@ impl<'t> LogReplay<'t> {
         Ok(())
     }
 
-    /// Returns the index of the key's slot in its page and the length of its entry. If no intact entry matches, returns the last
-    /// damaged one with the same tag, as the writer did; its length is then a lower bound.
+    /// Returns the index of the key's slot in its page and the length of its entry. If no intact
+    /// entry matches, returns the last damaged one with the same tag, as the writer did; its length
+    /// is then a lower bound.
     fn find(&mut self, hash: u64, key: &[u8]) -> Result<Option<(usize, usize)>> {
         let (page, tag) = (&self.shards[shard_of(hash)].pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);

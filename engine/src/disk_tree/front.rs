@@ -1,7 +1,8 @@
 //! The front: changes that are not in LMDB yet, in the order of their keys.
 //!
 //! ```text
-//! front = chunks in order; chunk = at most 128 entries in order, and for each the first 8 bytes of its key after the prefix
+//! front = chunks in order
+//! chunk = at most 128 entries in order, and for each the first 8 bytes of its key after the prefix
 //! prefix = the common beginning of all keys, up to a limit
 //! entry = a record or a removal with its key, in one allocation; long values by reference
 //! ```

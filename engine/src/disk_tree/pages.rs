@@ -4,8 +4,8 @@
 //! ```text
 //! page  = number (8) | 2 | flags (2) | lower (2) | upper (2) | offsets of nodes (2 each) ... | nodes
 //!         of an overflow page: number (8) | 2 | flags (2) | how many pages (4) | bytes
-//! meta  = page header (16) | magic (4) | version (4) | 8 | map size (8) | free tree (48) | main tree (48) | last page (8)
-//!         | transaction (8)
+//! meta  = page header (16) | magic (4) | version (4) | 8 | map size (8) | free tree (48)
+//!         | main tree (48) | last page (8) | transaction (8)
 //! tree  = page size, in the free tree (4) | flags (2) | depth (2) | 3 x pages (8) | entries (8) | root (8)
 //! node  = low half (2) | high half (2) | flags (2) | key length (2) | key | data
 //! ```

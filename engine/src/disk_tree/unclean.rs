@@ -27,7 +27,7 @@ pub(super) struct UncleanMarker {
     is_ours: bool,
 }
 
-/// What the previous process has left.
+/// The state that the previous process has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FoundMarker {
     /// It closed the tree.

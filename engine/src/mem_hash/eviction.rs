@@ -61,7 +61,7 @@ pub(super) struct EvictionCandidate {
     mark: UseMark,
 }
 
-/// What must be accounted for when a record leaves its bucket.
+/// The data to be accounted for when a record leaves its bucket.
 pub(super) struct DepartingRecord {
     pub(super) plain: usize,
     pub(super) expires: bool,

@@ -1,9 +1,9 @@
 //! The compact hash in memory: very many small records in little more than their own bytes.
 //!
 //! ```text
-//! shard   = lock + directory + arena + huge records        by the top bits of the hash
-//! directory[bucket] = handle of a block                     by the low bits; linear hashing, one bucket a step
-//! bucket  = records packed back to back, oldest first       see `record`
+//! shard   = lock + directory + arena + huge records       by the top bits of the hash
+//! directory[bucket] = handle of a block                    by the low bits; linear hashing
+//! bucket  = records packed back to back, oldest first      see `record`
 //! ```
 //!
 //! Cost: a lookup reads one slot of the directory and two or three adjacent cache lines. A write

@@ -3,7 +3,7 @@
 //! ```text
 //! tail = 0xF0                                        no marks
 //!      | 0xF8 | 0xC0 + records | 8 ghosts | marks    two marks a byte, the first in the lower half
-//! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue, bit 3: it has been read
+//! mark = uses since it was last passed over (0 to 3), bit 2: in the main queue, bit 3: read
 //! ghost = 7 bits of the hash of an evicted key, bit 0: it was in the main queue; 0: none
 //! ```
 //!

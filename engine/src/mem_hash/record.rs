@@ -1,7 +1,7 @@
 //! The layout of records in a bucket.
 //!
 //! ```text
-//! bucket = record ... | tail (see `queue`), which begins with 0xF0, or with 0xF8 and a byte with both upper bits
+//! bucket = record ... | tail (see `queue`), which begins with 0xF0, or 0xF8 and a byte >= 0xC0
 //! stub   = 0xF8 | 0x40 or 0x80 | fingerprint (u32) | reference (u32)
 //! ```
 //!

@@ -1,7 +1,8 @@
 //! A leaf: records in the order of their keys, in one movable block.
 //!
 //! ```text
-//! leaf   = groups (u8) | prefix_len (u8) | len (u16) | head (u32) ... | start (u16) ... | prefix | record ...
+//! leaf   = groups (u8) | prefix_len (u8) | len (u16) | head (u32) ... | start (u16) ...
+//!          | prefix | record ...
 //! record = as in `crate::record`, its key without the prefix; forms 0 to 13 of a key are its length
 //! stub   = 0xF8 | 0x40 or 0x80, plus 0x01 if cut | key_len (varint) | key | reference (u32)
 //! ```

@@ -68,8 +68,8 @@ impl MappedFile {
         Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), range.len()) })
     }
 
-    /// Reads a range of the file into memory. Returns false if the disk failed or the system cannot
-    /// tell.
+    /// Reads a range of the file into memory. Returns false if the disk failed or the system
+    /// reports no result.
     pub(crate) fn populate(&self, range: Range<usize>) -> bool {
         let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
         if range.start >= range.end || range.end > self.len {

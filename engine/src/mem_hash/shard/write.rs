@@ -14,7 +14,7 @@ use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Vis
 /// Longer records have a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
 
-/// What a visitor's action requires.
+/// The change that an action of a visitor requires.
 pub(super) enum WritePlan {
     Nothing,
     Remove,

@@ -33,7 +33,7 @@ impl From<NoRoom> for VisitFailure {
     }
 }
 
-/// What a visitor's action requires.
+/// The change that an action of a visitor requires.
 enum WritePlan {
     Nothing,
     Remove,
