@@ -1,11 +1,13 @@
-//! What is there after the power was lost, at every operation on the disk.
+//! The contents after a power loss, at every operation on the disk.
 //!
-//! A session of writes, batches, clears, sweeps, syncs, housekeeping and reopenings, some of them after a crash, runs once; every operation on the disk is noted, with
-//! what had been promised to be on disk when it began. Then the disk is put back to each moment, loses its power, comes up and is
-//! opened: there must be what the session had after one of its changes, and not an earlier one than was promised.
+//! A session of writes, batches, clears, sweeps, syncs, maintenance and reopenings, some of them
+//! after a crash, runs once. Every operation on the disk is recorded, with the moment that had been
+//! promised to be on disk when it began. Then the disk is set back to each operation, loses its
+//! power and is opened: it must have the contents after one of the changes, and not those of an
+//! earlier moment than was promised.
 //!
-//! `TODANA_CRASH=full` takes every moment, in several ways; without it one in some, each in one way. What comes up is opened
-//! mapped or not as the dice fall, and so is the session.
+//! `TODANA_CRASH=full` tests every operation in several ways; without it, a selection is tested in
+//! one way each. The session and the opening after it are mapped or not at random.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -27,7 +29,7 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// Opens what came up; its records are those of a moment, none before `promised`.
+/// Opens the disk after a crash. Its records must be those of a moment, none before `promised`.
 fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::shown_or_read(state, dice.coin());
     let opens = if dice.coin() { kept::open_compressing } else { open };
@@ -40,7 +42,7 @@ fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: 
     if dice.roll(4) > 0 {
         return;
     }
-    // It goes on, and keeps what is synced from then on.
+    // The database continues, and keeps everything that is synced from now on.
     let mut expected = found;
     let mut written = dice.roll(20);
     while written > 0 {
@@ -63,7 +65,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
     for &seed in seeds {
         let disk = CrashDisk::new();
         disk.show_in_memory(seed % 2 == 1);
-        // The moment that is on disk in the upper half, the one that has begun in the lower.
+        // The moment that is on disk in the upper half, the one that has begun in the lower half.
         let told = Arc::new(AtomicU64::new(0));
         let note = Arc::clone(&told);
         disk.record(move || note.load(Ordering::SeqCst));
@@ -101,7 +103,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
             }
             state.apply(&step.op).unwrap();
         }
-        // The process is killed, the machine is not: everything that was handed to the system is there.
+        // The process is killed but the machine is not: everything that was written is there.
         check(state, &moments, moments.last(), moments.last(), "at the end", &mut dice);
     }
 }
@@ -130,7 +132,7 @@ fn a_failed_sync_ends_all_writing_and_says_so() {
     assert_eq!(hash.sync().unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(kept::set(&hash, b"more", b"3").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(hash.apply(&[]), Ok(()));
-    // What is there can still be read.
+    // Existing records are still readable.
     assert_eq!(records(&hash).len(), 2);
     drop(hash);
     let hash = open(&disk).unwrap();
@@ -236,7 +238,7 @@ fn any_changed_bit_is_told_or_changes_nothing() {
             }
         }
     }
-    // Most of the bits are the index's, whose damage costs a longer opening only.
+    // Most bits belong to the index, whose damage only makes the opening slower.
     assert!(told > 200 && harmless > 200, "{told} told, {harmless} harmless");
 }
 

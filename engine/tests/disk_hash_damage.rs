@@ -1,10 +1,11 @@
-//! A record whose bytes have changed on disk: what is overwritten or removed is gone, and nothing else is.
+//! Records whose bytes have changed on disk: an overwritten or removed record is gone, and no other
+//! record is.
 
 use std::path::{Path, PathBuf};
 use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{DiskHash, DiskHashOptions};
 
-/// Stores a value, whatever was there.
+/// Stores a value, whatever the old record is.
 struct Set<'v>(&'v [u8]);
 
 impl Visitor for Set<'_> {
@@ -17,7 +18,7 @@ impl Visitor for Set<'_> {
     }
 }
 
-/// Removes a record, whatever it was.
+/// Removes a record, whatever it is.
 struct Remove;
 
 impl Visitor for Remove {
@@ -30,7 +31,7 @@ impl Visitor for Remove {
     }
 }
 
-/// Opens with segments of so many bytes.
+/// Opens the database with segments of this minimum length.
 fn open(path: &Path, segment_bytes_min: u64) -> DiskHash {
     open_seeded(path, segment_bytes_min, 3)
 }
@@ -47,7 +48,7 @@ fn value_of(hash: &DiskHash, key: &[u8]) -> Option<Vec<u8>> {
     found
 }
 
-/// Changes a bit of the first place in the segments where these bytes stand.
+/// Flips a bit at the first place in the segments where these bytes occur.
 fn spoil(folder: &Path, bytes: &[u8]) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -63,7 +64,7 @@ fn spoil(folder: &Path, bytes: &[u8]) {
     panic!("no segment holds {bytes:?}");
 }
 
-/// Stores others, one in the place of another, until there are further segments, and closes it.
+/// Overwrites another record until there are further segments, and closes the database.
 fn bury(hash: DiskHash) {
     for round in 0..15 {
         hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
@@ -71,7 +72,8 @@ fn bury(hash: DiskHash) {
     hash.close().unwrap();
 }
 
-/// Stores so many others, one in the place of another, with housekeeping in between, which comes to all segments.
+/// Overwrites another record this number of times with maintenance in between, which reaches all
+/// segments.
 fn churn(hash: &DiskHash, rounds: u8) {
     for round in 0..rounds {
         hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
@@ -104,13 +106,15 @@ fn a_damaged_segment_goes_before_the_clear_that_emptied_it() {
     assert_eq!(value_of(&hash, b"after"), Some(vec![19; 3000]));
 }
 
-/// Short records of which one or two are in the same part of the index as another, of 64 parts.
+/// The number of short records of which one or two share a part of the index, out of 64, with
+/// another record.
 const NEIGHBOURS: u32 = 64;
 
-/// A database of a damaged record, "x", and short ones behind it.
+/// Creates a database with a damaged record, "x", and short records after it.
 fn among_neighbours(path: &Path, seed: u64, count: u32) {
     let hash = open_seeded(path, 64 << 10, seed);
-    // An entry of 48 bytes, and those of its neighbours are 16: together no more than an entry of its class may be long.
+    // An entry of 48 bytes; those of its neighbours have 16, together no more than the maximum for
+    // its size class.
     hash.visit(b"x", &mut Set(&[b'q'; 40])).unwrap();
     for n in 0..count {
         hash.visit(&n.to_be_bytes(), &mut Set(b"y")).unwrap();
@@ -119,13 +123,15 @@ fn among_neighbours(path: &Path, seed: u64, count: u32) {
     spoil(path, &[b'q'; 40]);
 }
 
-/// A database of a record, "x", whose length on disk has changed, and a short one behind it; returns the segment.
+/// Creates a database with a record, "x", whose length on disk has changed, and a short one after
+/// it. Returns the segment.
 fn before_a_neighbour(path: &Path, seed: u64) -> PathBuf {
     let hash = open_seeded(path, 64 << 10, seed);
     hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
     hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
     bury(hash);
-    // Its length, of two bytes, becomes 432: as much more as the neighbour's entry is long, and twice that.
+    // Its length, of two bytes, becomes 432: longer by the length of the neighbour's entry and
+    // twice that.
     let first = path.join("0000000001.segment");
     let mut content = std::fs::read(&first).unwrap();
     let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
@@ -159,7 +165,7 @@ fn the_neighbours_of_a_damaged_record_that_was_overwritten_are_there_after_a_cle
 
 #[test]
 fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
-    // By these the two are in one part of the index.
+    // With these seeds the two records are in one part of the index.
     for seed in [41, 180] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
@@ -178,7 +184,7 @@ fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
     }
 }
 
-/// Stores a value, and does not look at the old one.
+/// Stores a value without reading the old one.
 struct Ignore<'a>(Action<'a>);
 
 impl Visitor for Ignore<'_> {
@@ -197,7 +203,7 @@ fn put(value: &[u8]) -> Action<'_> {
 
 #[test]
 fn the_neighbour_of_a_record_whose_length_has_changed_outlives_its_segment_though_nobody_noticed() {
-    // By these the two are in one part of the index.
+    // With these seeds the two records are in one part of the index.
     for (seed, is_reopened) in [(41, false), (180, false), (41, true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
@@ -239,7 +245,7 @@ fn a_damaged_value_may_be_overwritten_and_removed_unseen_but_is_not_written_anew
     assert_eq!(hash.view(b"crane2", &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Stores a value whatever was there, and does not look at it: as a plain set does.
+/// Stores a value whatever the old record is and without reading it, as a plain set does.
 struct SetUnseen<'v>(&'v [u8]);
 
 impl Visitor for SetUnseen<'_> {
@@ -281,14 +287,14 @@ fn damage_that_compaction_has_met_is_over_when_it_is_overwritten_unseen() {
 
 #[test]
 fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_count() {
-    // By these the two are in one part of the index.
+    // With these seeds the two records are in one part of the index.
     for seed in [41, 180] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
         let first = before_a_neighbour(&path, seed);
-        // The first is longer by as much as the second is, as it seems, and the second is damaged, too.
+        // The first entry seems longer by the length of the second, and the second is damaged too.
         let mut content = std::fs::read(&first).unwrap();
-        // Behind the header, whose checksum may look so.
+        // After the header, whose checksum may look like this.
         let at = 64 + content[64..].windows(5).position(|window| window == b"\0\0\0\0y").unwrap();
         content[at + 4] ^= 1;
         std::fs::write(&first, content).unwrap();
@@ -302,7 +308,7 @@ fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_co
     }
 }
 
-/// What a crash would leave of a database that has just been synced.
+/// Copies the files that a crash would leave of a database that was just synced.
 fn crash(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -311,7 +317,8 @@ fn crash(from: &Path, to: &Path) {
     }
 }
 
-/// A closed database of some records whose bytes have changed on disk since: "crane0" to "crane9".
+/// Creates a closed database of records whose bytes have then changed on disk: "crane0" to
+/// "crane9".
 fn damaged_cranes(path: &Path) {
     let hash = open(path, 64 << 10);
     for n in 0..10 {
@@ -419,7 +426,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
         }
         churn(&hash, 20);
         assert_eq!(value_of(&hash, b"crane"), None);
-        // A copy has no index: it says that it is damaged, or has no such record.
+        // A copy has no index: it reports the damage, or does not contain the record.
         let copy = folder.path().join(format!("{is_reopened}.hash"));
         hash.copy(&copy).unwrap();
         match DiskHash::open(&copy, DiskHashOptions::default()) {
@@ -427,7 +434,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
         }
     }
-    // Once nothing is older, it can go.
+    // When no segment is older, it can be removed.
     assert!(first.exists() && second.exists());
     hash.visit(b"long", &mut Set(b"short")).unwrap();
     churn(&hash, 20);

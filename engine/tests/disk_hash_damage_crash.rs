@@ -1,9 +1,10 @@
-//! Bits that change on disk, and then a crash.
+//! Bits that change on disk, followed by a crash.
 //!
-//! A session is under way when bits of a segment change. It goes on: damaged records are overwritten, removed, cleared, and
-//! segments with damage in them are compacted as far as they can be. Then the power goes, at any operation. What comes up is
-//! opened or refused, which names what has changed; and what is opened has each record as of one moment, or says of one that
-//! was damaged and not overwritten by then that it is damaged.
+//! During a session, bits of a segment change. The session continues: damaged records are
+//! overwritten, removed and cleared, and segments with damage are compacted as far as possible.
+//! Then the power is lost, at any operation. The database then opens, or refuses to and names the
+//! damage. An open database has each record as of one moment, or reports damage of a record that
+//! was damaged and not yet overwritten.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -24,7 +25,7 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// What is known of a key: a record or none; or it is damaged.
+/// The known state of each key: a record, none, or damaged (`None`).
 type Seen = BTreeMap<Vec<u8>, Option<(Vec<u8>, Attributes)>>;
 
 fn look(hash: &DiskHash) -> Seen {
@@ -44,7 +45,7 @@ fn look(hash: &DiskHash) -> Seen {
     seen
 }
 
-/// What there is behind a change, and whose records are damaged then.
+/// The contents after a change, and the records that are damaged then.
 #[derive(Clone)]
 struct Moment {
     records: Records,
@@ -63,7 +64,7 @@ impl Moment {
 
 struct Course {
     moments: Vec<Moment>,
-    /// What is damaged was this.
+    /// The records before they were damaged.
     before: Records,
     told: Arc<AtomicU64>,
 }
@@ -101,7 +102,7 @@ impl Course {
         }
     }
 
-    /// Looks at what has been opened, or why it could not be.
+    /// Checks an opened database, or the reason why it could not be opened.
     fn check(
         &self,
         opened: Result<DiskHash, Error>,
@@ -145,7 +146,8 @@ impl Course {
     }
 }
 
-/// Changes bits of segments, of what was in them when these were the files, some of them perhaps of no importance; returns which.
+/// Flips bits of segments, at places that were in use when these were the files; some of them may
+/// be unimportant. Returns the changed files.
 fn spoil(disk: &CrashDisk, files: &BTreeMap<PathBuf, Vec<u8>>, dice: &mut Dice) -> Vec<PathBuf> {
     let is_segment = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "segment");
     let segments: Vec<&PathBuf> = files.keys().filter(is_segment).collect();
@@ -175,7 +177,8 @@ fn after_damage_and_a_crash_what_is_whole_is_there_and_what_is_not_is_told() {
         }
         hash.sync().unwrap();
         let files = disk.state().files();
-        // This tells that all of it is on disk. Where nothing does yet, damage looks like what a crash leaves.
+        // This entry states that everything is on disk. Without it, damage looks like the result of
+        // a crash.
         kept::set(&hash, b"key0", b"marked").unwrap();
         records.insert(b"key0".to_vec(), (b"marked".to_vec(), Attributes::default()));
         hash.sync().unwrap();

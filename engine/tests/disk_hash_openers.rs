@@ -1,4 +1,5 @@
-//! Opening any bytes: what the fuzz target `disk_hash` does, for the inputs it keeps and for some thousand others.
+//! Opening arbitrary bytes, as the fuzz target `disk_hash` does, with its stored inputs and some
+//! thousand random ones.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -21,7 +22,8 @@ fn arbitrary_bytes_in_arbitrary_places_open_or_are_damaged() {
     for _ in 0..1_500 {
         let len = 3 + random.usize(..40);
         let mut bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
-        // Mostly within the first kilobyte, where the files are; small numbers are lengths and kinds.
+        // Mostly within the first kilobyte, where the files have data; small numbers are lengths
+        // and kinds.
         bytes[2] = random.u8(..6) | u8::from(random.bool()) << 7;
         bytes[3..].iter_mut().for_each(|byte| *byte %= if random.bool() { 16 } else { 255 });
         opener::open_any(&bytes);

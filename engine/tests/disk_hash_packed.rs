@@ -1,4 +1,5 @@
-//! Compressed values: what was given comes back, whatever was done with the record and however the database is opened.
+//! Compressed values: they are returned unchanged, whatever is done with the record and however the
+//! database is opened.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -32,7 +33,7 @@ fn open(path: &Path) -> DiskHash {
     DiskHash::open(path, options(true)).unwrap()
 }
 
-/// A record as applications keep them: some hundred bytes, most of which are in all others, too.
+/// Returns a value like those of applications: some hundred bytes, most of which all values share.
 fn value(n: u64) -> Vec<u8> {
     let (id, city) = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15), ["Lisbon", "Oslo", "Kyoto"][n as usize % 3]);
     format!(
@@ -47,7 +48,7 @@ fn key(n: u64) -> Vec<u8> {
     format!("user:{n}").into_bytes()
 }
 
-/// Fills it, with housekeeping in between.
+/// Fills the database, with maintenance in between.
 fn fill(hash: &DiskHash, numbers: std::ops::Range<u64>) {
     for n in numbers {
         set(hash, &key(n), &value(n)).unwrap();
@@ -82,7 +83,7 @@ impl Visitor for Does<'_> {
     }
 }
 
-/// Does this to a record; returns its value as it was shown before and afterwards.
+/// Applies an action to a record. Returns its value as shown before and after.
 fn visit(hash: &DiskHash, key: &[u8], action: Action<'_>) -> Vec<Vec<u8>> {
     let mut visitor = Does(action, Vec::new());
     hash.visit(key, &mut visitor).unwrap();
@@ -105,7 +106,7 @@ fn records_that_are_alike_take_less_than_half_and_come_back_with_or_without_the_
         let hash = DiskHash::open(&path, options(compresses)).unwrap();
         assert_eq!(hash.notes(), &[] as &[String]);
         assert_eq!(records(&hash), expected(0..4000));
-        // What is written anew is written as the option says.
+        // New values are written as the option says.
         let before = hash.disk_usage().live_bytes;
         fill(&hash, 0..4000);
         assert_eq!(records(&hash), expected(0..4000));
@@ -144,7 +145,7 @@ fn a_visitor_is_shown_what_was_given_whatever_is_stored() {
     hash.view(b"user:7", &mut |record| found = Some((record.value.to_vec(), record.attributes))).unwrap();
     assert_eq!(found, Some((b"shared ".repeat(100_000), attributes)));
     assert_eq!(visit(&hash, b"user:7", Action::Remove), [b"shared ".repeat(100_000)]);
-    // A value may be made of the old one.
+    // A value may be derived from the old one.
     struct Doubles;
     impl Visitor for Doubles {
         fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
@@ -216,7 +217,7 @@ fn a_copy_and_a_frozen_state_have_their_dictionaries() {
     }
 }
 
-/// A database of 2,000 records, which is closed.
+/// Creates a closed database of 2,000 records.
 fn make(path: &Path) {
     let hash = open(path);
     fill(&hash, 0..2000);
@@ -244,7 +245,7 @@ fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_close
     }
     std::fs::remove_file(&dictionary).unwrap();
     refused("missing");
-    // Another database's is none of this one's.
+    // A dictionary of another database is not accepted.
     let other = folder.path().join("other.hash");
     make(&other);
     std::fs::copy(dictionaries(&other).remove(0), &dictionary).unwrap();
@@ -402,12 +403,13 @@ fn what_is_compressed_is_saved_from_damage_and_told_as_lost_where_its_dictionary
         let (found, saved) = salvage(if dictionary.exists() { "damaged.hash" } else { "missing.hash" });
         assert!(found.damages.iter().any(|damage| damage.path == dictionary), "{found:?}");
         assert_eq!(found.lost_records, 3000 - saved.len() as u64);
-        // What was written before there was a dictionary is there; no older value of what was overwritten has come back.
+        // Records written before there was a dictionary are there; no older value of an overwritten
+        // record is back.
         assert!(!saved.is_empty() && saved.len() < 2500, "{}", saved.len());
         assert!((0..500).all(|n| !saved.contains_key(&key(n))));
         let all = expected(0..3000);
         assert!(saved.iter().all(|(key, record)| all.get(key) == Some(record)));
-        // With nothing to write to the same is told.
+        // Without an engine to write to, the report is the same.
         let only_told = DiskHash::salvage(&SystemDisk, &path, false, None, &mut |_| ()).unwrap();
         assert_eq!(only_told, found);
         let _ = std::fs::remove_file(&dictionary);

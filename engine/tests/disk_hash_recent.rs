@@ -1,6 +1,8 @@
-//! What a process was killed with before it had handed it to the system: writes of a hash on disk that were acknowledged.
+//! Acknowledged writes of a hash on disk that were not yet written to its files when the process
+//! was killed.
 //!
-//! They were gathered in the process's memory, so a kill lost up to 256 KiB of them, whatever `--sync` was.
+//! They were gathered in the memory of the process, so a kill lost up to 256 KiB of them, whatever
+//! `--sync` was.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -36,7 +38,7 @@ fn killed_process_leaves_every_write_and_its_ring_is_emptied() {
             expected.insert(key.into_bytes(), (value.into_bytes(), Attributes::default()));
         }
         if number % 23 == 0 {
-            // The process is gone; what it has told the system is there.
+            // The process is gone; everything that it has written is there.
             let again = CrashDisk::with(disk.state());
             let hash = open(&again).unwrap();
             assert_eq!(records(&hash), expected, "after write {number}");
@@ -50,7 +52,7 @@ fn killed_process_leaves_every_write_and_its_ring_is_emptied() {
 #[test]
 fn without_shared_memory_each_write_is_handed_over() {
     let disk = CrashDisk::new();
-    // As on a file system that has none: there is no room for the ring.
+    // Leave no space for the ring, as on a file system without shared memory.
     disk.limit(8 << 10);
     let hash = open(&disk).unwrap();
     assert_eq!(recent(&disk), None);
@@ -64,7 +66,8 @@ fn without_shared_memory_each_write_is_handed_over() {
     }
 }
 
-/// A batch that does not fit into the ring is written at once; when it cannot be, none of it is there, then or after a kill.
+/// A batch that does not fit into the ring is written at once. If that fails, none of it is there,
+/// neither then nor after a kill.
 #[test]
 fn refused_batch_leaves_nothing() {
     let disk = CrashDisk::new();
@@ -91,8 +94,8 @@ fn refused_batch_leaves_nothing() {
     assert_eq!(records(&open(&CrashDisk::with(disk.state())).unwrap()).len(), 202);
 }
 
-/// A bit that changed in the last entries of a database was taken for what a crash leaves: an acknowledged, synced record was dropped,
-/// and only a note told of it.
+/// A changed bit in the last entries of a database was taken for the result of a crash: an
+/// acknowledged, synced record was dropped, and only a note reported it.
 #[test]
 fn flipped_bit_behind_the_last_mark_is_damage() {
     let disk = CrashDisk::new();
@@ -109,7 +112,7 @@ fn flipped_bit_behind_the_last_mark_is_damage() {
     .unwrap();
     hash.visit(b"one", &mut Remove).unwrap();
     hash.sync().unwrap();
-    // As a kill leaves it: no mark tells of the last sync.
+    // As after a kill: no mark states the last sync.
     disk.stop();
     drop(hash);
     let (state, bytes) = (disk.state(), file(&disk));
@@ -121,7 +124,7 @@ fn flipped_bit_behind_the_last_mark_is_damage() {
         state.take_away(&Path::new(DATA).join("recent"));
         match open(&CrashDisk::with(state)) {
             Ok(hash) => {
-                // Nothing but zeros behind it in its block: a crash leaves such.
+                // Only zeros follow it in its block, as after a crash.
                 assert!(bytes[bit / 8] == 0 || bytes[bit / 8] == 1 << (bit % 8), "bit {bit} is not told");
                 assert!(!hash.notes().is_empty(), "bit {bit} is cut off in silence");
                 cut_off += 1;
@@ -132,12 +135,13 @@ fn flipped_bit_behind_the_last_mark_is_damage() {
             }
         }
     }
-    // The padding of the last entry, and no more.
+    // At most the padding of the last entry.
     assert!(cut_off <= 7 * 8, "{cut_off} bits");
 }
 
-/// The next segment could be created but not written, nor removed again; the log went on in the one before. The opening after a kill looked
-/// at the last segment alone, and the writes that only the ring had were gone.
+/// The next segment could be created but neither written nor removed; the log continued in the
+/// segment before it. The opening after a kill read only the last segment, and the writes that only
+/// the ring contained were lost.
 #[test]
 fn beginning_of_the_next_segment_hides_no_write() {
     let disk = CrashDisk::new();

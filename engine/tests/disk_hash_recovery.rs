@@ -1,5 +1,5 @@
-//! Crashes and failures that follow on each other: openings that do not come to their end, a disk that is full or fails for a
-//! while, a copy that is broken off, and then the power goes.
+//! Sequences of crashes and failures: interrupted openings, a disk that is full or fails for a
+//! while, an interrupted copy, and then a power loss.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -20,7 +20,8 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// What was told, for the notes beside operations: the moment that is on disk in the upper half, the one that has begun below.
+/// The progress to be recorded with each operation: the moment that is on disk in the upper half,
+/// the one that has begun in the lower.
 #[derive(Clone, Default)]
 struct Told(Arc<AtomicU64>);
 
@@ -57,7 +58,8 @@ fn assert_is_of_a_moment(found: &Records, moments: &Moments, (promised, begun): 
     }
 }
 
-/// Opens what came up, and stops that at each of its operations; what comes up then is opened in the same way, `depth` times.
+/// Opens the disk after a crash, stops that opening at each of its operations, and repeats the same
+/// with the result, `depth` times.
 fn stop_openings(
     state: &State,
     range: (usize, usize),
@@ -84,7 +86,7 @@ fn stop_openings(
         }
         let reboot = dice.roll(1 << 40);
         let story = format!("{story}; opening stopped at {n} ({}), reboot {reboot}", name(&step.op));
-        // The power goes, or the process alone.
+        // The power is lost, or only the process is killed.
         let there = if dice.roll(4) == 0 { there } else { there.reboot(reboot) };
         openings += stop_openings(&there, range, moments, depth - 1, &story, dice);
         state.apply(&step.op).unwrap();
@@ -120,7 +122,7 @@ fn openings_that_are_stopped_again_and_again_lose_nothing_that_was_promised() {
     assert!(openings > 100, "{openings}");
 }
 
-/// Loses power at every operation, or one in so many.
+/// Loses power at every operation, or at one out of a number.
 fn lose_power(
     disk: &CrashDisk,
     mut state: State,
@@ -146,7 +148,7 @@ fn lose_power(
     }
 }
 
-/// Changes, housekeeping and syncs, any of which may fail; what fails has not been made.
+/// Changes, maintenance and syncs, any of which may fail. A failed change has no effect.
 struct Course {
     told: Told,
     moments: Moments,
@@ -201,7 +203,7 @@ fn a_disk_that_gets_full_while_segments_are_compacted_loses_nothing_in_a_crash()
         told.record(&disk);
         let mut course = Course::new(&hash, &told);
         for _ in 0..20 {
-            // There is room for a little, for nothing, or for all.
+            // There is a little space, none, or enough.
             disk.heal();
             match dice.roll(3) {
                 0 => disk.limit(disk.used() + dice.roll(6_000)),
@@ -238,7 +240,7 @@ fn operations_that_fail_now_and_then_lose_nothing_in_a_crash() {
         let count = AtomicU64::new(0);
         disk.fault(move |op| {
             let number = count.fetch_add(1, Ordering::SeqCst);
-            // After a sync that fails nothing more is written: that is another test's.
+            // After a failed sync nothing more is written; another test covers that.
             let is_sync = matches!(op, Op::Sync { .. } | Op::SyncDirectory { .. });
             let fails = !is_sync && Dice::new(seed << 32 | number).roll(9) == 0;
             if fails { Err(io::Error::other("it fails now and then")) } else { Ok(()) }
@@ -360,7 +362,7 @@ fn a_copy_that_the_power_ends_is_there_as_a_whole_or_not_at_all() {
                     there += 1;
                 }
                 false => {
-                    // Made again, whatever has been left behind.
+                    // A new copy succeeds, whatever the interrupted one has left.
                     disk_directory(&disk, "/copies");
                     hash.copy(copy).unwrap_or_else(|error| panic!("{story}: {error}"));
                     assert_eq!(records(&open_in(&disk, copy).unwrap()), expected, "{story}");

@@ -1,7 +1,8 @@
-//! A batch that a full disk takes in part, and refuses.
+//! A batch that a full disk writes in part and then refuses.
 //!
-//! What had been written of it stayed in the segment behind the end of the log. An entry as long as the batch's own beginning then
-//! made its records count at the next opening; and after a kill what was kept beside the log was looked for behind them.
+//! The part that had been written remained in the segment after the end of the log. An entry as
+//! long as the beginning of the batch then made its records valid at the next opening; and after a
+//! kill, the entries in the ring were expected after them.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -16,7 +17,7 @@ use kept::{open, open_without_reserve, records};
 use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record};
 use visitor::Set;
 
-/// Refuses a batch of 200 records on a disk that has `room` for a part of it.
+/// Refuses a batch of 200 records on a disk with `room` for a part of it.
 fn refuse_batch(disk: &CrashDisk, hash: &impl DurableEngine, room: u64) {
     let keys: Vec<String> = (0..200).map(|number| format!("key {number}")).collect();
     let value = [b'v'; 100];
@@ -63,18 +64,19 @@ fn write_after_a_refused_batch_outlives_the_process() {
             refuse_batch(&disk, &hash, room);
             hash.visit(b"after", &mut Set(&vec![b'a'; len])).unwrap();
             let expected = records(&hash);
-            // The process is killed: what the system has is there.
+            // The process is killed: everything that was written is there.
             let again = open(&CrashDisk::with(disk.state())).unwrap();
             assert_eq!(records(&again), expected, "room {room}, value of {len} bytes");
         }
     }
 }
 
-/// A long write that failed while the mark before it was written left word that something was not kept beside the log, though nothing
-/// was: every later write then needed the disk, and was refused where the ring had room for it.
+/// A long write that failed after the mark before it was written left the state that some entries
+/// were not in the ring, although all were. Every later write then needed the disk, and was refused
+/// although the ring had space for it.
 #[test]
 fn short_write_after_a_refused_long_one_needs_no_disk() {
-    // One that fits the ring and one that does not.
+    // One that fits into the ring and one that does not.
     for len in [6 << 10, 20 << 10] {
         let disk = CrashDisk::new();
         let hash = open_without_reserve(&disk).unwrap();

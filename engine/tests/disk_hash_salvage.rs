@@ -1,4 +1,5 @@
-//! Of a damaged hash on disk everything comes back but what was in the damaged places, and nothing that was never there.
+//! Salvage of a damaged hash on disk: all records outside of the damaged places come back, and no
+//! others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -22,13 +23,14 @@ impl Visitor for Do<'_> {
 
 type Records = BTreeMap<String, String>;
 
-/// What is in it, and what each key has ever had.
+/// The contents, and all values that each key has ever had.
 struct Model {
     records: Records,
     had: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// A closed database of several segments: records that are whole, replaced, removed, and long, and batches.
+/// Creates a closed database of several segments: current, replaced, removed and long records, and
+/// batches.
 fn made(path: &Path) -> Model {
     let options =
         DiskHashOptions { seed: Some(3), segment_bytes_min: 4096, buffer_bytes: 4096, ..Default::default() };
@@ -85,7 +87,7 @@ fn salvaged(path: &Path) -> todana_core::Result<(HashSalvage, Records)> {
     }
 }
 
-/// What was found is of this model, and what is missing is told.
+/// Asserts that all salvaged records belong to the model, and that missing ones are reported.
 fn is_honest(found: &HashSalvage, records: &Records, model: &Model, story: &str) {
     for (key, value) in records {
         assert!(model.had[key].contains(value), "{story}: {key} was never {value}");
@@ -160,17 +162,17 @@ fn bytes_that_have_changed_cost_their_own_entry_and_are_told() {
             is_honest(&found, &records, &model, &story);
             let differs = |(key, value): &(&String, &String)| records.get(*key) != Some(*value);
             let missing = model.records.iter().filter(differs).count();
-            // What is damaged, and what seems to be if that is the key.
+            // The damaged record, and the one that seems damaged if the damage is in the key.
             assert!(missing <= 2, "{story}: {missing} are missing");
             keys_told += usize::from(found.unclear == 0);
         }
         std::fs::write(&segment, &whole).unwrap();
     }
-    // Mostly the key can be told.
+    // The key is usually readable.
     assert!(keys_told > 800, "{keys_told}");
 }
 
-/// Without their beginnings older values would come back in their place.
+/// Without the beginnings of damaged entries, older values would come back in their place.
 #[test]
 fn a_replaced_value_does_not_come_back_for_a_damaged_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,7 +206,7 @@ fn files_that_are_cut_off_missing_or_overwritten_cost_what_was_in_them() {
         for len in [whole.len() - 1, whole.len() - 9, whole.len() / 2, 63, 0] {
             std::fs::write(segment, &whole[..len]).unwrap();
             let (found, records) = salvaged(&path).unwrap();
-            // That the last one is too short, nothing tells.
+            // No other file shows that the last one is too short.
             if !is_last {
                 is_honest(&found, &records, &model, &format!("{story}, {len}"));
             }
@@ -222,7 +224,7 @@ fn files_that_are_cut_off_missing_or_overwritten_cost_what_was_in_them() {
             is_honest(&found, &records, &model, &format!("{story} with {bytes}"));
             assert!(records.len() + 45 > model.records.len(), "{story} with {bytes}: {}", records.len());
         }
-        // All but the beginning of the first sector is gone: the other files tell what it was.
+        // Only the beginning of the first sector remains: the other files show the rest.
         let mut changed = whole.clone();
         changed[..64].fill(0);
         std::fs::write(segment, &changed).unwrap();
@@ -251,7 +253,7 @@ fn where_nothing_can_be_told_nothing_is_made_up() {
     std::fs::write(path.join("0000000001.segment"), &bytes).unwrap();
     assert_eq!(salvaged(&path).unwrap_err().kind(), ErrorKind::Corrupt);
     std::fs::remove_dir_all(&path).unwrap();
-    // Behind a whole beginning, too.
+    // Also after an intact beginning.
     let model = made(&path);
     let segment = segments(&path).remove(0);
     let whole = std::fs::read(&segment).unwrap();
@@ -281,7 +283,7 @@ fn what_a_crash_leaves_at_the_end_is_no_damage_unless_it_was_on_disk() {
     std::fs::write(&last, b"").unwrap();
     let found = torn(&path);
     assert_eq!((found.damaged, found.torn.unwrap().offset), (0, 0));
-    // With something whole behind it, it is damage.
+    // With an intact entry after it, it is damage.
     let mut changed = whole.clone();
     changed[whole.len() / 2..][..9].fill(0xee);
     std::fs::write(&last, &changed).unwrap();

@@ -1,7 +1,7 @@
-//! A file that has the name of a hash's next segment.
+//! A file with the name of a hash's next segment.
 //!
-//! What a failed creation had left there, as its removal failed, too, kept every later write from being taken until the database was
-//! opened again.
+//! If the creation of a segment failed, and the removal of its file failed too, every later write
+//! was refused until the database was reopened.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -23,7 +23,7 @@ fn segment(number: u64) -> PathBuf {
     Path::new(DATA).join(format!("{number:010}.segment"))
 }
 
-/// Writes until the last write is refused, or there is a second segment.
+/// Writes until a write is refused or there is a second segment.
 fn fill(hash: &DiskHash, disk: &CrashDisk) -> Result<()> {
     for number in 0..200u32 {
         hash.visit(&number.to_le_bytes(), &mut Set(&[b'v'; 100]))?;
@@ -45,7 +45,7 @@ fn assert_comes_back(hash: &DiskHash, disk: &CrashDisk) {
 
 #[test]
 fn leftover_of_a_failed_creation_is_replaced() {
-    // Nothing, a part of its beginning, or all of that was written.
+    // Nothing, a part of its beginning, or its complete beginning was written.
     for room in [0, 30, 64, 70, 1000] {
         let disk = CrashDisk::new();
         let hash = open_without_reserve(&disk).unwrap();
@@ -67,7 +67,7 @@ fn leftover_of_a_failed_creation_is_replaced() {
         assert!(created.load(std::sync::atomic::Ordering::SeqCst));
         disk.heal();
         let mut begun = disk.state().files()[&segment(1)].clone();
-        // Its number, and the checksum over it.
+        // Its number, and the checksum.
         begun[40..48].copy_from_slice(&2u64.to_le_bytes());
         let crc = crc32c::crc32c(&begun[..60]);
         begun[60..64].copy_from_slice(&crc.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Small segments, which every opening leaves behind.
+//! Small segments, of which every opening leaves one.
 
 #[allow(dead_code)]
 mod visitor;
@@ -31,7 +31,7 @@ fn what_was_cleared_stays_away_when_small_segments_are_united() {
     let path = folder.path().join("often.hash");
     let open = || DiskHash::open(&path, DiskHashOptions::default()).unwrap();
     let hash = open();
-    // More than makes a segment a small one.
+    // More than the limit below which a segment is small.
     for n in 0..600u32 {
         hash.visit(format!("old{n}").as_bytes(), &mut visitor::Set(&[7; 1000])).unwrap();
     }
@@ -47,7 +47,7 @@ fn what_was_cleared_stays_away_when_small_segments_are_united() {
         while hash.maintain() {}
         hash.close().unwrap();
     }
-    // As in a backup, which has none.
+    // As in a backup, which has no index.
     std::fs::remove_file(path.join("index")).unwrap();
     let hash = open();
     assert_eq!(hash.status().records, 14);

@@ -1,4 +1,5 @@
-//! What of a tree is on disk when: all up to the last checkpoint's cut, under its mark, and nothing else.
+//! The contents of a tree on disk: everything up to the cut of the last checkpoint, under its mark,
+//! and nothing else.
 
 mod visitor;
 
@@ -10,7 +11,7 @@ use todana_core::{Action, Attributes, CheckpointedEngine, Engine, Error, ErrorKi
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
-/// Lets other threads end, also when the one that has it fails.
+/// Ends other threads, even if the thread that owns this fails.
 struct Ends<'d>(&'d AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -36,7 +37,7 @@ fn a_tree_is_not_opened_with_the_log_of_another_database() {
     let message = error.to_string();
     assert!(message.contains(&"ab".repeat(16)) && message.contains(&"12".repeat(16)), "{message}");
     tree.bind_to_log(ours).unwrap();
-    // A copy of it is the same database's.
+    // A copy belongs to the same database.
     let copy = folder.path().join("copy.tree");
     tree.copy(&copy).unwrap();
     drop(tree);
@@ -61,7 +62,7 @@ fn all(tree: &DiskTree) -> Map {
     found
 }
 
-/// A random change, to the model too.
+/// Makes a random change, and the same one to the model.
 fn change(tree: &DiskTree, model: &mut Map, random: &mut fastrand::Rng) {
     let long = if random.u32(0..20) == 0 { "k".repeat(600) } else { String::new() };
     let key = format!("{long}{}", random.u32(0..2000)).into_bytes();
@@ -121,7 +122,7 @@ fn what_spills_keeps_the_old_mark() {
     assert!(tree.status().records > 4000);
 }
 
-/// Raises a number that two records share, and notes how far `applied` has come.
+/// Increments a number that two records share, and notes the progress in `applied`.
 struct Count<'c>(Vec<u8>, &'c AtomicU64);
 
 impl Visitor for Count<'_> {

@@ -1,4 +1,4 @@
-//! Damaged files: a clear error, or what is still right; never a dead process.
+//! Damaged files cause a clear error or yield the intact rest; they never end the process.
 
 mod visitor;
 
@@ -25,7 +25,8 @@ fn all(tree: &DiskTree) -> todana_core::Result<Map> {
     Ok(found)
 }
 
-/// A tree of all that there is: pages of branches, long values, sheaves, free pages. Returns its file and its records.
+/// Creates a tree with every kind of page: branches, long values, groups of long keys, free pages.
+/// Returns its file and its records.
 fn file(directory: &Path) -> (Vec<u8>, Map) {
     let tree = open(directory).unwrap();
     for round in 0..3 {
@@ -46,7 +47,7 @@ fn file(directory: &Path) -> (Vec<u8>, Map) {
     (fs::read(directory.join("data.mdb")).unwrap(), records)
 }
 
-/// Opens a directory that has this file.
+/// Returns a directory with this file.
 fn with(file: &[u8]) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.mdb"), file).unwrap();
@@ -67,7 +68,8 @@ fn a_file_cut_anywhere_is_refused_or_complete() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "cut to {len}: {error}");
                 refused += 1;
             }
-            // Only pages that are not in use were cut off; those behind the new end can be read and written again.
+            // Only unused pages were cut off; pages after the new end can be written and read
+            // again.
             Ok(tree) => {
                 assert!(all(&tree).unwrap() == records, "cut to {len}");
                 for n in 0..500u32 {
@@ -96,7 +98,7 @@ fn a_file_of_something_else_is_refused() {
         let (kind, message) = error(&later).unwrap();
         assert!(kind == ErrorKind::Invalid && message.contains("version 2"), "{message}");
     }
-    // Of ours: wherever the state stands, in old pages too.
+    // The version of our format: wherever the state lies, in old pages too.
     let mut later = file.clone();
     let places: Vec<_> = (0..file.len() - 8).filter(|&at| file[at..].starts_with(b"TODANADT")).collect();
     assert!(!places.is_empty());
@@ -114,7 +116,7 @@ fn a_meta_page_with_any_byte_changed_is_refused_or_harmless() {
     for at in (0..152).chain(4096..4096 + 152) {
         let mut damaged = file.clone();
         damaged[at] ^= 0x41;
-        // What LMDB would trust is looked at by code that does not.
+        // Our own code checks what LMDB would trust.
         match DiskTree::check(with(&damaged).path()) {
             Ok(found) => assert_eq!(found.records, records.len() as u64, "byte {at}"),
             Err(error) => {
@@ -153,7 +155,7 @@ fn a_check_of_damaged_pages_comes_to_an_end() {
     assert!(found > 0);
 }
 
-/// Stores a value whatever is there.
+/// Stores a value whatever the old record is.
 struct Overwrite<'v>(&'v [u8]);
 
 impl Visitor for Overwrite<'_> {
@@ -167,7 +169,8 @@ impl Visitor for Overwrite<'_> {
     }
 }
 
-/// A tree of a few records with unmistakable values, one of them in a sheaf, changed by `damage`.
+/// Creates a tree of a few records with recognisable values, one of them in a group of long keys,
+/// changed by `damage`.
 fn damaged(damage: impl Fn(&mut Vec<u8>)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let tree = open(directory.path()).unwrap();
@@ -199,7 +202,7 @@ fn value(tree: &DiskTree, key: &[u8]) -> todana_core::Result<Option<Vec<u8>>> {
     Ok(value)
 }
 
-/// A changed byte of a value was served as if it were right: trees had no checksums.
+/// A changed byte of a value was returned as if it were right: trees had no checksums.
 #[test]
 fn damaged_record_fails_alone_and_can_be_overwritten() {
     let long = "k".repeat(600);
@@ -252,7 +255,7 @@ fn damaged_record_fails_alone_and_can_be_overwritten() {
 fn record_under_another_key_is_damaged() {
     let directory = damaged(|file| {
         let [first, second] = ["value-1", "value-2"].map(|text| place_of(file, text.as_bytes()));
-        // With the tag and the checksum in front.
+        // Includes the tag and the checksum before them.
         let [one, two] = [first, second].map(|at| file[at - 5..at + 7].to_vec());
         file[first - 5..first + 7].copy_from_slice(&two);
         file[second - 5..second + 7].copy_from_slice(&one);
@@ -264,7 +267,7 @@ fn record_under_another_key_is_damaged() {
     assert_eq!(value(&tree, b"third").unwrap(), Some(b"value-3".to_vec()));
 }
 
-/// Damage of the structure ended the process by a signal, with all its other databases.
+/// Structural damage ended the process by a signal, with all of its other databases.
 #[test]
 fn large_tree_is_walked_unless_it_was_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -274,7 +277,7 @@ fn large_tree_is_walked_unless_it_was_closed() {
     let tree = open(directory.path()).unwrap();
     assert!(marker.exists());
     drop(tree);
-    // All pages of branches and leaves become pages of neither.
+    // All branch and leaf pages become pages of neither kind.
     for page in (2..file.len() / 4096).map(|page| page * 4096) {
         if file[page..page + 8] == (page as u64 / 4096).to_le_bytes() && matches!(file[page + 10], 1 | 2) {
             file[page + 11] ^= 1;
@@ -294,7 +297,8 @@ fn large_tree_is_walked_unless_it_was_closed() {
     assert!(directory.path().join("unclean").exists(), "and so it is the next time");
 }
 
-/// Every kill cost the next opening a walk through all of a large tree, though what a killed process has written is in the system's memory.
+/// After every kill, the next opening checked all pages of a large tree, although everything that a
+/// killed process has written is in the memory of the system.
 #[test]
 fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
     let directory = tempfile::tempdir().unwrap();
@@ -302,7 +306,7 @@ fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
     let mut changed = 0;
     for page in (2..file.len() / 4096).map(|page| page * 4096) {
         let is_leaf = file[page..page + 8] == (page as u64 / 4096).to_le_bytes() && file[page + 10] == 2;
-        // Not those that each opening reads.
+        // Not the pages that each opening reads.
         if is_leaf && u16::from_le_bytes([file[page + 12], file[page + 13]]) > 16 + 2 * 5 {
             file[page + 11] ^= 1;
             changed += 1;
@@ -313,7 +317,7 @@ fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
     let unclean = directory.path().join("unclean");
     let options = DiskTreeOptions { map_bytes: 4 << 20, walked_bytes_max: 0, ..Default::default() };
     let opened = || DiskTree::open(directory.path(), options.clone());
-    // As a killed process leaves it.
+    // As after a kill.
     let tree = opened().unwrap();
     let left = fs::read(&unclean).unwrap();
     drop(tree);
@@ -332,7 +336,8 @@ fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
         assert!(error.to_string().contains("another kind"), "{error}");
         assert_eq!(fs::read(&unclean).unwrap(), other, "it is walked the next time, too");
     }
-    // A copy of an open tree, on the same machine, was taken for the tree of a killed process, and not walked.
+    // A copy of an open tree, on the same machine, was taken for the tree of a killed process and
+    // was not checked.
     let copy = with(&file);
     fs::write(copy.path().join("unclean"), &left).unwrap();
     let error = DiskTree::open(copy.path(), options.clone()).err().expect("a copy may lack pages");

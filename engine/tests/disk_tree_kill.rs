@@ -1,7 +1,8 @@
-//! Killed processes: what a tree has on disk is its state at a checkpoint, whole, under that checkpoint's mark.
+//! Killed processes: the contents of a tree on disk are its complete state at a checkpoint, under
+//! the mark of that checkpoint.
 //!
-//! The mark counts operations, and the operations follow from their number alone; so whoever reads the mark knows what must be
-//! there.
+//! The mark counts operations, and each operation follows from its number, so the mark determines
+//! the expected contents.
 
 mod visitor;
 
@@ -17,7 +18,7 @@ use visitor::{Remove, Set};
 
 const DIRECTORY: &str = "TODANA_TEST_KILLED_DIRECTORY";
 
-/// The operation of a number: a key, and its value or none for a removal.
+/// Returns the operation with a number: a key, and its value or none for a removal.
 fn operation(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut random = fastrand::Rng::with_seed(number);
     let long = if random.u32(0..30) == 0 { "k".repeat(700) } else { String::new() };
@@ -32,13 +33,13 @@ fn open(directory: &Path) -> DiskTree {
     DiskTree::open(directory, options).unwrap()
 }
 
-/// The process that is killed: this very test, started again with a directory.
+/// The process that is killed: this test itself, started again with a directory.
 #[test]
 fn writes_until_it_is_killed() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };
     let tree = open(directory.as_ref());
     let first = tree.log_position();
-    // It ends by itself, should nobody kill it.
+    // It ends by itself if it is not killed.
     for number in first..first + 200_000 {
         match operation(number) {
             (key, Some(value)) => tree.visit(&key, &mut Set(&value)).unwrap(),
@@ -67,7 +68,7 @@ fn a_killed_tree_is_as_at_a_checkpoint() {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut marks =
             lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("checkpoint ")?.parse().ok());
-        // After so many checkpoints, at whatever it is doing then.
+        // After a number of checkpoints, in the middle of some operation.
         let told: u64 = marks.by_ref().take(random.usize(1..30)).last().expect("it makes checkpoints");
         for _ in 0..random.u32(0..200_000) {
             std::hint::spin_loop();

@@ -1,4 +1,5 @@
-//! Trees of earlier versions of the format open for good; what is written to them has checksums.
+//! Trees of earlier versions of the format can always be opened. New records in them have
+//! checksums.
 
 mod visitor;
 
@@ -17,7 +18,8 @@ fn long(n: u32) -> String {
     format!("{}{n}", "s".repeat(600))
 }
 
-/// Version 1 had no checksums. `fixtures/disk_tree_1.mdb.zst` was made by it and is never made again.
+/// Version 1 had no checksums. It created `fixtures/disk_tree_1.mdb.zst`, which must never be
+/// replaced.
 fn version_1() -> tempfile::TempDir {
     let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/disk_tree_1.mdb.zst");
     let file = zstd::decode_all(&*fs::read(packed).unwrap()).unwrap();
@@ -64,7 +66,7 @@ fn tree_of_version_1_gains_checksums_as_it_is_written() {
     tree.visit(b"key 07", &mut Set(b"anew")).unwrap();
     tree.visit(b"key 08", &mut Remove).unwrap();
     tree.visit(b"long value", &mut Set(&[b'm'; 70_000])).unwrap();
-    // A sheaf is written as a whole.
+    // A group of long keys is written completely.
     tree.visit(long(1).as_bytes(), &mut Set(b"anew")).unwrap();
     tree.checkpoint(18).unwrap();
     let mut records = expected();
@@ -82,7 +84,7 @@ fn tree_of_version_1_gains_checksums_as_it_is_written() {
     let examined = DiskTree::check(directory.path()).unwrap();
     assert_eq!(examined, ExaminedTree { records: 46, without_checksum: 46 - 5, ..examined });
 
-    // A changed bit of what has a checksum now is found.
+    // A changed bit in a record that has a checksum now is found.
     let path = directory.path().join("data.mdb");
     let mut file = fs::read(&path).unwrap();
     let places: Vec<_> = (0..file.len() - 4).filter(|&at| file[at..].starts_with(b"anew")).collect();
@@ -109,7 +111,7 @@ fn emptied_tree_of_version_1_has_checksums_only() {
     let examined = DiskTree::check(directory.path()).unwrap();
     assert_eq!(examined, ExaminedTree { records: 1, without_checksum: 0, ..examined });
     let file = fs::read(directory.path().join("data.mdb")).unwrap();
-    // No mark in front of the checksum: key, checksum, tag, value.
+    // No mark before the checksum: key, checksum, tag, value.
     let places = file.windows(13).filter(|at| at.starts_with(b"key") && at.ends_with(b"\0value"));
     assert_eq!(places.count(), 1);
 }

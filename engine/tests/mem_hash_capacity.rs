@@ -1,4 +1,4 @@
-//! A capacity by count, for simulations: what is held, what goes, what is refused.
+//! A capacity in records, for simulations: the records held, evicted and refused.
 
 mod visitor;
 
@@ -18,7 +18,7 @@ fn hash(shards: usize, capacity: u64) -> MemHash {
     MemHash::new(options).unwrap()
 }
 
-/// Bytes in a bucket, in a block of their own, on a mapping of their own.
+/// Values in a bucket, in a block of their own, and in a mapping of their own.
 const LENGTHS: [usize; 3] = [10, 5_000, 100_000];
 
 #[test]
@@ -76,7 +76,7 @@ fn records_that_are_read_outlast_those_that_are_not() {
     let set = |n: usize| hash.visit(format!("key {n}").as_bytes(), &mut Set(b"value")).unwrap();
     let is_there = |n: usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
     (0..100).for_each(set);
-    // More uses than wait for a change to be entered.
+    // More uses than the notes hold until the next change.
     for _ in 0..3 {
         assert!((0..20).all(is_there));
     }

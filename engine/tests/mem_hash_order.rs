@@ -1,4 +1,4 @@
-//! Records that come in the order of another hash's scan go where they would have gone anyway.
+//! Loading records in the order of another hash's scan gives the same result as in any other order.
 
 mod visitor;
 
@@ -13,7 +13,7 @@ fn hash(shards: usize, seed: u64) -> MemHash {
     MemHash::new(MemHashOptions { shards, seed, ..MemHashOptions::default() }).unwrap()
 }
 
-/// In the order of the scan.
+/// Returns the records in the order of the scan.
 fn scan(hash: &MemHash) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut records = Vec::new();
     let place = hash.scan(None, &mut |key, record| {
@@ -45,7 +45,7 @@ fn an_expected_order_gives_the_same_records_and_buckets() {
         let now = scan(&after);
         if shards == 4 {
             assert!(now == records);
-            // Divided evenly; what the shards hold is not quite even.
+            // The groups are divided evenly; the contents of the shards are not quite even.
             let now = after.scan_order().unwrap();
             assert_eq!(now.seed, order.seed);
             assert!(now.groups.abs_diff(order.groups) < order.groups / 50, "{now:?} {order:?}");

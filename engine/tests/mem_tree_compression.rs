@@ -1,4 +1,4 @@
-//! What compressing takes counts as the tree's memory.
+//! Memory used by compression counts as memory of the tree.
 
 #[allow(dead_code, reason = "each test file uses its part")]
 mod visitor;
@@ -18,11 +18,11 @@ fn what_compressing_takes_counts_until_it_is_given_back() {
         tree.visit(format!("user:{n:08}").as_bytes(), &mut Set(b"a value like all others")).unwrap();
     }
     let held = || tree.status().committed_bytes;
-    // Where room is wanted all leaves are compressed, and then what that took goes, too.
+    // When room is wanted, all leaves are compressed, and then the compressor is freed.
     tree.set_limit(MemoryLimit { bytes: Some(held() + (1 << 20)), when_full: WhenFull::Refuse });
     assert!(tree.visit(b"k", &mut Set(&vec![1; 4 << 20])).is_err());
     let packed = held();
-    // A leaf that is read needs a decompressor, some 94 KiB, and stays open in a copy of 8.
+    // Reading a leaf needs a decompressor of about 94 KiB, and keeps an open copy of 8 KiB.
     assert!(tree.view(b"user:00001000", &mut |_| {}).unwrap());
     let takes = held() - packed;
     assert!((64 << 10..2 << 20).contains(&takes), "{takes}");

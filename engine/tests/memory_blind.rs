@@ -1,5 +1,6 @@
-//! Engines in memory that are full, beside a `BTreeMap`: writes that look at the old value and writes that do not, over values of all
-//! shapes, while records are evicted and expire. Whatever goes is told, or had expired; all else is as it was stored.
+//! Full engines in memory against a `BTreeMap`: writes that read the old value and writes that do
+//! not, over values of all forms, while records are evicted and expire. Every missing record was
+//! reported or had expired; all others are as they were stored.
 
 mod listener;
 #[allow(dead_code, reason = "each test file uses its part")]
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use todana_core::{Attributes, Engine, Expiry, LastAccess, MemoryLimit, StaleMarks, UnixSeconds, WhenFull};
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
-/// Of the size classes that are counted.
+/// The bounds of the size classes.
 const BOUNDS: [u32; 4] = [10, 100, 1000, 10_000];
 const LIMIT: MemoryLimit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Evict };
 
@@ -36,7 +37,7 @@ fn value(random: &mut fastrand::Rng) -> Vec<u8> {
         }
         14..24 => [0, 1, 2, 4, 8, 16, 32][random.usize(..7)],
         24..32 => random.usize(..70),
-        // About as long as what no bucket takes.
+        // Around the maximum length in a bucket.
         32..36 => random.usize(980..1060),
         36..39 => random.usize(1000..6000),
         _ if random.u8(..) < 30 => random.usize(65_000..66_500),
@@ -82,7 +83,7 @@ struct Beside<'e> {
 }
 
 impl Beside<'_> {
-    /// What was evicted while this key got this record.
+    /// Notes the evictions that happened while this key got this record.
     fn note_evictions(&mut self, key: &[u8], new: Option<&Owned>) {
         for (gone, value, flags, _) in self.listener.take() {
             self.told += 1;
@@ -189,11 +190,11 @@ fn run(engine: &dyn Engine, listener: &Listener, seed: u64, steps: u32) {
     assert!(status.classes.iter().all(|class| (class.records, class.plain_bytes) == (0, 0)));
     while engine.maintain() {}
     engine.clear(&mut || ()).unwrap();
-    // But for what a tree notes uses in once memory has been scarce.
+    // Except for the counters of uses, which a tree allocates when memory first becomes scarce.
     assert!(engine.status().committed_bytes <= committed + (8 << 10), "all memory is given back");
 }
 
-/// Fewer steps where each is slow (sanitizers, valgrind): `TODANA_CASES`.
+/// Returns the number of steps; `TODANA_CASES` sets fewer for slow runs (sanitizers, valgrind).
 fn steps() -> u32 {
     let cases = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
     cases.map_or(40_000, |cases| cases.saturating_mul(1000).min(40_000)).max(10_000)

@@ -1,4 +1,4 @@
-//! What engines in memory tell of records that have gone and of those that are there.
+//! Statistics of engines in memory about departed records and existing ones.
 
 #[macro_use]
 mod in_memory;
@@ -14,7 +14,7 @@ use todana_core::{
 use todana_engine::{Departure, DepartureCause, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::Remove;
 
-/// Makes an engine of so many parts with this observer.
+/// Creates an engine with this number of parts and this observer.
 type Make = fn(usize, &Arc<Listener>) -> Box<dyn Engine>;
 
 engines_in_memory! {
@@ -77,15 +77,15 @@ fn sweep(engine: &dyn Engine, now: u64) {
     }
 }
 
-/// Among others, in a block, on a mapping.
+/// Values among others, in a block, and in a mapping.
 const LENGTHS: [usize; 3] = [10, 5_000, 150_000];
 
-/// Which of `LENGTHS` a record of this size has.
+/// Returns the index in `LENGTHS` of a record of this size.
 fn class(plain_size: u64) -> usize {
     LENGTHS.iter().rposition(|&len| len as u64 <= plain_size).unwrap()
 }
 
-/// Of each length, how many records there are in the sample, and the longest time without a use.
+/// Returns, for each length, the number of sampled records and the longest time without a use.
 fn surveyed(engine: &dyn Engine) -> [(u64, u64); 3] {
     let mut classes = [(0, 0); 3];
     for record in engine.sample_records().records {
@@ -95,7 +95,7 @@ fn surveyed(engine: &dyn Engine) -> [(u64, u64); 3] {
     classes
 }
 
-/// How many of these departures are such.
+/// Returns the number of departures that satisfy a condition.
 fn count(departures: &[Departure], is_such: impl Fn(&Departure) -> bool) -> u64 {
     departures.iter().filter(|departure| is_such(departure)).count() as u64
 }
@@ -111,7 +111,7 @@ fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
     }
     told(&*engine, 1060);
     assert_eq!(surveyed(&*engine), [(10, 60); 3]);
-    // Read, looked at, overwritten, removed: only a look is no use.
+    // Read, peeked at, overwritten, removed: only a peek is not a use.
     (1..10).for_each(|n| assert!(read(&*engine, &format!("0:{n}"))));
     assert!(engine.peek(b"0:0", &mut |_| {}).unwrap());
     (0..10).for_each(|n| set(&*engine, &format!("1:{n}"), 5_000, Expiry::Never));
@@ -138,12 +138,12 @@ fn expired_records_count_as_unread_only_if_nobody_has_read_them_in_time(make: Ma
     told(&*engine, 1010);
     for (class, len) in LENGTHS.into_iter().enumerate() {
         assert!(read(&*engine, &format!("{class}:2")), "its expiry is for others to see");
-        // Ended by a client: one over with, one not.
+        // Removed by a client: one expired, one not.
         engine.visit(format!("{class}:4").as_bytes(), &mut Remove).unwrap();
         set(&*engine, &format!("{class}:6"), len, at(3000));
         engine.visit(format!("{class}:1").as_bytes(), &mut Remove).unwrap();
     }
-    // Of each length: unread ones that had expired, and those that a sweep removed.
+    // Unread records of each length that had expired or were removed by a sweep.
     let unread = |departures: &[Departure]| {
         [0, 1, 2].map(|number| {
             let is_of = |departure: &Departure| class(departure.plain_size as u64) == number;
@@ -171,7 +171,7 @@ fn a_large_engine_is_known_by_a_sample(make: Make) {
     for n in 0..50_000 {
         set(&*engine, &key(n), 10, at(2000));
     }
-    // One of four is read, and a tenth was stored long ago.
+    // One in four is read, and one in ten was stored long ago.
     told(&*engine, 1500);
     (0..50_000).step_by(4).for_each(|n| assert!(read(&*engine, &key(n))));
     (5_000..50_000).filter(|n| n % 4 != 0).for_each(|n| set(&*engine, &key(n), 10, at(2000)));
@@ -183,7 +183,7 @@ fn a_large_engine_is_known_by_a_sample(make: Make) {
     assert_eq!((listener.departures().len(), engine.status().records), (50_000, 0));
     let unread = engine.status().expired_unfetched;
     assert!((33_000..42_000).contains(&unread), "{unread} of 37500");
-    // Once it is empty, all that comes is known again.
+    // When the engine is empty, all new records are sampled again.
     while engine.maintain() {}
     (0..100).for_each(|n| set(&*engine, &key(n), 10, Expiry::Never));
     assert_eq!(engine.sample_records().records.len(), 100);
@@ -202,7 +202,7 @@ fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idl
     for n in 0..50 {
         set(&hash, &format!("old:{n}"), 10, if n % 2 == 0 { at(9000) } else { Expiry::Never });
     }
-    // All are read but ten.
+    // All except ten are read.
     (10..50).for_each(|n| assert!(read(&hash, &format!("old:{n}"))));
     told(&hash, 1030);
     for n in 0..200 {
@@ -270,7 +270,7 @@ fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idl
     }
     let status = tree.status();
     assert!(status.evictions > 2000, "{status:?}");
-    // Nothing has ever been read.
+    // No record has ever been read.
     let unread = status.evictions * 9 / 10..=status.evictions;
     assert!(unread.contains(&status.evicted_unfetched), "{status:?}");
     let departures = listener.departures();
@@ -278,7 +278,7 @@ fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idl
     assert_eq!(count(&departures, |left| left.is_unread), status.evicted_unfetched);
     assert!(departures.iter().all(|left| [0, 30].contains(&left.idle_s.unwrap_or(0))), "{departures:?}");
 
-    // Housekeeping that evicts, of records of which all have been read.
+    // Maintenance that evicts; all records have been read.
     let observer = listener.observer();
     let options =
         MemTreeOptions { partitions: Some(1), limit: limit(8 << 20), observer, ..Default::default() };

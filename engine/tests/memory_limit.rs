@@ -1,4 +1,4 @@
-//! Engines in memory within a limit: what each of them promises.
+//! Requirements on engines in memory with a limit.
 
 #[macro_use]
 mod in_memory;
@@ -10,7 +10,7 @@ use todana_core::{
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::{Remove, Set};
 
-/// How an engine is made.
+/// Creates an engine.
 type Make = fn(MemoryLimit) -> Box<dyn Engine>;
 
 engines_in_memory! {
@@ -62,7 +62,7 @@ fn eviction_keeps_within_the_limit_whatever_the_sizes_do(make: Make) {
     let limit = 16 << 20;
     let engine = make(within(limit, WhenFull::Evict));
     let mut random = fastrand::Rng::with_seed(5);
-    // Sizes shift, as they do in the wild: tiny, then hundreds of bytes, then kilobytes, then tiny again.
+    // Sizes change as they do in practice: tiny, hundreds of bytes, kilobytes, tiny again.
     for (round, sizes) in [1..20, 100..400, 2000..9000, 1..1200, 30_000..60_000, 1..9].into_iter().enumerate()
     {
         for n in 0..(60 << 20) / (sizes.end + 40) {
@@ -110,7 +110,7 @@ fn without_eviction_the_limit_refuses_and_forgets_nothing(make: Make) {
     assert!(refused > 0 && stored.len() > 20_000, "{refused} {}", stored.len());
     assert!(stored.iter().all(|key| holds(&*engine, key)));
     assert_eq!(engine.status().evictions, 0);
-    // Removal works at the limit, and makes room.
+    // Removal works at the limit and makes room.
     for key in stored.iter().step_by(2) {
         engine.visit(key.as_bytes(), &mut Remove).unwrap();
     }
@@ -141,7 +141,8 @@ fn the_oldest_records_of_a_full_engine_go_first(make: Make) {
         put(&*engine, &format!("key:{n}"), b"a value of forty bytes, more or less, so").unwrap();
     }
     let held = |range: std::ops::Range<u32>| range.filter(|n| holds(&*engine, &format!("key:{n}"))).count();
-    // Some 29,000 fit. A bucket of a few records is a small sample, so the edge is soft; far from it there is no doubt.
+    // About 29,000 fit. A bucket of a few records is a small sample, so the boundary is soft; far
+    // from it the result is certain.
     assert!(held(0..100_000) < 2000, "{}", held(0..100_000));
     assert!(held(190_000..200_000) > 8000, "{}", held(190_000..200_000));
 }
@@ -187,8 +188,8 @@ fn a_full_engine_still_takes_new_attributes_for_what_it_holds(make: Make) {
     assert!(refused, "the limit stands for what is new");
 }
 
-/// It was the other way round: while a large value was being unmapped others could take its place, and the process
-/// outgrew its limit; and what was still mapped seemed to be somebody else's.
+/// A large value was released from the budget before it was unmapped. Others could take its memory
+/// meanwhile, and the process exceeded its limit.
 fn memory_counts_until_the_system_has_it_back(make: Make) {
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -208,7 +209,7 @@ fn memory_counts_until_the_system_has_it_back(make: Make) {
     while engine.status().committed_bytes >= 256 << 20 {
         std::hint::spin_loop();
     }
-    // Other tests take and give some tens of MB meanwhile.
+    // Other tests allocate and free some tens of MB meanwhile.
     let after = resident();
     assert!(after + (160 << 20) < before, "{before} {after}");
     giving_back.join().unwrap();
@@ -231,7 +232,7 @@ fn a_value_counts_until_its_last_reader_lets_go(make: Make) {
     put(&*engine, "other", &vec![1; 6 << 20]).unwrap();
 }
 
-/// Fills a buffer up to this length; stops where there is no room.
+/// Fills a buffer up to this length. Stops when there is no room.
 fn fill(engine: &dyn Engine, buffer: &mut dyn ValueBuffer, len: usize) -> todana_core::Result<()> {
     while buffer.filled() < len {
         let left = (len - buffer.filled()).min(100_000);
@@ -260,7 +261,7 @@ fn a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is(make: Make) {
     let committed = |engine: &dyn Engine| engine.status().committed_bytes - empty;
     let mut buffer = engine.buffer(3_000_001).unwrap();
     assert_eq!((buffer.len(), buffer.filled(), committed(&*engine)), (3_000_001, 0, 0));
-    // Room that is not used is given back.
+    // Unused room is given back.
     assert_eq!(engine.room(&mut *buffer, 50_000).unwrap().len(), 50_000);
     assert_eq!(committed(&*engine), 53_248);
     buffer.advance(1);
@@ -295,7 +296,8 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share(make: Make
     }
     let full = engine.status().records;
     assert_eq!(engine.buffer(8 << 20).err().unwrap().kind(), ErrorKind::Full, "the whole memory");
-    // One may have more than half of the limit beside another that holds no more than a quarter, and the other no more then.
+    // A value may use more than half of the limit beside another one that uses at most a quarter;
+    // the other one may not grow then.
     let (mut one, mut two) = (engine.buffer(5 << 20).unwrap(), engine.buffer(5 << 20).unwrap());
     assert_eq!(engine.status().records, full, "an announcement takes nothing");
     fill(&*engine, &mut *one, 2 << 20).unwrap();
@@ -303,7 +305,7 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share(make: Make
     fill(&*engine, &mut *one, 5 << 20).unwrap();
     assert_eq!(fill(&*engine, &mut *two, 5 << 20).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(two.filled(), 1 << 20, "it keeps what it has");
-    // What is there already, and waits for nobody, is not held up by those who stall.
+    // A complete value that waits for nothing is not delayed by stalled ones.
     drop(one);
     let mut three = engine.buffer(3 << 20).unwrap();
     fill(&*engine, &mut *two, 2 << 20).unwrap();
@@ -326,7 +328,8 @@ fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them(make: 
         put(&*engine, &format!("stored:{n}"), &vec![b'v'; 1 << 20]).unwrap();
     }
     assert!(engine.status().evictions > 0, "it is full");
-    // Eight of 6 MiB come in together, a piece of each in turn. Four fit in half of the limit: records go for them.
+    // Eight values of 6 MiB are received together, one piece of each in turn. Four fit into half of
+    // the limit, and records are evicted for them.
     let mut coming: Vec<_> = (0..8).map(|_| engine.buffer(6 << 20).unwrap()).collect();
     let mut refused = 0;
     for mib in 1..=6 {
@@ -343,7 +346,7 @@ fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them(make: 
         assert!(engine.status().committed_bytes <= 64 << 20, "{:?}", engine.status());
     }
     assert_eq!((coming.len(), refused), (5, 3));
-    // Long ones that have just begun do not take the room of the short ones.
+    // Long values that have just begun do not take the space of short ones.
     let mut stalled: Vec<_> = (0..20).map(|_| engine.buffer(2 << 20).unwrap()).collect();
     stalled.retain_mut(|buffer| fill(&*engine, &mut **buffer, 1 << 20).is_ok());
     assert_eq!(stalled.len(), 2);
@@ -355,7 +358,7 @@ fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them(make: 
         assert!(holds(&*engine, &format!("new:{n}")));
     }
     assert!(engine.status().committed_bytes <= 64 << 20, "{:?}", engine.status());
-    // What those held that have come in whole is free for others on their way.
+    // The share of values that have been received completely is free for unfinished ones.
     fill(&*engine, &mut *stalled[0], 2 << 20).unwrap();
 }
 

@@ -1,5 +1,5 @@
-//! Engines in memory against a `BTreeMap`: random operations with all attributes and all size ranges, and what is counted; when
-//! everything is removed, all memory goes back.
+//! Engines in memory against a `BTreeMap`: random operations with all attributes and sizes, and the
+//! counts. When all records are removed, all memory is returned.
 
 #[allow(dead_code, reason = "each test file uses its part")]
 mod model;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use todana_core::Engine;
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
-/// Of the size classes that are counted.
+/// The bounds of the size classes.
 const BOUNDS: [u32; 4] = [10, 100, 1000, 10_000];
 
 fn check_hash(options: MemHashOptions, operations: &[Operation]) {
@@ -40,7 +40,8 @@ fn check(engine: &dyn Engine, operations: &[Operation]) {
     assert_eq!(engine.status().committed_bytes, committed, "all memory is given back");
 }
 
-/// Fewer cases where each is slow (sanitizers, valgrind) or more for a long run: `TODANA_CASES`.
+/// Returns the number of cases: `TODANA_CASES` sets fewer for slow runs (sanitizers, valgrind) or
+/// more for long ones.
 fn cases(default: u32) -> u32 {
     std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
 }
@@ -123,7 +124,7 @@ fn keys_that_differ_late_keep_their_order() {
 fn a_leaf_that_is_thinned_out_and_filled_again_and_again_stays_whole() {
     let mut operations = Vec::new();
     for round in 0..40u32 {
-        // Each round fills another stretch, and leaves a record here and there of it.
+        // Each round fills another range and leaves some of its records.
         let key = |n: u32| format!("{round:02}{n:04}");
         operations.extend((0..700).map(|n| Operation::put(key(n), "value")));
         operations.extend((0..700).filter(|n| n % 11 != 0).map(|n| Operation::Remove(key(n).into())));

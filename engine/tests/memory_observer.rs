@@ -1,4 +1,5 @@
-//! Whoever observes evictions from an engine in memory is told of each record that goes, and of no other.
+//! An observer of evictions from an engine in memory is notified of each evicted record and of no
+//! other.
 
 mod listener;
 #[allow(dead_code, reason = "each test file uses its part")]
@@ -13,7 +14,7 @@ use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOption
 
 const LIMIT: MemoryLimit = MemoryLimit { bytes: Some(8 << 20), when_full: WhenFull::Evict };
 
-/// Each with its listener, which does not listen yet.
+/// Returns the engines, each with its listener, which is not listening yet.
 fn engines() -> Vec<(Box<dyn Engine>, Arc<Listener>)> {
     let hash = {
         let listener = Arc::new(Listener::default());
@@ -36,7 +37,7 @@ fn put(engine: &dyn Engine, key: &[u8], value: &[u8], attributes: Attributes) {
     engine.visit(key, &mut Decided::new(Decision::Put(value.to_vec(), attributes))).unwrap();
 }
 
-/// Among the others, in a block of its own, and in a mapping.
+/// Values among the others, in a block of their own, and in a mapping.
 #[test]
 fn each_record_that_goes_is_told_as_it_was_stored() {
     for (engine, listener) in engines() {
@@ -58,7 +59,7 @@ fn each_record_that_goes_is_told_as_it_was_stored() {
         assert_eq!(told.len() as u64, engine.status().evictions);
         for (key, value, flags, is_read) in &told {
             let name = key.escape_ascii();
-            // Out of the map: none is told twice.
+            // Removed from the map, so that no record is reported twice.
             assert!(stored.remove(key) == Some((value.clone(), *flags)), "{name}");
             assert!(!engine.view(key, &mut |_| {}).unwrap() && !is_read, "{name}");
         }
@@ -68,7 +69,7 @@ fn each_record_that_goes_is_told_as_it_was_stored() {
 
 #[test]
 fn what_has_expired_is_not_evicted_and_without_a_listener_nothing_is_told() {
-    // Compressed, all this would fit.
+    // Compressed, all of this would fit.
     for (engine, listener) in engines().into_iter().take(2) {
         let fill = |attributes: Attributes| {
             (0..60_000_u32).for_each(|n| put(&*engine, &n.to_be_bytes(), &[7; 200], attributes));
@@ -86,7 +87,7 @@ fn what_has_expired_is_not_evicted_and_without_a_listener_nothing_is_told() {
     }
 }
 
-/// A hash that listens.
+/// Returns a hash with a listener.
 fn hash_of_400() -> (MemHash, Arc<Listener>) {
     let listener = Arc::new(Listener::default());
     listener.listen();
@@ -101,21 +102,23 @@ fn a_record_that_has_been_read_is_told_so() {
     let read = |n: u32| hash.view(&n.to_be_bytes(), &mut |_| {}).unwrap();
     for n in 0..4000_u32 {
         put(&hash, &n.to_be_bytes(), b"x", Attributes::default());
-        // Only those below 2000: they fill the main queue, so that some of them have to go from there.
+        // Only those below 2000: they fill the main queue, so that some of them must be evicted
+        // from it.
         assert!(n >= 2000 || read(n));
     }
     let told = listener.take();
     let (mut read, mut unread) = (0, 0);
     for (key, _, _, is_read) in &told {
         let n = u32::from_be_bytes(key[..].try_into().unwrap());
-        // The first come while memory is not scarce yet.
+        // The first ones arrive before memory is scarce.
         assert!(*is_read == (n < 2000) || n < 400, "{n}");
         *if *is_read { &mut read } else { &mut unread } += 1;
     }
     assert!(read > 1000 && unread > 1000, "{read} read, {unread} not");
 }
 
-/// That its key comes back soon after it has gone makes a record worth keeping; that its value is replaced, too. Neither is a read.
+/// A record is worth keeping if its key returns soon after an eviction, or if its value is
+/// replaced. Neither is a read.
 #[test]
 fn a_key_that_comes_back_and_a_value_that_is_replaced_are_not_read() {
     let (hash, listener) = hash_of_400();

@@ -1,4 +1,5 @@
-//! The sweep of engines in memory: what is over goes, all else stays as it was, however records lie and whatever happens meanwhile.
+//! Sweeps of engines in memory: expired records are removed and all others stay unchanged, whatever
+//! their layout and whatever happens meanwhile.
 
 #[macro_use]
 mod in_memory;
@@ -9,7 +10,7 @@ use todana_core::{
 };
 use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
-/// How an engine is made.
+/// Creates an engine.
 type Make = fn() -> Box<dyn Engine>;
 
 engines_in_memory! {
@@ -38,7 +39,7 @@ fn sweeper(engine: &dyn Engine) -> &dyn SweepableEngine {
     engine.sweepable().expect("it can be swept")
 }
 
-/// A whole round; returns how many records it saw and how many it removed.
+/// Does a complete sweep. Returns the number of records seen and removed.
 fn round(engine: &dyn Engine, now: u64) -> (u64, u64) {
     let (mut place, mut seen, mut removed) = (None, 0, 0);
     loop {
@@ -57,7 +58,7 @@ fn at(seconds: u64) -> Expiry {
     Expiry::At(UnixSeconds(seconds))
 }
 
-/// Keys and values of all forms and places: packed, plain, in blocks, in mappings.
+/// Returns keys and values of all forms and places: packed, plain, in blocks, in mappings.
 fn records(count: usize) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
     let record = |n: usize| {
         let key = if n.is_multiple_of(3) { format!("{n}") } else { format!("key:{n}") };
@@ -108,7 +109,7 @@ fn a_round_removes_what_is_over_and_nothing_else(make: Make) {
         let status = engine.status();
         assert_eq!(status.records as usize, expected.len());
         assert_eq!(status.classes.iter().map(|class| class.records).sum::<u64>(), status.records);
-        // The structure is whole: what was removed can be written again, and found.
+        // The structure is intact: removed records can be written again and found.
         let returning: BTreeMap<_, _> = records(50);
         fill(&*engine, &returning);
         expected.extend(returning);
@@ -133,7 +134,8 @@ fn what_a_sweep_removes_gives_its_memory_back(make: Make) {
 }
 
 fn all_records_of_one_second_go_in_one_round(make: Make) {
-    // Removals merge buckets behind the pass; what they move must stay ahead of it.
+    // Removals merge buckets that the sweep has passed; the records moved by that must lie ahead of
+    // it.
     let engine = make();
     for n in 0..50_000u32 {
         engine.visit(&n.to_le_bytes(), &mut Set(b"", at(5))).unwrap();
@@ -173,7 +175,7 @@ fn a_step_ends_after_about_what_it_was_given(make: Make) {
     fill(&*engine, &records(20_000));
     let first = sweeper(&*engine).sweep(None, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(first.next.is_some() && first.seen < 1000, "{first:?}");
-    // A directory that has emptied is no reason to go on for ever.
+    // A directory that was emptied must not make a sweep endless.
     engine.clear(&mut || ()).unwrap();
     let next = sweeper(&*engine).sweep(first.next, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(next.seen == 0 && next.removed == 0, "{next:?}");

@@ -1,4 +1,4 @@
-//! Removing everything.
+//! Clearing an engine.
 
 use crate::model::{scan, view};
 use crate::subject::{Ends, Subject, put};

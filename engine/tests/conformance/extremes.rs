@@ -1,4 +1,4 @@
-//! The shortest and the longest: keys, values, buffers.
+//! The shortest and longest keys, values and buffers.
 
 use crate::model::{Decided, Decision, name, view};
 use crate::subject::{Subject, put, remove};
@@ -9,7 +9,7 @@ use todana_core::{
     ValueBuffer, Visitor,
 };
 
-/// Every engine takes keys of this length at least.
+/// The key length that every engine must accept.
 const KEY_LEN_AT_LEAST: usize = 1024;
 
 pub(crate) fn keys_of_any_length_are_kept_apart_or_refused_before_anything_is_written(subject: &Subject) {
@@ -56,7 +56,7 @@ pub(crate) fn keys_of_any_length_are_kept_apart_or_refused_before_anything_is_wr
     ]);
     let mut kept = Vec::new();
     for len in lens {
-        // Of each length two that differ in their last byte only.
+        // Two keys of each length, which differ only in their last byte.
         for last in if len == 0 { vec![0] } else { vec![b'k', b'l'] } {
             let mut key = vec![b'k'; len];
             key.splice(len.saturating_sub(1).., (len > 0).then_some(last));
@@ -97,7 +97,7 @@ pub(crate) fn keys_of_any_length_are_kept_apart_or_refused_before_anything_is_wr
     assert_eq!(engine.status().records, kept.len() as u64 / 2);
 }
 
-/// Lengths around everything that an engine might make a border of.
+/// Returns lengths around every size at which an engine might change its layout.
 fn value_lens() -> Vec<usize> {
     let mut lens: Vec<usize> = (0..20).collect();
     for border in [
@@ -197,7 +197,7 @@ impl Visitor for PutShared {
 
 pub(crate) fn a_buffer_becomes_the_value(subject: &Subject) {
     let mut engine = subject.fresh();
-    // Bytes shared in a form that is no engine's own are taken as well.
+    // Shared bytes of a foreign type are accepted too.
     let foreign: SharedBytes = std::sync::Arc::new(bytes(300_000, 3));
     engine.visit(b"foreign", &mut PutShared(foreign)).unwrap();
     assert!(view(&*engine, b"foreign") == Some((bytes(300_000, 3), Attributes::default())));
@@ -220,7 +220,7 @@ pub(crate) fn a_buffer_becomes_the_value(subject: &Subject) {
             );
             engine.reopen();
         }
-        // One that is given up leaves nothing behind.
+        // A buffer that is given up leaves nothing in use.
         let mut buffer = engine.buffer(len).unwrap();
         engine.room(&mut *buffer, 1000).unwrap()[0] = 1;
         buffer.advance(1);
@@ -232,7 +232,7 @@ pub(crate) fn a_buffer_becomes_the_value(subject: &Subject) {
 pub(crate) fn what_is_longer_than_any_engine_takes_is_refused(subject: &Subject) {
     let engine = subject.fresh();
     put(&*engine, b"key", b"old", Attributes::default());
-    // Zeros from the system: memory that is never touched costs nothing.
+    // Zeros from the system: untouched memory costs nothing.
     let value: SharedBytes = std::sync::Arc::new(vec![0u8; (1 << 30) + 1]);
     let error = engine.visit(b"key", &mut PutShared(value)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

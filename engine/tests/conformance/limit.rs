@@ -1,11 +1,12 @@
-//! Engines that can live within a memory limit.
+//! Engines with a memory limit.
 
 use crate::model::{Decided, Decision, Map, assert_same, scan, view};
 use crate::subject::{Subject, cases, remove};
 use todana_core::{Attributes, Engine, ErrorKind, MemoryLimit, WhenFull};
 
 const LIMIT: u64 = 8 << 20;
-/// By so much an engine may go beyond it for a moment: some pages that the next write pays for.
+/// The amount by which an engine may briefly exceed its limit: some pages that the next write
+/// regains.
 const LEEWAY: u64 = LIMIT / 32;
 
 fn put(engine: &dyn Engine, key: &[u8], value: &[u8]) -> todana_core::Result<()> {
@@ -71,7 +72,8 @@ pub(crate) fn a_limit_that_refuses_forgets_nothing(subject: &Subject) {
     }
     assert_eq!(engine.status().evictions, 0);
     assert_same(&scan(&*engine, usize::MAX), &model, "when full");
-    // Half of them: what a few leave free may lie in blocks of other sizes than the next one needs.
+    // Remove half of them: the memory of a few may lie in blocks of other sizes than the next
+    // record needs.
     let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
     for key in gone {
         assert!(remove(&*engine, &key) && model.remove(&key).is_some());

@@ -1,7 +1,8 @@
-//! One suite for all engines: what each must do, by the powers it shows, against a `BTreeMap`.
+//! One conformance suite for all engines, by the traits they offer, against a `BTreeMap`.
 //!
-//! An engine is a line below: a name, whether what it holds outlives it, and how it is opened in an empty directory or in
-//! one that it has used before. Those that keep their records are reopened between the operations too.
+//! Each engine is one entry below: its name, whether its records survive it, and how to open it in
+//! an empty directory or in one that it has used before. Engines that keep their records are also
+//! reopened between the operations.
 
 #[path = "../model/mod.rs"]
 #[allow(dead_code)]
@@ -24,7 +25,7 @@ use todana_engine::{
     MemTreeOptions, ValueCompression,
 };
 
-/// One module of tests for an engine.
+/// Defines a module with the tests of one engine.
 macro_rules! engine {
     ($name:ident, $subject:expr) => {
         mod $name {
@@ -98,7 +99,8 @@ engine!(
         open: |directory| Ok(Box::new(DiskTree::open(directory, DiskTreeOptions::default())?)),
     }
 );
-// Most of what it holds is on its way to disk or just there, and the file outgrows its map again and again.
+// Most records are on their way to disk or have just arrived there, and the file outgrows its map
+// again and again.
 engine!(
     disk_tree_of_small_steps,
     Subject {
@@ -118,7 +120,8 @@ engine!(
         open: |directory| Ok(Box::new(DiskHash::open(directory, DiskHashOptions::default())?)),
     }
 );
-// Segments of a few records, compaction and a new index all the time, next to nothing in memory.
+// Segments of a few records, with continuous compaction and checkpoints of the index, and hardly
+// any memory.
 engine!(
     disk_hash_of_small_steps,
     Subject {
@@ -137,7 +140,7 @@ engine!(
         },
     }
 );
-// Values are compressed, with dictionaries that are trained all the time.
+// Values are compressed, and dictionaries are trained continuously.
 engine!(
     disk_hash_compressed,
     Subject {

@@ -1,4 +1,4 @@
-//! Random operations with all attributes and sizes, each outcome compared with that of a `BTreeMap`.
+//! Random operations with all attributes and sizes, each result compared with that of a `BTreeMap`.
 
 use crate::model::operation::{Operation, attributes, operations};
 use crate::model::{Decided, Decision, Map, assert_same, operate, owned, scan, view};
@@ -11,11 +11,11 @@ use todana_core::{Attributes, Engine, SweepAim, UnixSeconds};
 #[derive(Clone, Debug)]
 enum Step {
     Do(Operation),
-    /// Closes the engine and opens it again.
+    /// Closes and reopens the engine.
     Reopen,
-    /// Looks without being counted.
+    /// Reads without counting a use.
     Peek(Vec<u8>),
-    /// Removes what is over at this second.
+    /// Removes the records that have expired by this second.
     Sweep(u64),
 }
 
@@ -78,14 +78,14 @@ fn check(engine: &mut Opened, steps: &[Step]) {
     assert_eq!(engine.status().records, model.len() as u64);
 }
 
-/// A whole round of an engine that can be swept.
+/// Does a complete sweep.
 fn sweep(engine: &dyn Engine, now: u64, model: &mut Map) {
     let Some(perishable) = engine.sweepable() else { return };
     let (mut place, mut removed) = (None, 0);
     let before = model.len();
     model.retain(|_, (_, attributes)| attributes.expiry.is_live(UnixSeconds(now)));
     let over = (before - model.len()) as u64;
-    // An engine that shrinks under the sweep may pass over some; whoever sweeps again misses none for long.
+    // An engine that shrinks during a sweep may skip some records; repeated sweeps find them.
     let mut rounds = 0;
     while removed < over || rounds == 0 {
         let mut is_over = |expiry: todana_core::Expiry| !expiry.is_live(UnixSeconds(now));

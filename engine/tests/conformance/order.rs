@@ -1,4 +1,4 @@
-//! Engines that keep their records in order: walks both ways, from every kind of bound.
+//! Ordered engines: walks in both directions from every kind of bound.
 
 use crate::model::{Map, owned};
 use crate::subject::{Ends, Subject, cases, put, remove};
@@ -6,7 +6,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{Attributes, Engine};
 
-/// Keys whose order is easily got wrong: prefixes of one another, the highest and lowest bytes, long ones.
+/// Returns keys that are easily ordered wrongly: prefixes of each other, the highest and lowest
+/// bytes, long keys.
 fn keys() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> =
         ["", "a", "aa", "ab", "b", "\u{7f}", "z", "za", "zz"].map(|key| key.into()).into();
@@ -50,7 +51,8 @@ pub(crate) fn every_bound_starts_where_it_says_in_both_directions(subject: &Subj
         return;
     }
     let mut model = Map::new();
-    // The second half comes after reopening, and some of the first goes: what is old and what is new has to be merged.
+    // The second half is written after reopening, and some of the first half is removed, so that
+    // old and new records must be merged.
     let keys = keys();
     for (n, key) in keys.iter().enumerate().filter(|(n, _)| n % 2 == 0) {
         put(
@@ -134,7 +136,7 @@ pub(crate) fn a_walk_shows_what_stays_exactly_once_and_in_order_while_others_wri
                     } else {
                         remove(engine, &key);
                     }
-                    // Those that stay are written too: being replaced is no absence.
+                    // Records that stay are replaced too, which must not make them absent.
                     let again = &stays[random.usize(0..stays.len())];
                     put(engine, again, &vec![b'w'; random.usize(0..2000)], Attributes::default());
                     if random.u32(0..500) == 0 {

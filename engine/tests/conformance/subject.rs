@@ -1,4 +1,4 @@
-//! An engine under test, and the few things that all tests do with one.
+//! An engine under test, with helpers for all tests.
 
 use crate::model::{Decided, Decision};
 use std::ops::Deref;
@@ -10,14 +10,14 @@ use todana_core::{Attributes, Engine, Result};
 /// How an engine is opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
-    /// What it holds is there again when it is opened in the same directory.
+    /// Its records exist again after reopening it in the same directory.
     pub(crate) keeps: bool,
-    /// Opens it in a directory: an empty one, or one that it has used before.
+    /// Opens it in a directory that is empty or that it has used before.
     pub(crate) open: fn(&Path) -> Result<Box<dyn Engine>>,
 }
 
 impl Subject {
-    /// An empty one in a directory of its own.
+    /// Opens an empty engine in a new directory.
     pub(crate) fn fresh(&self) -> Opened {
         let directory = TempDir::new().expect("a directory for the test");
         let engine = (self.open)(directory.path()).expect("an empty directory can be opened");
@@ -25,7 +25,7 @@ impl Subject {
     }
 }
 
-/// An open engine and its directory, which goes with it.
+/// An open engine and its directory, which is removed with it.
 pub(crate) struct Opened {
     subject: Subject,
     // `None` only between closing and opening.
@@ -42,7 +42,7 @@ impl Deref for Opened {
 }
 
 impl Opened {
-    /// Closes it and opens it again; nothing, if it does not keep its records.
+    /// Closes and reopens the engine; does nothing if it does not keep its records.
     pub(crate) fn reopen(&mut self) {
         if self.subject.keeps {
             if let Some(checkpointed) = self.checkpointed() {
@@ -55,7 +55,7 @@ impl Opened {
     }
 }
 
-/// Stores a record, and sees to it that the engine says so.
+/// Stores a record and asserts that the engine reports it.
 pub(crate) fn put(engine: &dyn Engine, key: &[u8], value: &[u8], attributes: Attributes) {
     let mut visitor = Decided::new(Decision::Put(value.to_vec(), attributes));
     engine.visit(key, &mut visitor).expect("there is room");
@@ -63,7 +63,7 @@ pub(crate) fn put(engine: &dyn Engine, key: &[u8], value: &[u8], attributes: Att
     assert!(applied.0 == value && applied.1 == attributes, "what is applied is what was put");
 }
 
-/// Removes a record; returns whether there was one.
+/// Removes a record. Returns true if there was one.
 pub(crate) fn remove(engine: &dyn Engine, key: &[u8]) -> bool {
     let mut visitor = Decided::new(Decision::Remove);
     engine.visit(key, &mut visitor).expect("a removal needs no room");
@@ -71,7 +71,7 @@ pub(crate) fn remove(engine: &dyn Engine, key: &[u8]) -> bool {
     visitor.seen.is_some()
 }
 
-/// Lets other threads end, also when the one that has it fails.
+/// Ends other threads, even if the thread that owns this fails.
 pub(crate) struct Ends<'d>(pub(crate) &'d AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -80,7 +80,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Fewer cases where each is slow (sanitizers, valgrind) or more for a long run: `TODANA_CASES`.
+/// Returns the number of cases: the variable `TODANA_CASES` sets fewer for slow runs (sanitizers,
+/// valgrind) or more for long ones.
 pub(crate) fn cases(default: u32) -> u32 {
     std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
 }

@@ -1,11 +1,11 @@
-//! Engines whose records can be swept: what is over goes, all else stays as it was.
+//! Sweepable engines: expired records are removed and all others stay unchanged.
 
 use crate::model::{Map, assert_same, scan};
 use crate::subject::{Subject, put};
 use std::collections::BTreeSet;
 use todana_core::{Attributes, Engine, Expiry, SweepAim, UnixSeconds};
 
-/// A whole round; returns how many records it saw and how many it removed.
+/// Does a complete sweep. Returns the number of records seen and removed.
 fn round(engine: &dyn Engine, is_over: &mut dyn FnMut(Expiry) -> bool) -> (u64, u64) {
     let perishable = engine.sweepable().expect("it can be swept");
     let (mut place, mut seen, mut removed) = (None, 0, 0);
@@ -76,7 +76,7 @@ pub(crate) fn a_sweep_that_removes_nothing_changes_nothing(subject: &Subject) {
             false
         });
         assert_eq!(removed, 0);
-        // An engine that finds them by their time need not look further than to the first that is not over.
+        // An engine that finds records by expiry may stop at the first one that has not expired.
         let kinds: BTreeSet<_> = [2, 3, 4].map(|n| format!("{:?}", expiry(n))).into();
         assert!(seen.is_subset(&kinds) && seen.contains(&format!("{:?}", expiry(2))), "{seen:?}");
         assert_same(&scan(&*engine, usize::MAX), &model, "nothing has gone");

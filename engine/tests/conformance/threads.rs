@@ -1,7 +1,8 @@
-//! Many threads on one engine: what each key has been through must be a history that one thread could have made.
+//! Many threads on one engine: the history of each key must be possible for a single thread.
 //!
-//! Every write raises its key's number by one and says who did it. So the numbers of a key as seen by any one reader
-//! never fall, no two writers get the same number, and in the end each key has exactly as many as were given out.
+//! Every write increments the number of its key and names its writer. The numbers of a key as seen
+//! by one reader must therefore never fall, no two writers may get the same number, and in the end
+//! each key must have the number of writes that were made.
 
 use crate::subject::{Ends, Subject, cases};
 use crate::visitor::{Remove, Set};
@@ -13,7 +14,7 @@ use todana_core::{Action, Attributes, Engine, Record, Visitor};
 const KEYS: usize = 300;
 const WRITERS: u64 = 4;
 
-/// `writer:number:padding`, the padding so long that records change their places all the time.
+/// `writer:number:padding`, with padding of such lengths that records move all the time.
 struct Raise {
     writer: u64,
     random: fastrand::Rng,
@@ -28,7 +29,7 @@ fn number_of(value: &[u8]) -> u64 {
     let writer: u64 = parts.next().expect("a writer").parse().expect("a number");
     let number = parts.next().expect("a number").parse().expect("a number");
     let padding = parts.next().expect("padding");
-    // A torn or misplaced value would not have this shape.
+    // A torn or misplaced value would not have this form.
     assert!(writer < WRITERS && padding.bytes().all(|byte| byte == b'a' + writer as u8));
     number
 }
@@ -90,7 +91,7 @@ pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &
                 })
             })
             .collect();
-        // Growth and shrinkage of everything around them.
+        // Growth and shrinkage around these keys.
         let done = &done;
         scope.spawn(move || {
             let mut random = fastrand::Rng::with_seed(99);
@@ -142,7 +143,8 @@ pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subj
     std::thread::scope(|scope| {
         let ends = Ends(&done);
         scope.spawn(|| {
-            // From nothing to many and back, so that all that holds records splits and merges under the scans.
+            // From no records to many and back, so that all structures split and merge during the
+            // scans.
             while !done.load(Ordering::Relaxed) {
                 for fills in [true, false] {
                     for n in 0..30_000 {

@@ -1,4 +1,4 @@
-//! A hash on a disk that crashes, a session of changes, and what it should hold.
+//! A hash on a disk that crashes, a session of changes, and its expected contents.
 
 use crate::crash_disk::{CrashDisk, Dice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +18,18 @@ pub(crate) fn open(disk: &CrashDisk) -> Result<DiskHash> {
     open_in(disk, Path::new(DATA))
 }
 
-/// Small segments and buffers, so that there are many ends of them.
+/// Opens the hash with small segments and buffers, so that they end often.
 pub(crate) fn open_in(disk: &CrashDisk, directory: &Path) -> Result<DiskHash> {
     DiskHash::open(directory, options(disk))
 }
 
-/// The same, and values are compressed; what is there makes a dictionary soon.
+/// Opens the hash with compression; the data soon suffices for a dictionary.
 pub(crate) fn open_compressing(disk: &CrashDisk) -> Result<DiskHash> {
     let compression = Some(ValueCompression { trained_at_bytes: 8 << 10 });
     DiskHash::open(Path::new(DATA), DiskHashOptions { compression, ..options(disk) })
 }
 
-/// The same, and nothing is given up when the disk is full: what fits is taken.
+/// Opens the hash without a reserve: on a full disk, everything that fits is accepted.
 pub(crate) fn open_without_reserve(disk: &CrashDisk) -> Result<DiskHash> {
     DiskHash::open(Path::new(DATA), DiskHashOptions { reserve_bytes: 0, ..options(disk) })
 }
@@ -145,7 +145,7 @@ impl Change {
     }
 }
 
-/// One change, or several at once.
+/// Makes one change, or several at once.
 pub(crate) fn change(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
     if dice.roll(30) == 0 {
         return sweep(hash, expected, UnixSeconds(dice.roll(60)));
@@ -153,7 +153,7 @@ pub(crate) fn change(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
     change_but_sweep(hash, expected, dice).unwrap();
 }
 
-/// Any change but a sweep; one that fails is not expected to have been made.
+/// Makes any change except a sweep. A failed change is expected to have no effect.
 pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) -> Result<()> {
     match dice.roll(100) {
         0 => {
@@ -183,7 +183,7 @@ pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &m
     Ok(())
 }
 
-/// Removes what has expired by then.
+/// Removes the records that have expired by this second.
 fn sweep(hash: &DiskHash, expected: &mut Records, over: UnixSeconds) {
     let perishable = hash.sweepable().unwrap();
     let mut is_over = |expiry: Expiry| !expiry.is_live(over);
@@ -193,11 +193,12 @@ fn sweep(hash: &DiskHash, expected: &mut Records, over: UnixSeconds) {
     assert_eq!(swept.unwrap().removed, (before - expected.len()) as u64);
 }
 
-/// What was there behind each change.
+/// The contents after each change.
 #[derive(Default)]
 pub(crate) struct Moments {
     pub(crate) records: Vec<Records>,
-    /// A sweep has led here. It removes one record after the other, in an order that is the engine's affair.
+    /// The moments that were reached by a sweep, which removes records one by one in an order of
+    /// the engine's choice.
     pub(crate) by_sweep: BTreeSet<usize>,
 }
 
@@ -206,7 +207,7 @@ impl Moments {
         self.records.len() - 1
     }
 
-    /// The moment of these records, within a range.
+    /// Returns the moment with these contents, within a range.
     pub(crate) fn find(&self, found: &Records, range: RangeInclusive<usize>) -> Option<usize> {
         let holds =
             |all: &Records, some: &Records| some.iter().all(|(key, value)| all.get(key) == Some(value));
@@ -215,7 +216,7 @@ impl Moments {
         range.into_iter().find(|&at| is_it(at) || at > 0 && self.by_sweep.contains(&at) && is_within(at))
     }
 
-    /// How they differ from those of a moment.
+    /// Describes how these contents differ from those of a moment.
     pub(crate) fn difference(&self, found: &Records, at: usize) -> String {
         let wanted = &self.records[at];
         let keys: BTreeSet<&Vec<u8>> = found.keys().chain(wanted.keys()).collect();
@@ -231,12 +232,12 @@ impl Moments {
     }
 }
 
-/// Whether a session of this seed compresses values.
+/// Returns true if a session with this seed compresses values.
 pub(crate) fn compresses(seed: u64) -> bool {
     matches!(seed % 4, 3 | 0)
 }
 
-/// What a session tells as it goes.
+/// The progress that a session reports.
 pub(crate) enum Step {
     /// The change that leads to this moment begins.
     Begun(usize),
@@ -244,7 +245,7 @@ pub(crate) enum Step {
     Synced(usize),
 }
 
-/// A session under way.
+/// A session in progress.
 struct Session<'s> {
     disk: &'s CrashDisk,
     dice: Dice,
@@ -254,7 +255,7 @@ struct Session<'s> {
     opens: fn(&CrashDisk) -> Result<DiskHash>,
 }
 
-/// A session; returns what was there at each moment.
+/// Runs a session. Returns the contents at each moment.
 pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMut(Step)) -> Moments {
     let moments = Moments { records: vec![Records::new()], ..Moments::default() };
     let opens = if compresses(seed) { open_compressing } else { open };
@@ -271,7 +272,7 @@ pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMu
             session.put_alike(&hash, n);
         }
         if step % 150 == 149 {
-            // Small segments, which are united by and by.
+            // Small segments, which compaction later merges.
             for _ in 0..1 + session.dice.roll(14) {
                 hash = session.open_again(hash);
                 for _ in 0..session.dice.roll(3) {
@@ -281,13 +282,13 @@ pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMu
         }
     }
     hash.flush().unwrap();
-    // It ends as a killed process does, and nothing more comes to the disk.
+    // End like a killed process, so that nothing more reaches the disk.
     disk.stop();
     session.moments
 }
 
 impl Session<'_> {
-    /// A record as applications have them: much is the same in all.
+    /// Stores a record that shares most of its bytes with others, as those of applications do.
     fn put_alike(&mut self, hash: &DiskHash, n: u64) {
         (self.tell)(Step::Begun(self.moments.records.len()));
         let mut expected = self.moments.records.last().unwrap().clone();
@@ -304,7 +305,7 @@ impl Session<'_> {
         (self.tell)(Step::Begun(self.moments.records.len()));
         let mut expected = self.moments.records.last().unwrap().clone();
         if self.dice.roll(500) == 0 {
-            // So long that it is not read as a whole.
+            // Too long to be read into memory at once.
             let value = vec![self.dice.roll(256) as u8; 1_100_000];
             set(hash, b"long", &value).unwrap();
             expected.insert(b"long".to_vec(), (value, Attributes::default()));
@@ -337,7 +338,7 @@ impl Session<'_> {
         match way {
             0 => hash.flush().unwrap(),
             1 => hash.close().unwrap(),
-            // It is killed, or the power goes.
+            // The process is killed, or the power is lost.
             _ => self.disk.stop(),
         }
         drop(hash);
@@ -352,7 +353,7 @@ impl Session<'_> {
         if self.moments.find(&found, range.clone()).is_none() {
             panic!("of no moment of {range:?}: {}", self.moments.difference(&found, *range.start()));
         }
-        // Whatever was there is on disk once it has been opened.
+        // Everything that was there is on disk after an opening.
         (self.tell)(Step::Begun(self.moments.records.len()));
         self.moments.records.push(found);
         self.tell_synced();

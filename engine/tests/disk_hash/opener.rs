@@ -1,4 +1,4 @@
-//! Opening directories of any bytes.
+//! Opening directories with arbitrary bytes.
 
 use crate::crash_disk::{CrashDisk, State};
 use crate::kept;
@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use todana_core::{DurableEngine, Engine, ErrorKind};
 
-/// The files of a small database, or where the highest bit of the third byte is set of one with compressed values, and bytes put into one of them: the first byte chooses the file, the next two where, and
-/// whether what follows takes the place of what is there or of all behind it too. With an even third byte, checksums of
-/// headers and entries are set right where they can be told, so that what stands behind them is met as well.
+/// Opens a small database after writing bytes into one of its files; if the highest bit of the
+/// third byte is set, a database with compressed values. The first byte chooses the file, the next
+/// two the offset, and whether the bytes that follow replace existing ones or also truncate the
+/// file. With an even third byte, the checksums of headers and entries are corrected where
+/// possible, so that the data after them is reached too.
 pub(crate) fn open_any(bytes: &[u8]) {
     let [which, low, high, rest @ ..] = bytes else { return };
     let (which_state, high) = (high >> 7, high & 0x7f);
@@ -32,12 +34,13 @@ pub(crate) fn open_any(bytes: &[u8]) {
     look(damaged);
 }
 
-/// Sets the CRC of what looks like an entry at an offset.
+/// Corrects the CRC of what looks like an entry at an offset.
 fn mend(content: &mut [u8], at: usize) {
     let seed = crc32c::crc32c(&content[..60]) ^ (at / 8) as u32;
     for len in (8..=160).step_by(8) {
         let Some(entry) = content.get(at..at + len) else { return };
-        // A length that fits what the entry says of itself, for keys and values of less than 128 bytes.
+        // Returns a length that fits the head of the entry, for keys and values shorter than 128
+        // bytes.
         let says = match entry[4] & 7 {
             0 if entry[4] == 0x80 && len > 16 => {
                 let plain = 9 + if entry[9] < 0x80 { 1 } else { 2 };
@@ -58,7 +61,7 @@ fn mend(content: &mut [u8], at: usize) {
     }
 }
 
-/// With a dictionary, and values that were compressed with it.
+/// Returns a database with a dictionary and compressed values.
 fn packed() -> State {
     let disk = CrashDisk::new();
     let hash = kept::open_compressing(&disk).unwrap();
@@ -86,7 +89,7 @@ fn small() -> State {
     hash.sync().unwrap();
     hash.close().unwrap();
     drop(hash);
-    // A second opening leaves a segment behind the checkpoint.
+    // A second opening leaves a segment after the checkpoint.
     let hash = kept::open(&disk).unwrap();
     kept::set(&hash, b"late", b"value").unwrap();
     hash.sync().unwrap();
@@ -98,8 +101,8 @@ fn small() -> State {
     state
 }
 
-/// It opens, or is damaged, which is said with file and offset; what has been opened can be read or is damaged, takes writes
-/// and opens again, to the same.
+/// Asserts that the database either opens or reports damage with file and offset. An open database
+/// is readable or reports damage, accepts writes, and opens again with the same contents.
 fn look(state: State) {
     let disk = CrashDisk::with(state);
     let hash = match kept::open(&disk) {

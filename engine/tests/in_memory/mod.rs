@@ -1,6 +1,7 @@
-//! Promises that both engines in memory keep.
+//! Requirements on both engines in memory.
 
-/// Tests each promise, a function, with both of them: how a hash is made, how a tree is made, the promises.
+/// Tests each requirement, a function, with both engines: the constructor of a hash, that of a
+/// tree, the requirements.
 macro_rules! engines_in_memory {
     ($hash:expr, $tree:expr, $($promise:ident)*) => {
         mod mem_hash {

@@ -1,6 +1,6 @@
-//! Whoever observes evictions, and what it was told.
+//! An observer of evictions that records its calls.
 
-// Each test file takes what it needs.
+// No test file uses all of it.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use todana_core::{Record, SizeClass};
 use todana_engine::{Departure, EvictionObserver};
 
-/// Key, value, flags, and whether it had been read.
+/// Key, value, flags, and true if the record had been read.
 pub(crate) type Told = (Vec<u8>, Vec<u8>, u32, bool);
 
 #[derive(Debug, Default)]
@@ -16,13 +16,13 @@ pub(crate) struct Listener {
     listens: AtomicBool,
     told: Mutex<Vec<Told>>,
     departures: Mutex<Vec<Departure>>,
-    /// Records that were passed over: for the first time, once more.
+    /// The number of records that were passed over: for the first time, and again.
     passed: Mutex<[u64; 2]>,
     cleared: Mutex<u64>,
 }
 
 impl Listener {
-    /// The same, as an engine knows it.
+    /// Returns the observer in the form that engines take.
     pub(crate) fn observer(self: &Arc<Listener>) -> Option<Arc<dyn EvictionObserver>> {
         Some(Arc::clone(self) as Arc<dyn EvictionObserver>)
     }
@@ -31,12 +31,12 @@ impl Listener {
         self.listens.store(true, Ordering::Relaxed);
     }
 
-    /// What it has been told since the last time.
+    /// Returns the evictions since the last call.
     pub(crate) fn take(&self) -> Vec<Told> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 
-    /// The records that have left since the last time.
+    /// Returns the departures since the last call.
     pub(crate) fn departures(&self) -> Vec<Departure> {
         std::mem::take(&mut *self.departures.lock().unwrap())
     }

@@ -1,4 +1,4 @@
-//! A `BTreeMap` as the model of an engine, and the comparison of the two.
+//! A `BTreeMap` as the model of an engine, and their comparison.
 
 pub(crate) mod operation;
 
@@ -13,7 +13,8 @@ pub(crate) type Owned = (Vec<u8>, Attributes);
 /// All records of a model or an engine.
 pub(crate) type Map = BTreeMap<Vec<u8>, Owned>;
 
-/// How many records there are in each size class, up to these bounds and above, and the bytes of their keys, values and flags.
+/// Returns the number of records in each size class, up to these bounds and above, and the bytes of
+/// their keys, values and flags.
 pub(crate) fn classes(records: &Map, bounds: &[u32]) -> Vec<(u64, u64)> {
     let mut classes = vec![(0, 0); bounds.len() + 1];
     for (key, (value, attributes)) in records {
@@ -25,7 +26,7 @@ pub(crate) fn classes(records: &Map, bounds: &[u32]) -> Vec<(u64, u64)> {
     classes
 }
 
-/// What a closure decides.
+/// A visitor whose action is decided by a closure.
 #[derive(Clone, Debug)]
 pub(crate) enum Decision {
     Keep,
@@ -40,7 +41,7 @@ pub(crate) fn owned(record: Record<'_>) -> Owned {
 
 pub(crate) struct Decided {
     decision: Decision,
-    /// The old value is nothing to it but its length.
+    /// It needs only the length of the old value.
     is_blind: bool,
     pub(crate) seen: Option<Owned>,
     pub(crate) applied: Option<Option<Owned>>,
@@ -55,7 +56,7 @@ impl Decided {
         Decided { is_blind: true, ..Decided::new(decision) }
     }
 
-    /// Whether it was shown this.
+    /// Returns true if it was shown this record.
     pub(crate) fn has_seen(&self, old: Option<&Owned>) -> bool {
         if !self.is_blind {
             return self.seen.as_ref() == old;
@@ -86,7 +87,7 @@ impl Visitor for Decided {
     }
 }
 
-/// The record of a key.
+/// Returns the record of a key.
 pub(crate) fn view(engine: &dyn Engine, key: &[u8]) -> Option<Owned> {
     let mut seen = None;
     let found = engine.view(key, &mut |record| seen = Some(owned(record))).expect("reads do not fail");
@@ -94,8 +95,8 @@ pub(crate) fn view(engine: &dyn Engine, key: &[u8]) -> Option<Owned> {
     seen
 }
 
-/// All records, `piece` of them at a time. Nothing may be written meanwhile: each must come exactly once, and in order where there
-/// is one.
+/// Returns all records, read `piece` at a time. Nothing may be written meanwhile: each record must
+/// be shown exactly once, and in order if the engine is ordered.
 pub(crate) fn scan(engine: &dyn Engine, piece: usize) -> Map {
     let is_ordered = engine.ordered().is_some();
     let mut found = Map::new();
@@ -116,7 +117,7 @@ pub(crate) fn scan(engine: &dyn Engine, piece: usize) -> Map {
     }
 }
 
-/// Compares the records from a key on, at most so many, both ways, where they are in order.
+/// Compares up to `len` records from a key on, in both directions, if the engine is ordered.
 fn assert_walks(engine: &dyn Engine, from: Bound<&[u8]>, len: usize, model: &Map) {
     let Some(ordered) = engine.ordered() else { return };
     let walked = |ascends: bool| {
@@ -144,7 +145,7 @@ fn start(from: Bound<&[u8]>) -> String {
     }
 }
 
-/// Fails with the first key at which the two differ, as all the bytes of both would be too much to read.
+/// Fails with the first key at which the two differ; all bytes of both would be too much to read.
 pub(crate) fn assert_same(found: &Map, model: &Map, what: &str) {
     for (key, record) in model {
         let other = found.get(key);
@@ -154,12 +155,12 @@ pub(crate) fn assert_same(found: &Map, model: &Map, what: &str) {
     assert!(extra.is_none(), "{what}: {} should not be there", name(extra.expect("some")));
 }
 
-/// The first bytes of a key, and how long it is.
+/// Returns the first bytes of a key, and its length.
 pub(crate) fn name(key: &[u8]) -> String {
     format!("key \"{}\" of {} bytes", key[..key.len().min(40)].escape_ascii(), key.len())
 }
 
-/// Does it to both, and compares what comes of it.
+/// Applies an operation to both and compares the results.
 pub(crate) fn operate(engine: &dyn Engine, operation: &Operation, model: &mut Map) {
     let (operation, is_blind) = match operation {
         Operation::Blindly(operation) => (&**operation, true),

@@ -12,13 +12,14 @@ pub(crate) enum Operation {
     Keep(Vec<u8>),
     View(Vec<u8>),
     Maintain,
-    /// Of all records; where they are in order, walks both ways as well.
+    /// Scans all records; if the engine is ordered, also walks in both directions.
     Scan,
     ScanInPieces(usize),
-    /// Some records from a key on, both ways: whether the key itself counts, and how many. Only where they are in order.
+    /// Walks over some records from a key on, in both directions, if the engine is ordered. The
+    /// flag includes the key itself; the number is the maximum of records.
     Walk(Vec<u8>, bool, usize),
     Clear,
-    /// The same by a visitor to whom the bytes of the old value are nothing.
+    /// Does an operation by a visitor that needs only the length of the old value.
     Blindly(Box<Operation>),
 }
 

@@ -1,4 +1,4 @@
-//! The two writes that most tests and benchmarks make do with.
+//! The two visitors that suffice for most tests and benchmarks.
 
 use todana_core::{Action, Attributes, Record, Visitor};
 
@@ -15,7 +15,7 @@ impl Visitor for Set<'_> {
     }
 }
 
-/// Removes whatever is there.
+/// Removes the record, if any.
 pub(crate) struct Remove;
 
 impl Visitor for Remove {
