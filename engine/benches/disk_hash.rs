@@ -1,14 +1,17 @@
 //! Questions to `disk_hash`, each answered in one run:
 //!
-//! - `speed`: CPU time per load, get, miss and update (its compaction included), 8/8 and 16/400 bytes, all of it in the
-//!   system's cache; read by way of a mapping, with a block cache, and by system calls alone. `mapped`: the first of these only.
-//! - `space`: bytes of files for each byte that counts, after overwriting everything five times; bytes written for each
-//!   that was asked for.
+//! - `speed`: CPU time per load, get, miss and update (including its compaction), 8/8 and 16/400
+//!   bytes, all of it in the system's cache; read through a mapping, with a block cache, and only
+//!   by system calls. `mapped`: only the first of these.
+//! - `space`: file bytes per live byte after overwriting everything five times; bytes written per
+//!   byte requested.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
-//! - `commits`: writes a second that are on disk one by one, by threads.
-//! - `packing`: what values of some hundred bytes of JSON take as they are, and compressed; CPU time of a set and a get.
+//! - `commits`: writes per second that are synced one by one, by threads.
+//! - `packing`: the size of JSON values of some hundred bytes, plain and compressed; CPU time of a
+//!   set and a get.
 //!
-//! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY [SHAPE]]]`; all questions without arguments.
+//! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY [SHAPE]]]`;
+//! all questions without arguments.
 
 #[path = "../tests/visitor/mod.rs"]
 #[allow(dead_code)]
@@ -21,7 +24,7 @@ use todana_core::{DurableEngine, Engine};
 use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 use visitor::Set;
 
-/// CPU seconds of this thread.
+/// Returns the CPU seconds of this thread.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("a number of nanoseconds") / 1e9
@@ -32,7 +35,7 @@ fn resident() -> f64 {
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("a number of pages") * 4096.0
 }
 
-/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+/// Returns the n-th number of a fixed pseudo-random stream (splitmix64).
 fn arbitrary(n: u64) -> u64 {
     let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -40,7 +43,7 @@ fn arbitrary(n: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// A key of so many digits; all n below 10^8 give different ones.
+/// Returns a key with this number of digits; all n below 10^8 give different keys.
 fn key(n: u64, digits: usize) -> Vec<u8> {
     format!("{:0digits$}", n * 61_803_399 % 100_000_000).into_bytes()
 }
@@ -74,8 +77,8 @@ fn fresh(directory: &Path) -> PathBuf {
     path
 }
 
-/// As whoever owns a database does, in between: as long as there is something to do.
-fn keep_house(hash: &DiskHash, written: u64) -> Duration {
+/// Runs maintenance as the owner of a database does, as long as there is something to do.
+fn run_maintenance(hash: &DiskHash, written: u64) -> Duration {
     if !written.is_multiple_of(256) {
         return Duration::ZERO;
     }
@@ -98,11 +101,11 @@ fn mapped(records: Option<u64>, directory: &Path) {
     speed_by(&[(true, 0)], records, directory);
 }
 
-/// `ways`: whether files are mapped, and bytes of the cache of their blocks.
+/// `ways` lists configurations: whether files are mapped, and the size of the block cache.
 fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
     println!("# speed: CPU microseconds each");
     for Shape { name, records, digits, value } in shapes(records) {
-        // One behind the other in memory, so that the keys themselves cost nothing.
+        // Contiguous in memory, so that the keys themselves cost nothing.
         let list = |which: &dyn Fn(u64) -> u64| -> Vec<u8> {
             (0..records).flat_map(|n| key(which(n), digits)).collect()
         };
@@ -116,7 +119,7 @@ fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
             let load = each(records, || {
                 for (written, key) in (0..).zip(keys.chunks_exact(digits)) {
                     hash.visit(key, &mut Set(&value)).expect("it is stored");
-                    keep_house(&hash, written);
+                    run_maintenance(&hash, written);
                 }
             });
             let mut sum = 0;
@@ -135,7 +138,7 @@ fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
                 for (written, key) in (0..).zip(order.chunks_exact(digits)) {
                     value[0] = value[0].wrapping_add(1);
                     hash.visit(key, &mut Set(&value)).expect("it is stored");
-                    housekeeping += keep_house(&hash, written);
+                    housekeeping += run_maintenance(&hash, written);
                 }
             });
             let housekeeping = housekeeping.as_secs_f64() / records as f64 * 1e6;
@@ -168,7 +171,7 @@ fn space(records: Option<u64>, directory: &Path) {
                     let n = if round == 0 { n } else { arbitrary(round << 40 | n) % records };
                     hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
                     written += 1;
-                    keep_house(&hash, written);
+                    run_maintenance(&hash, written);
                     if written.is_multiple_of(4096) && round > 0 {
                         let usage = hash.disk_usage();
                         worst = worst.max(usage.bytes as f64 / usage.live_bytes as f64);
@@ -197,7 +200,7 @@ fn opening(records: Option<u64>, directory: &Path) {
     let hash = DiskHash::open(&path, options()).expect("it opens");
     for n in 0..records {
         hash.visit(&key(n, 8), &mut Set(b"12345678")).expect("it is stored");
-        keep_house(&hash, n);
+        run_maintenance(&hash, n);
     }
     println!(
         "index {:.2} bytes a record; resident {:.2} bytes a record",
@@ -240,7 +243,7 @@ fn opening(records: Option<u64>, directory: &Path) {
     }
 }
 
-/// A record of an application: a user, a cart, or a session.
+/// Returns a record like those of applications: a user, a cart, or a session.
 fn json(n: u64) -> Vec<u8> {
     let x = arbitrary(n);
     let (one, two) = (arbitrary(x), arbitrary(x ^ 1));

@@ -1,14 +1,15 @@
-//! Questions to `disk_tree`, each answered in one run beside `mem_tree`, which does the same without a disk:
+//! Questions to `disk_tree`, each answered in one run beside `mem_tree`, which does the same
+//! without a disk:
 //!
-//! - `speed`: what do a get, a miss, a scan of 100, an update alone and updates of some hundred thousand cost, checkpoints
-//!   included? (8 + 8 bytes, hash order)
+//! - `speed`: what do a get, a miss, a scan of 100, a single update and several hundred thousand
+//!   updates cost, including checkpoints? (8 + 8 bytes, hash order)
 //! - `values`: what does an update cost by the length of the value?
-//! - `mixed`: how long do gets take while others write and checkpoints are made: median, 99.9 %, worst?
-//! - `opening`: how long does it take to open, by the number of records?
+//! - `mixed`: how long do gets take during writes and checkpoints: median, 99.9 %, worst?
+//! - `opening`: how long does an opening take, by the number of records?
 //!
-//! Times are of the processor's work for the whole process (`mixed` and `opening`: by the clock), medians of three rounds in turn. Run:
-//! `cargo bench -p todana-engine --bench disk_tree -- QUESTION [RECORDS]`; all questions without arguments. Data lie in the directory
-//! for temporary files.
+//! Times are CPU times of the complete process (`mixed` and `opening`: wall clock), medians of
+//! three rounds. Run: `cargo bench -p todana-engine --bench disk_tree -- QUESTION [RECORDS]`; all
+//! questions without arguments. Data is in the directory for temporary files.
 
 #[allow(dead_code, reason = "each uses its part")]
 #[path = "../tests/visitor/mod.rs"]
@@ -23,7 +24,7 @@ use todana_core::{CheckpointedEngine, Engine};
 use todana_engine::{DiskTree, DiskTreeOptions, MemTree, MemTreeOptions};
 use visitor::Set;
 
-/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+/// Returns the n-th number of a fixed pseudo-random stream (splitmix64).
 fn arbitrary(n: u64) -> u64 {
     let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -35,7 +36,7 @@ fn key(n: u64) -> [u8; 8] {
     arbitrary(n).to_be_bytes()
 }
 
-/// Microseconds that the processor has worked for this process.
+/// Returns the CPU microseconds of this process.
 fn worked_us() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
     let of_main: f64 = stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds");
@@ -51,7 +52,7 @@ fn open(directory: &Path) -> DiskTree {
     DiskTree::open(directory, DiskTreeOptions::default()).expect("an empty directory")
 }
 
-/// Stores records, and brings them to disk as housekeeping would.
+/// Stores a record, and writes checkpoints as maintenance would.
 fn put(engine: &dyn Engine, key: &[u8], value: &[u8]) {
     engine.visit(key, &mut Set(value)).expect("there is room");
     if engine.checkpointed().is_some_and(CheckpointedEngine::is_due) {
@@ -65,7 +66,7 @@ fn settle(engine: &dyn Engine) {
     }
 }
 
-/// Microseconds of work for each of so many runs.
+/// Returns the CPU microseconds per run.
 fn each(count: u64, mut run: impl FnMut(u64)) -> f64 {
     let before = worked_us();
     (0..count).for_each(&mut run);

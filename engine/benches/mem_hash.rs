@@ -1,13 +1,17 @@
-//! Questions to `mem_hash`, each answered in one run beside what it is compared with:
+//! Questions to `mem_hash`, each answered in one run with its comparison:
 //!
-//! - `memory`: how many bytes of resident memory does a record cost? (decimal, random and longer values)
-//! - `speed`: how long do a set and a get take, against the standard library's `HashMap` of boxed slices?
-//! - `growth`: what is the worst that a single set does on the way to so many records: bytes moved, nanoseconds?
-//! - `sweep`: what does a pass for expired records cost, per record, and what the removal of one?
-//! - `full`: what does a get cost where memory is scarce and uses are noted, against the same records without a limit?
+//! - `memory`: how many bytes of resident memory does a record cost? (decimal, random and longer
+//!   values)
+//! - `speed`: how long do a set and a get take, compared with the standard library's `HashMap` of
+//!   boxed slices?
+//! - `growth`: what is the largest cost of a single set during growth: bytes moved, nanoseconds?
+//! - `sweep`: what does a sweep for expired records cost per record, and the removal of one?
+//! - `full`: what does a get cost while memory is scarce and uses are noted, compared with the same
+//!   records without a limit?
 //! - `churn`: does memory follow the live bytes after overwriting with other sizes and deleting?
 //!
-//! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
+//! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions
+//! without arguments.
 
 mod material;
 #[path = "../tests/visitor/mod.rs"]
@@ -76,15 +80,15 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// What `speed` measures.
+/// The subjects of `speed`.
 #[derive(Clone, Copy)]
 enum Rival {
-    /// `MemHash` by one owner, as a `HashMap` is used.
+    /// `MemHash` with an exclusive owner, as a `HashMap` is used.
     Owned,
     /// `MemHash` through its locks, as a server uses it.
     Shared,
     HashMap,
-    /// A `HashMap` behind a lock, as a server would have to use it.
+    /// A `HashMap` in a lock, as a server would have to use it.
     LockedMap,
 }
 
@@ -95,7 +99,8 @@ const RIVALS: [(&str, Rival); 4] = [
     ("RwLock<HashMap>", Rival::LockedMap),
 ];
 
-/// ns for a set of new keys, a get at random, a set of known keys, a prefetched get (where there is such a thing).
+/// Returns the nanoseconds of a set of new keys, a random get, a set of existing keys, and a
+/// prefetched get (if there is one).
 fn speed_of(rival: Rival, records: u64, order: &[u32]) -> [f64; 4] {
     let key = |n: u64| decimal(n + 1);
     let value = |n: u64| arbitrary(n).to_le_bytes();
@@ -299,7 +304,8 @@ fn sweep(records: u64) {
     }
 }
 
-/// Numbers below `n`, the lower the likelier (Zipf, exponent 0.99; Gray et al., SIGMOD 1994), scattered.
+/// Numbers below `n`, smaller ones more likely (Zipf, exponent 0.99; Gray et al., SIGMOD 1994),
+/// scattered.
 struct Zipf {
     n: f64,
     zeta: f64,
@@ -329,8 +335,8 @@ impl Zipf {
     }
 }
 
-/// Gets of a cache: its misses are stored if it `fills`, out of the time that is measured. Returns ns a get and the
-/// share of hits.
+/// Gets of a cache. If it `fills`, misses are stored, outside of the measured time. Returns the
+/// nanoseconds per get and the fraction of hits.
 fn cached_gets(hash: &MemHash, fills: bool, threads: u64, keys: u64, seed: u64) -> (f64, f64) {
     const BATCH: usize = 512;
     const BATCHES: usize = 4000;
@@ -353,7 +359,8 @@ fn cached_gets(hash: &MemHash, fills: bool, threads: u64, keys: u64, seed: u64) 
             }
         }
         black_box(sum);
-        // Of the batches too, the median: other work on the machine hits a few of them hard.
+        // The median of the batches: other work on the machine slows down a few of them
+        // considerably.
         (median(taken_ns), hits as f64 / (BATCHES * BATCH) as f64)
     };
     let outcomes: Vec<(f64, f64)> = std::thread::scope(|scope| {

@@ -1,10 +1,12 @@
-//! Questions to `mem_tree`, each answered in one run beside what it is compared with:
+//! Questions to `mem_tree`, each answered in one run with its comparison:
 //!
-//! - `memory`: how many bytes of resident memory does a record cost, loaded in key order and at random?
-//! - `speed`: how long do a set, a get and a range of 100 take, against `MemHash` and the standard library's `BTreeMap`?
+//! - `memory`: how many bytes of resident memory does a record cost, loaded in key order and at
+//!   random?
+//! - `speed`: how long do a set, a get and a range of 100 take, compared with `MemHash` and the
+//!   standard library's `BTreeMap`?
 //!
-//! Run: `cargo bench -p todana-engine --bench mem_tree -- QUESTION [RECORDS]`; all questions without arguments.
-//! `SHAPE=text` leaves only the shapes of `memory` with this text in their names.
+//! Run: `cargo bench -p todana-engine --bench mem_tree -- QUESTION [RECORDS]`; all questions
+//! without arguments. `SHAPE=text` selects the shapes of `memory` with this text in their names.
 
 mod material;
 #[path = "../tests/visitor/mod.rs"]
@@ -19,7 +21,7 @@ use todana_core::Engine;
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::Set;
 
-/// The numbers below `records`, each once, in no order.
+/// Returns the numbers below `records`, each once, in random order.
 fn scattered(records: u64) -> Vec<u32> {
     let mut numbers: Vec<u32> = (0..records as u32).collect();
     for n in (1..numbers.len()).rev() {
@@ -87,7 +89,7 @@ fn memory(records: u64) {
     }
 }
 
-/// Nanoseconds that this thread has been at work: what others do on the machine does not count.
+/// Returns the CPU nanoseconds of this thread, unaffected by other work on the machine.
 fn worked_ns() -> f64 {
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     schedstat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number of nanoseconds")
@@ -98,7 +100,8 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// ns for a set of new keys in order, of new keys at random, a get at random, a set of known keys, a range of 100.
+/// Returns the nanoseconds of a set of new keys in order, of new keys at random, a random get, a
+/// set of existing keys, and a range of 100.
 fn speed_of_engine(make: &dyn Fn() -> Box<dyn Engine>, records: u64, order: &[u32]) -> [f64; 5] {
     let value = |n: u64| arbitrary(n).to_le_bytes();
     let time = |per: u64, run: &mut dyn FnMut()| {
