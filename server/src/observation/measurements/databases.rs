@@ -71,7 +71,7 @@ table! { DATABASES, "Databases",
         d.directory.as_ref().map(|directory| directory.history().failed);
 }
 
-table! { REPLICAS, "ReplicaTable", "`stats replicas` has these by number, as `0:address`.", |_s, replica: Arc<ConnectedReplica>|
+table! { REPLICAS, "Replicas", "`stats replicas` has these by number, as `0:address`.", |_s, replica: Arc<ConnectedReplica>|
     "address", _, _, Gauge, "Where it connected from." => &*replica.address;
     "server_id", _, _, Gauge, "Its server ID." => replica.server_id;
     "delay_seconds", _, "todana_replicas_delay_seconds", Gauge, "Seconds since a replica last had all that this server had." =>

@@ -154,7 +154,7 @@ table! { REPLICATION, "Replication",
     _, "repl_interval", _, Gauge, "Seconds between two requests for its changes." => of_master(r, || r.follow_state.interval);
     _, "repl_delay", _, Gauge, "How old the position is, in seconds." =>
         of_master(r, || process::unix_time().saturating_sub(Duration::from_nanos(r.follow_state.timestamp)));
-    "todana_replicas", _, "todana_replicas", Gauge, "ReplicaTable that follow this server." =>
+    "todana_replicas", _, "todana_replicas", Gauge, "Replicas that follow this server." =>
         if_logged(s, || s.replicas.connected().len());
     "todana_replica_flags_lost", _, "todana_replica_flags_lost_total", Counter,
         "Records sent to replicas without their client flags." => if_logged(s, || s.replicas.flags_lost());
