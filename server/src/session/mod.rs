@@ -1,16 +1,16 @@
 //! Sessions: requests decoded, executed and answered, by dialect.
 //!
 //! ```text
-//! dispatch    calls of the session of a connection, whichever it is
-//! detect      which dialect a connection speaks, by its first bytes
+//! dispatch    calls of a connection's session, in any dialect
+//! detect      detection of the dialect by the first bytes
 //! wake        tickets, deadlines, and the queue of wake-ups of each worker
 //! pending     replies of executors that have not come yet
-//! background  long work on threads of its own
-//! context     what the sessions of one worker share
-//! login       who may log in, for all dialects
-//! echo        the smallest dialect, in tests only: what a new one needs
+//! background  long work on threads of their own
+//! context     the state that the sessions of one worker share
+//! login       logins, for all dialects
+//! echo        the smallest dialect, in tests only: the parts of a new one
 //! memcached   memcached's dialects; watchers and exports, which begin there
-//! kyoto       Kyoto Tycoon's protocols, and memcached's as its plug-in speaks it
+//! kyoto       Kyoto Tycoon's protocols, and memcached's in the form of its plug-in
 //! ```
 //!
 //! A worker reads, passes the bytes to the session of their connection, does what [`Next`] says,

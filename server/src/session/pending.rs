@@ -1,10 +1,10 @@
 //! Replies that have not come yet: how a session waits for an executor.
 //!
 //! ```text
-//! the request is decoded; its operations are executed, and are pending -> `PendingReplies` has their tickets
-//! the session leaves the request in its input and returns `Next::Wait` -> its connection is served no further
-//! the executor wakes each ticket through the worker's queue            -> `PendingReplies::is_complete_with`
-//! the request is decoded again; its replies are taken, in their order, where its operations were executed
+//! a request is decoded, and its operations are pending -> `PendingReplies` has their tickets
+//! the session returns `Next::Wait`                      -> the request stays in the input
+//! the executor wakes each ticket                        -> `PendingReplies::is_complete_with`
+//! the request is decoded again                          -> its replies are taken in their order
 //! ```
 //!
 //! Invariants: an operation is executed once; a request with pending replies is the first in its

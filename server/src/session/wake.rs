@@ -1,10 +1,10 @@
 //! Wake-ups: how other threads and deadlines reach a waiting session.
 //!
 //! ```text
-//! a session that waits -> a ticket in its worker's `WaitingConnections`, with a deadline or without
-//! any thread           -> `WakeQueues::ready`: the ticket goes into its worker's queue, and the worker is woken
-//! the worker           -> `Wake::Ready` to the session, `Wake::TimedOut` at the deadline, `Wake::Cancelled` at a stop
-//! the update log       -> `WakeQueues::log_advanced`: the workers that hold replies back look again
+//! a waiting session -> a ticket in its worker's `WaitingConnections`, with or without a deadline
+//! any thread        -> `WakeQueues::ready`: the ticket enters its worker's queue and wakes the worker
+//! the worker        -> `Wake::Ready` to the session, `TimedOut` at the deadline, `Cancelled` at a stop
+//! the update log    -> `WakeQueues::log_advanced`: workers that hold replies back check again
 //! ```
 //!
 //! Invariants: a ticket belongs to one connection of one worker; a ready ticket without a waiting

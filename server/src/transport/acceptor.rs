@@ -1,4 +1,4 @@
-//! The acceptor: takes connections in and hands them to the workers in turn.
+//! The acceptor: accepts connections and passes them to the workers in turn.
 
 use crate::handle::Stopping;
 use crate::shared::Shared;
@@ -12,7 +12,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 const WAKE: Token = Token(usize::MAX);
-/// How long accepting pauses when there are no descriptors left, or connections enough.
+/// How long accepting pauses if descriptors are missing or there are too many connections.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct ConnectionAcceptor {
@@ -22,7 +22,7 @@ pub(crate) struct ConnectionAcceptor {
     workers: Vec<(Sender<NewConnection>, Arc<Waker>)>,
     next: usize,
     descriptors: DescriptorLimit,
-    /// Since when nobody is accepted.
+    /// The time since which no connection is accepted.
     paused_since: Option<Instant>,
 }
 
@@ -77,7 +77,8 @@ impl ConnectionAcceptor {
         }
     }
 
-    /// Accepts all that wait on a listener; false if it has to be tried again later.
+    /// Accepts all connections that wait at a listener; returns false if it has to be tried again
+    /// later.
     fn accept_all(&mut self, index: usize) -> bool {
         loop {
             if self.is_full() && !self.shared.options.limits.connections_refused {
@@ -105,7 +106,7 @@ impl ConnectionAcceptor {
                     }
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        // Out of descriptors or memory: those who wait keep waiting.
+                        // Descriptors or memory are missing. Waiting clients keep waiting.
                         self.pause(|| tracing::warn!(%error, "cannot accept a connection; trying again"));
                         return false;
                     }
@@ -119,14 +120,14 @@ impl ConnectionAcceptor {
         connections >= self.shared.options.limits.connections_max as u64
     }
 
-    /// Accepting pauses from here on, if it does not already; then `tell` is called.
+    /// Begins a pause if there is none, and then calls `tell`.
     fn pause(&mut self, tell: impl FnOnce()) {
         if self.paused_since.is_none() {
             self.paused_since = Some(Instant::now());
             let connections = &self.shared.observation.connections;
             connections.accepting_paused.store(true, Ordering::Relaxed);
             let pauses = connections.accept_pauses.fetch_add(1, Ordering::Relaxed) + 1;
-            // A flood of connections shall not become one of lines.
+            // Many pauses must not log many lines.
             if pauses.is_power_of_two() {
                 tell();
             }

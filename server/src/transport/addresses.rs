@@ -1,31 +1,31 @@
-//! The names of `-l`, and the addresses that they stand for.
+//! The names of `-l` and their addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use todana_protocol::memcached::DialectChoice;
 
-/// What one name of `-l` stands for.
+/// The addresses of one name of `-l`, and its dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenPlace {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) speech: ListenDialect,
 }
 
-/// How clients speak at a place.
+/// The dialect and TLS of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListenDialect {
     pub(crate) tls: PlaceTls,
-    /// The dialect (`proto[ascii]:`, `proto[binary]:`, `proto[auto]:`); `None`: as everywhere.
+    /// The dialect (`proto[ascii]:`, `proto[binary]:`, `proto[auto]:`); `None` is the server's.
     pub(crate) choice: Option<DialectChoice>,
 }
 
-/// Whether TLS is spoken at a place.
+/// TLS at a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PlaceTls {
-    /// As everywhere.
+    /// As for the server.
     #[default]
     Default,
-    /// Not here (`notls:`).
+    /// Off (`notls:`).
     Off,
     /// Without asking for client certificates (`btls:`).
     Basic,
@@ -42,7 +42,7 @@ const CHOICE_PREFIXES: [(&str, DialectChoice); 3] = [
 ];
 
 impl ListenDialect {
-    /// What the prefixes of a name say, in any order, and the name without them.
+    /// Parses the prefixes of a name, in any order; also returns the name without them.
     pub(crate) fn of(mut name: &str) -> (ListenDialect, &str) {
         let mut speech = ListenDialect::default();
         loop {
@@ -61,7 +61,7 @@ fn behind_prefix<'n, T: Copy>(prefixes: &[(&str, T)], name: &'n str) -> Option<(
     prefixes.iter().find_map(|(prefix, meaning)| Some((*meaning, name.strip_prefix(prefix)?)))
 }
 
-/// The addresses of each name. Empty names (`-l 'a,'`) are passed over.
+/// Returns the addresses of each name. Empty names (`-l 'a,'`) are skipped.
 pub(crate) fn places(names: &[String], port: u16) -> io::Result<Vec<ListenPlace>> {
     if names.is_empty() {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], port))];
@@ -91,7 +91,7 @@ fn named(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         };
         return Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]);
     }
-    // `fe80::1` is an address as a whole, not `fe80:` and a port.
+    // `fe80::1` is a complete address, not `fe80:` and a port.
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(vec![(address, port).into()]);

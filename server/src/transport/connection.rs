@@ -1,4 +1,4 @@
-//! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
+//! A connection: a socket, a session, and buffers only while they hold something.
 
 use crate::databases::awaits::Awaits;
 use crate::execution::Executor;
@@ -11,33 +11,33 @@ use std::io;
 use std::sync::Arc;
 use todana_core::RefusalReason;
 
-/// The least by which the buffer of a request that is not whole grows, if that much is to come.
+/// The smallest growth of the buffer of an incomplete request, if that much is expected.
 const INPUT_MIN: usize = 4 << 10;
 
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// Its entry in the roster, and what was last written there.
+    /// Its entry in the connection table, and the state last written there.
     pub(crate) info: Arc<ConnectionInfo>,
     shown: (ConnectionState, u64),
-    /// What it speaks, and how far it has come with that.
+    /// Its session in the dialect that it speaks.
     pub(crate) session: AnySession,
     input: ReceivedInput,
     /// Output that the socket has not taken yet.
     pub(crate) pending: Option<Box<Output>>,
-    /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
+    /// The memory that was last counted.
     pub(crate) counted: HeldMemory,
-    /// The second in which something last happened, since the start of the server; kept where idling is limited.
+    /// The second of the last activity since the start of the server; kept if idle time is limited.
     pub(crate) active_s: u64,
-    /// It stands in its worker's queue.
+    /// True while it is in its worker's queue.
     pub(crate) queued: bool,
-    /// The socket may have more to read.
+    /// True if the socket may have more to read.
     pub(crate) readable: bool,
-    /// The peer sends no more; what it has sent may still wait in the socket.
+    /// True if the peer sends no more. Bytes may still wait in the socket.
     pub(crate) ended: bool,
-    /// No further request is served; what is pending is sent.
+    /// True if no further request is served; pending output is still sent.
     pub(crate) closing: bool,
-    /// Why it is closed, unless its peer or the server wishes so.
+    /// The cause of its end, unless the peer or the server closes it.
     pub(crate) fault: Option<CloseCause>,
     pub(crate) settlement: PendingDurability,
 }
@@ -46,67 +46,69 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct ReceivedInput {
     bytes: Vec<u8>,
-    /// They begin here.
+    /// The position of the first byte that is not consumed.
     at: usize,
-    /// How many more bytes the request that is not whole needs, at least.
+    /// The least number of bytes that the incomplete request still needs.
     wanted: usize,
-    /// What is kept is not a whole request.
+    /// True if the kept bytes are not a complete request.
     is_partial: bool,
 }
 
-/// What the changes of a connection wait for.
+/// The durability that the changes of a connection wait for.
 #[derive(Default)]
 pub(crate) struct PendingDurability {
-    /// It has made changes up to here in the update log; what it is told next waits until that is settled.
+    /// The commit points that must be durable before the next reply is sent.
     pub(crate) awaits: Awaits,
-    /// Which databases it has changed in its last turn, a bit for each (those from number 63 on share the last).
+    /// The databases changed in the last turn, one bit for each (numbers from 63 on share the last
+    /// bit).
     pub(crate) changed: u64,
-    /// It stands in its worker's list of those who wait for the update log, and is served no further until that has come on.
+    /// True while it is in its worker's list of connections that wait for the update log. It is not
+    /// served meanwhile.
     pub(crate) is_parked: bool,
 }
 
-/// Why a connection is closed from here.
+/// The reason why the server closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseCause {
-    /// Something has failed.
+    /// An error occurred.
     Failed,
-    /// Nobody has used it.
+    /// It was idle for too long.
     Idle,
 }
 
-/// Memory that a connection keeps between its turns.
+/// The memory that a connection holds between its turns, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldMemory {
-    /// Of a request that is not whole yet ...
+    /// Incomplete requests ...
     pub(crate) partial: u64,
-    /// ... and of its long value, in memory of the engine's.
+    /// ... and their long values, in memory of the engine.
     pub(crate) received: u64,
-    /// Of replies that its reader has not taken ...
+    /// Replies that the peer has not taken ...
     pub(crate) pending: u64,
-    /// ... and of these the copied ones; values shared with the engine are the engine's.
+    /// ... and the copied part of these; shared values are the engine's.
     pub(crate) copied: u64,
 }
 
 impl HeldMemory {
-    /// All of a request that is not whole yet.
+    /// Returns the memory of an incomplete request.
     pub(crate) fn unfinished(self) -> u64 {
         self.partial + self.received
     }
 
-    /// What is not the engine's.
+    /// Returns the memory that is not the engine's.
     pub(crate) fn sum(self) -> u64 {
         self.partial + self.copied
     }
 }
 
-/// What reading once has brought.
+/// The outcome of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
-    /// So many bytes, into the buffer; 0 at the end of the stream.
+    /// Bytes in the buffer; 0 at the end of the stream.
     Input(usize),
-    /// So many bytes of a long value, into its own memory.
+    /// Bytes of a long value, in its own memory.
     Value(usize),
-    /// Nothing was read: there is no memory for more of the long value.
+    /// Nothing was read, because there is no memory for more of the long value.
     NoRoom,
 }
 
@@ -130,17 +132,17 @@ impl Connection {
         }
     }
 
-    /// A turn begins: what is said in it goes on with a reply that has begun to leave, or does not.
+    /// Begins a turn, which may continue a reply that has begun to leave.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
-        // As long as it waits nothing leaves.
+        // Nothing leaves while the connection waits.
         if self.settlement.awaits.is_empty() {
             self.session.begin_turn();
         }
     }
 
-    /// What it has been about to be told may not be true. It is told that instead, where that can be said outside of
-    /// any reply, and closed.
+    /// Discards replies that may acknowledge lost writes, sends the refusal if no reply is half
+    /// sent, and closes the connection.
     pub(crate) fn give_up(&mut self, refusal: RefusalReason) {
         let mut output = Output::default();
         self.session.refuse(refusal, &mut output);
@@ -149,7 +151,7 @@ impl Connection {
         self.closing = true;
     }
 
-    /// Notes in the roster what it does, and that it has just been served.
+    /// Updates the entry in the connection table.
     #[inline]
     pub(crate) fn show(&mut self, now: u64) {
         let state = match (self.session.shown_as(), &self.pending) {
@@ -165,41 +167,43 @@ impl Connection {
         }
     }
 
-    /// Bytes of a request that is not whole yet.
+    /// Returns the number of input bytes that are not consumed.
     pub(crate) fn input_len(&self) -> usize {
         self.input.bytes.len() - self.input.at
     }
 
-    /// A part of a request has come, and the rest is to.
+    /// Returns true if a part of a request has arrived.
     pub(crate) fn is_amid_request(&self) -> bool {
         self.session.is_receiving() || self.input_len() > 0
     }
 
-    /// There is something to look at before anything is read.
+    /// Returns true if there is work to do before anything is read.
     pub(crate) fn has_work(&self) -> bool {
         self.session.has_work() || self.input_len() > 0
     }
 
-    /// Nothing more can be done for it without its peer: all that has been received whole is answered and sent.
+    /// Returns true if nothing can be done without the peer: all complete requests are answered and
+    /// sent.
     pub(crate) fn is_done(&self) -> bool {
         let has_work =
             self.settlement.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
         self.pending.is_none() && !has_work
     }
 
-    /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
+    /// Returns true if it waits for a request, or for the rest of one. As in memcached, Unix
+    /// sockets may do so for any time.
     pub(crate) fn is_idle(&self) -> bool {
         let is_busy =
             self.queued || self.settlement.is_parked || self.session.has_work() || self.session.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
-    /// Returns true if its peer has gone, or at least sends no more, and what is under way is of use to nobody else.
+    /// Returns true if the peer sends no more and the work under way is of use to nobody else.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.ended && self.session.ends_with_peer()
     }
 
-    /// What it keeps now.
+    /// Returns the memory that it holds now.
     pub(crate) fn held(&self) -> HeldMemory {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
@@ -213,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Reads once; tells too whether there is no more for now.
+    /// Reads once. Also returns true if there is no more for now.
     pub(crate) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -235,14 +239,15 @@ impl Connection {
         Ok((ReadOutcome::Input(len), drained))
     }
 
-    /// Puts what was just read behind what is kept.
+    /// Appends the bytes that were just read to the kept ones.
     fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.input.at > 0 {
             self.input.bytes.drain(..self.input.at);
             self.input.at = 0;
         }
         if self.input.bytes.capacity() - self.input.bytes.len() < bytes.len() {
-            // Grows with what has really come, up to what is known to come: a length alone reserves nothing.
+            // The buffer grows with the bytes that have arrived, up to the expected length: an
+            // announced length alone reserves nothing.
             let doubled = self.input.bytes.len().max(INPUT_MIN);
             let wanted =
                 if self.input.wanted < bytes.len() { doubled } else { self.input.wanted.min(doubled) };
@@ -253,7 +258,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Serves what is kept and what is in `buffer` (just read); keeps what is not consumed.
+    /// Serves the kept input and `buffer`, which was just read; keeps the bytes that are not
+    /// consumed.
     pub(crate) fn serve(
         &mut self,
         buffer: &[u8],

@@ -1,15 +1,16 @@
-//! File descriptors: how many may be open, and how many of them connections leave to the files of databases.
+//! File descriptors: the allowed number, and the share that connections leave to the files of
+//! databases.
 //!
-//! The system gives the lowest free number to what is opened, so the number that it would give next says how many are taken.
+//! The system assigns the lowest free number, so the next number shows how many are in use.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Connections leave half of all descriptors, within these bounds: segments of a hash on disk and of update logs, checkpoints, and
-/// the pages for monitoring need them while clients are connected.
+/// Connections leave half of all descriptors, within these bounds: segments of disk hashes and
+/// update logs, checkpoints, and the monitoring pages need them while clients are connected.
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 64;
-/// It takes so many more for each further database.
+/// The further reserve for each further database.
 const RESERVE_FOR_DATABASE: u64 = 4;
 
 /// The descriptors of this process.
@@ -20,13 +21,13 @@ pub(crate) struct DescriptorLimit {
 }
 
 impl DescriptorLimit {
-    /// Descriptors of a process that may have so many open and has so many databases.
+    /// Creates the limit of a process with this number of descriptors and databases.
     pub(crate) fn new(allowed: u64, databases: usize) -> DescriptorLimit {
         let further = RESERVE_FOR_DATABASE * (databases as u64).saturating_sub(1);
         DescriptorLimit { allowed, reserve: (allowed / 2).clamp(RESERVE_MIN, RESERVE_MAX) + further }
     }
 
-    /// Returns true if one more connection would take what is left to files.
+    /// Returns true if one more connection would use the reserve.
     pub(crate) fn are_scarce(&self) -> bool {
         // The standard streams are always open, if only on /dev/null.
         match rustix::io::dup(io::stdin()) {
@@ -35,12 +36,12 @@ impl DescriptorLimit {
         }
     }
 
-    /// Fails if not a single connection could be accepted.
+    /// Fails if not even one connection could be accepted.
     pub(crate) fn suffice(&self) -> io::Result<()> {
         if self.are_scarce() { Err(self.too_few()) } else { Ok(()) }
     }
 
-    /// Returns the error of a server that has too few.
+    /// Returns the error of a server with too few descriptors.
     pub(crate) fn too_few(&self) -> io::Error {
         io::Error::other(format!(
             "{} files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`",
@@ -63,7 +64,7 @@ mod tests {
     #[test]
     fn descriptors_are_scarce_when_the_next_number_is_of_the_reserve() {
         let next = u64::try_from(rustix::io::dup(io::stdin()).unwrap().as_raw_fd()).unwrap();
-        // Other tests of this process open and close some meanwhile.
+        // Other tests of this process open and close descriptors meanwhile.
         assert!(!DescriptorLimit::new(next + 10_000, 1).are_scarce());
         assert!(DescriptorLimit::new(4, 1).are_scarce());
         let error = DescriptorLimit::new(4, 1).suffice().unwrap_err().to_string();

@@ -1,17 +1,18 @@
-//! When to look for connections that nobody uses, and which these are (`idle_timeout`).
+//! Detection of idle connections (`idle_timeout`).
 //!
-//! There is no timer a connection: each notes the second of its last activity, and its worker goes over all of them now
-//! and then, at most once a second. A worker without connections is not woken at all.
+//! There is no timer for each connection: each notes the second of its last activity, and its
+//! worker checks all of them at intervals of at least a second. A worker without connections is not
+//! woken.
 
 use std::time::Duration;
 
-/// A look is made so many times while a connection idles to its end ...
+/// The number of checks within the timeout ...
 const LOOKS: u32 = 16;
-/// ... but within these bounds.
+/// ... if the interval stays within these bounds.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Knows when to look. Times are since the start of the server.
+/// The time of the next check. Times are since the start of the server.
 #[derive(Debug)]
 pub(crate) struct IdleWatch {
     timeout_s: u64,
@@ -20,19 +21,19 @@ pub(crate) struct IdleWatch {
 }
 
 impl IdleWatch {
-    /// `None` where connections may idle for ever, which is what 0 stands for.
+    /// Returns `None` for 0, with which connections may idle for any time.
     pub(crate) fn new(timeout_s: u32) -> Option<IdleWatch> {
         let timeout = Duration::from_secs(timeout_s.into());
         let interval = (timeout / LOOKS).clamp(INTERVAL_MIN, INTERVAL_MAX);
         (timeout_s > 0).then_some(IdleWatch { timeout_s: timeout_s.into(), interval, next: Duration::ZERO })
     }
 
-    /// How long until the next look.
+    /// Returns the time until the next check.
     pub(crate) fn wait(&self, now: Duration) -> Duration {
         self.next.saturating_sub(now)
     }
 
-    /// Whether it is time to look; then the next time is an interval later.
+    /// Returns true if it is time to check, and sets the next time.
     pub(crate) fn is_due(&mut self, now: Duration) -> bool {
         let is_due = now >= self.next;
         if is_due {
@@ -41,8 +42,8 @@ impl IdleWatch {
         is_due
     }
 
-    /// Whether a connection that was last active in this second has idled too long. Never early: it may have been
-    /// active at the end of that second.
+    /// Returns true if a connection that was last active in this second has been idle for too long.
+    /// Never early: the activity may have been at the end of that second.
     pub(crate) fn is_over(&self, active_s: u64, now: Duration) -> bool {
         now.as_secs().saturating_sub(active_s) > self.timeout_s
     }
@@ -78,7 +79,7 @@ mod tests {
     #[test]
     fn a_connection_is_over_behind_its_timeout_and_never_before() {
         let watch = IdleWatch::new(2).unwrap();
-        // Active at 5.999, say.
+        // The activity may have been at 5.999.
         assert!(!watch.is_over(5, at_ms(7999)));
         assert!(watch.is_over(5, at_ms(8000)));
         assert!(!watch.is_over(5, at_ms(0)));

@@ -1,12 +1,12 @@
-//! Bytes in and out: who connects, what is read and written, and when.
+//! Transport: sockets, connections and workers.
 //!
 //! ```text
-//! addresses, descriptors   where to listen, and how many files that takes
-//! listener, acceptor       sockets; connections in turn to the workers
+//! addresses, descriptors   listen addresses, and the limit of open files
+//! listener, acceptor       sockets; new connections for the workers
 //! worker                   one readiness loop, which owns its connections
-//! connection, output       one of them, and what it has to send
-//! idle                     connections that nobody uses
-//! tls, udp                 the same encrypted, and by datagrams
+//! connection, output       a connection, and its bytes to send
+//! idle                     detection of idle connections
+//! tls, udp                 TLS, and UDP
 //! ```
 
 pub(crate) mod acceptor;

@@ -1,4 +1,4 @@
-//! Reply bytes on their way out: copied ones, and large values shared with the engine in between.
+//! Output: copied reply bytes, with large values shared with the engine in between.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -6,37 +6,38 @@ use std::time::{Duration, Instant};
 use todana_core::SharedBytes;
 use todana_protocol::memcached::ReplySink;
 
-/// Output beyond which no further request of a connection is executed until its peer has read.
+/// The output length at which no further request of a connection is executed until its peer has
+/// read.
 pub(crate) const OUTPUT_MAX: usize = 64 << 10;
 
 /// Bytes to send, in order.
 #[derive(Default)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
-    /// How many of `bytes` have been sent.
+    /// The number of `bytes` that have been sent.
     sent: usize,
     shares: VecDeque<SharedPiece>,
-    /// Bytes of shares not sent yet.
+    /// The number of shared bytes that are not sent yet.
     shared_len: usize,
-    /// What goes out behind all that, and comes a piece at a time; nothing is put behind it.
+    /// The bytes after all others, which are produced in pieces; nothing is appended after them.
     tail: Option<Box<dyn OutputTail>>,
-    /// When its reader last took something, once there is a tail.
+    /// The time when the peer last took something, if there is a tail.
     taken_at: Option<Instant>,
 }
 
-/// Bytes that are made as their reader takes them.
+/// Bytes that are produced as the peer takes them.
 pub(crate) trait OutputTail: Send {
-    /// How many are left.
+    /// Returns the number of bytes that are left.
     fn remaining(&self) -> usize;
-    /// Writes the next, up to so many.
+    /// Appends the next bytes, at most `len_max`.
     fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>);
 }
 
-/// So much of a tail is made at once.
+/// The length of the pieces of a tail.
 const TAIL_PIECE: usize = 64 << 10;
 
 struct SharedPiece {
-    /// It goes out before this byte of `bytes`.
+    /// The position in `bytes` that it precedes.
     before: usize,
     value: SharedBytes,
     sent: usize,
@@ -62,26 +63,26 @@ impl ReplySink for Output {
 }
 
 impl Output {
-    /// Bytes still to send.
+    /// Returns the number of bytes to send.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let tail = self.tail.as_ref().map_or(0, |tail| tail.remaining());
         self.bytes.len() - self.sent + self.shared_len + tail
     }
 
-    /// Sets what goes out behind all else.
+    /// Sets the bytes that follow all others.
     pub(crate) fn set_tail(&mut self, tail: Box<dyn OutputTail>) {
         debug_assert!(self.tail.is_none(), "nothing is put behind a tail");
         self.tail = Some(tail);
         self.taken_at = Some(Instant::now());
     }
 
-    /// Returns true if there is a tail, of which its reader has taken nothing for so long.
+    /// Returns true if there is a tail and the peer has taken nothing for this time.
     pub(crate) fn is_stalled(&self, time: Duration) -> bool {
         self.tail.is_some() && self.taken_at.is_some_and(|taken_at| taken_at.elapsed() >= time)
     }
 
-    /// Makes the next piece of the tail, once all before it has been sent.
+    /// Produces the next piece of the tail, after all before it has been sent.
     fn refill(&mut self) {
         let Some(tail) = self.tail.as_mut().filter(|_| self.sent == self.bytes.len() && self.shared_len == 0)
         else {
@@ -96,17 +97,17 @@ impl Output {
         }
     }
 
-    /// Where what is copied next will stand.
+    /// Returns the position of the next copied byte.
     pub(crate) fn end(&self) -> usize {
         self.bytes.len()
     }
 
-    /// What has been copied from there on.
+    /// Returns the copied bytes from a position on.
     pub(crate) fn copied_from(&self, at: usize) -> &[u8] {
         self.bytes.get(at..).unwrap_or_default()
     }
 
-    /// Bytes of memory of its own.
+    /// Returns the memory of its own, in bytes.
     pub(crate) fn copied_len(&self) -> usize {
         self.bytes.capacity()
     }
@@ -116,7 +117,7 @@ impl Output {
         self.len() == 0
     }
 
-    /// Goes out behind what is in another one; nothing is in it that is shared.
+    /// Appends all bytes to another output. None of them are shared.
     pub(crate) fn give_to(self, other: &mut Output) {
         if other.is_empty() && other.shares.is_empty() {
             *other = self;
@@ -126,7 +127,7 @@ impl Output {
         }
     }
 
-    /// Forgets everything, and an outsized buffer with it.
+    /// Drops all bytes, and the buffer if it is larger than this.
     pub(crate) fn clear(&mut self, capacity_max: usize) {
         self.bytes.clear();
         if self.bytes.capacity() > capacity_max {
@@ -138,8 +139,8 @@ impl Output {
         (self.tail, self.taken_at) = (None, None);
     }
 
-    /// Writes until all is sent or the socket takes no more (then `Ok` with something left). Returns the bytes
-    /// written.
+    /// Writes until all is sent or the socket takes no more (then `Ok` with bytes left). Returns
+    /// the number of bytes written.
     pub(crate) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() {
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Takes so many bytes a call, then blocks every other time.
+    /// Accepts this many bytes in a call, and blocks every other time.
     struct SlowWriter {
         taken: Vec<u8>,
         step: usize,

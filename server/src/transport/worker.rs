@@ -22,15 +22,15 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::{Clock, CommitPoint, Database, Durability};
 
-/// The worker's own wake-up.
+/// The token of the worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
-/// What is read at once. More than a socket usually holds, little enough to stay in the cache.
+/// The length of one read: more than a socket usually holds, and small enough to stay in the cache.
 const BUFFER: usize = 64 << 10;
-/// A reply buffer above this is given back after use.
+/// A larger reply buffer is freed after use.
 const OUTPUT_KEPT: usize = 64 << 10;
-/// What has changed is noted in 64 bits.
+/// Changed databases are noted in 64 bits.
 const LAST_BIT: usize = 63;
-/// How long a stopping worker waits for its peers to take their replies.
+/// How long a stopping worker waits until its peers have taken their replies.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Worker {
@@ -46,7 +46,7 @@ pub(crate) struct Worker {
     /// Connections whose replies wait for the update log.
     parked: Vec<usize>,
     idle: Option<IdleWatch>,
-    /// The second of the last wake-up since the start of the server, where idling is limited.
+    /// The second of the last wake-up since the start of the server; kept if idle time is limited.
     now_s: u64,
     buffer: Vec<u8>,
     output: Output,
@@ -118,14 +118,14 @@ impl Worker {
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front()
                     && let Some(connection) = self.connections.get_mut(index)
-                    // A connection that took the place of a closed one has not asked for a turn.
+                    // A connection that replaced a closed one has not asked for a turn.
                     && std::mem::take(&mut connection.queued)
                 {
                     self.serve(index);
                 }
             }
             self.wake_timed_out();
-            // Behind the events: a request that has just come keeps its connection.
+            // After the events, so that a connection whose request has just arrived stays open.
             self.close_idle();
             match self.shared.lifecycle.stopping() {
                 Stopping::No => {}
@@ -144,7 +144,7 @@ impl Worker {
         left.into_iter().for_each(|index| self.close(index));
     }
 
-    /// Takes in new connections.
+    /// Registers new connections.
     fn welcome(&mut self) {
         while let Ok(NewConnection { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
@@ -170,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// How long to wait for events so that idle connections are found in time.
+    /// Returns the time to wait for events, so that idle connections are found in time.
     fn until_idle_look(&self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(idle) = &self.idle else { return timeout };
         if self.connections.is_empty() {
@@ -180,7 +180,7 @@ impl Worker {
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// Closes connections that take nothing of a long answer, if others wait for its memory.
+    /// Closes connections that take nothing of a long answer while others wait for its memory.
     fn cut_off_stalled(&mut self) {
         let Some(stall) = self.shared.stall_limit() else {
             return;
@@ -195,7 +195,8 @@ impl Worker {
             .filter_map(|(index, connection)| is_stalled(connection).then_some(index))
             .collect();
         for index in stalled {
-            // A socket tells of room only after much of a large buffer has left, but accepts bytes after little has.
+            // A socket reports free space only after a large part of its buffer has left, but
+            // accepts bytes earlier.
             if self.connections.contains(index) {
                 self.serve(index);
             }
@@ -210,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// Closes, without a word, what has not been used for too long, if it is time to look.
+    /// Closes idle connections without a message, if it is time to check.
     fn close_idle(&mut self) {
         let only_stalled = self.shared.options.limits.idle_between_requests;
         let Some(idle) = &mut self.idle else { return };
@@ -250,19 +251,20 @@ impl Worker {
         }
     }
 
-    /// Gives a session a wake-up, and its connection a turn if it wants one and has none yet.
+    /// Passes a wake-up to a session, and gives its connection a turn if it wants one and has none
+    /// yet.
     fn wake(&mut self, index: usize, wake: Wake) {
         let connection = self.connections.get_mut(index);
         let is_wanted = connection.is_some_and(|connection| connection.session.wake(wake, &mut self.context));
         if is_wanted && !self.connections[index].queued {
             self.serve(index);
         } else if let (false, Wake::Ready(ticket)) = (is_wanted, wake) {
-            // Another event has served the session in between: it waits with this ticket no longer.
+            // Another event served the session in between. It no longer waits with this ticket.
             self.context.waits.leave(ticket);
         }
     }
 
-    /// Goes on with connections whose replies have waited for the update log, as far as it has come.
+    /// Serves the connections whose replies waited for the update log.
     fn resume_settled(&mut self) {
         for index in std::mem::take(&mut self.parked) {
             if let Some(connection) = self.connections.get_mut(index)
@@ -273,14 +275,15 @@ impl Worker {
         }
     }
 
-    /// What vouches for the changes of a connection, and how far it has to come.
+    /// Returns the durability of each changed database, and the point that it has to reach.
     fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
         let databases = &self.shared.databases;
         awaits.iter().filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
     }
 
-    /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
-    /// the log cannot be written, what was to be said may not be true, and something else is.
+    /// Returns true if the pending replies may be sent because the writes that they acknowledge are
+    /// durable. Otherwise parks the connection until the log advances. If the log has failed,
+    /// replaces the replies by an error.
     fn is_settled(&mut self, index: usize) -> bool {
         let awaits = &self.connections[index].settlement.awaits;
         if awaits.is_empty() {
@@ -289,7 +292,7 @@ impl Worker {
         let unsettled = || self.awaited(awaits).filter(|&(durability, point)| !durability.is_durable(point));
         let is_settled = unsettled().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
-            // It may have come on just before.
+            // The log may have advanced just before.
             unsettled().next().is_none()
         };
         if is_settled {
@@ -308,11 +311,12 @@ impl Worker {
         true
     }
 
-    /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
-    /// written than there should. Nobody else would hold it up, and what waits is in memory.
+    /// Returns true if a connection that has sent no reply to its changes may make more. It may not
+    /// while too much waits in memory for the log, because nothing else would slow it down.
+    /// Otherwise parks it.
     fn may_go_on(&mut self, index: usize) -> bool {
         let awaits = &self.connections[index].settlement.awaits;
-        // When it cannot be written there will be no more of it.
+        // A log that cannot be written receives no more changes.
         let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
         if awaits.is_empty() || !is_held_up() {
             return true;
@@ -325,8 +329,9 @@ impl Worker {
         false
     }
 
-    /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
-    /// has been made; when none can be, the database refuses changes, and reads go on.
+    /// Returns true if there is room for more changes in memory before a checkpoint. Otherwise
+    /// parks the connection until a checkpoint is complete. If no checkpoint is possible, the
+    /// database refuses changes and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
         let changed = self.connections[index].settlement.changed;
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
@@ -336,11 +341,11 @@ impl Worker {
         };
         let mut has_room = crowded().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
-            // One may have been made just before.
+            // A checkpoint may have been completed just before.
             crowded().next().is_none()
         };
         if !has_room && crowded().all(Database::has_stuck_checkpoints) {
-            // It may not have been told yet.
+            // The database may not know of the failure yet.
             crowded().for_each(Database::guard_front);
             has_room = true;
         }
@@ -359,9 +364,9 @@ impl Worker {
         }
     }
 
-    /// Writes what a turn has put out; what the socket does not take is left pending.
+    /// Writes the output of a turn. Bytes that the socket does not take stay pending.
     fn send(&mut self, index: usize) -> io::Result<()> {
-        // What was changed in silence is acknowledged by whatever is said next.
+        // Silent changes are acknowledged by the next output.
         if self.output.is_empty() {
             return Ok(());
         }
@@ -387,7 +392,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How long to wait for events so that who waits for a signal waits no longer than asked.
+    /// Returns the time to wait for events, so that no wait exceeds its deadline.
     fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(end) = self.context.waits.first_deadline() else { return timeout };
         let wait = end.saturating_duration_since(Instant::now());
@@ -398,24 +403,27 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.readable = true;
-            // No further edge will tell: the end has to be read, even behind a read that came up short.
+            // No other event reports the end of the stream: it has to be read, even after a short
+            // read.
             connection.ended |= event.is_read_closed() || event.is_error();
-            // A peer that sends no more may read on. One that is cut off takes no message that others wait for, and no reply.
+            // A peer that sends no more may still read. A reset peer takes neither a reply nor a
+            // message that others wait for.
             connection.closing |= event.is_error() && connection.session.ends_with_reset();
         }
-        // What TLS itself has to say leaves as the stream is read.
+        // TLS's own messages are sent when the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
-        // What waits for its turn, or for the update log, does not get one for each packet that arrives.
+        // A connection that waits for its turn or for the update log is not served for each packet
+        // that arrives.
         if connection.queued || connection.settlement.is_parked {
             return;
         }
-        // A writable event that nobody waits for comes along with most others.
+        // Most events are writable, too, without anything to write.
         if connection.readable || connection.pending.is_some() {
             self.serve(index);
         }
     }
 
-    /// Serves a connection: sends what is pending, reads, executes, sends.
+    /// Serves a connection: sends pending output, reads, executes, sends.
     fn serve(&mut self, index: usize) {
         let outcome = self.turn(index);
         let connection = &mut self.connections[index];
@@ -427,8 +435,8 @@ impl Worker {
             self.count(before, held);
         }
         if outcome.is_err() {
-            // The peer is gone, there is no memory for its request, or nobody knows whether what it was to be told is true.
-            // What it was about to be told must not go to whoever is served next.
+            // The peer has gone, memory is missing, or it is unknown whether the replies are true.
+            // They must not reach the connection that is served next.
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].fault = Some(CloseCause::Failed);
             self.close(index);
@@ -475,7 +483,7 @@ impl Worker {
         }
         let mut budget = self.shared.options.limits.requests_per_event;
         let next = self.read_and_serve(index, &mut budget);
-        // Also of a connection that has failed: its changes must not count as another's.
+        // Also if the connection has failed: its changes must not count as another connection's.
         self.await_changes(index);
         let next = next?;
         self.send(index)?;
@@ -492,7 +500,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads what a connection sends, and serves it, within its share of requests.
+    /// Reads from a connection and serves it, within its share of requests.
     fn read_and_serve(&mut self, index: usize, budget: &mut u32) -> io::Result<Next> {
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
@@ -500,7 +508,7 @@ impl Worker {
         let mut next = Next::READ;
         connection.begin_turn();
         let room = self.shared.memory.held_room(connection.counted.sum());
-        // What is kept is served first: it may hold whole requests from a turn that was cut short.
+        // Kept input comes first: it may hold complete requests from a turn that was cut short.
         if connection.has_work() {
             let (context, output) = (&mut self.context, &mut self.output);
             let mut turn = SessionTurn { context, room, budget, output };
@@ -517,7 +525,7 @@ impl Worker {
                 Err(error) => return Err(error),
             };
             if got == ReadOutcome::Input(0) {
-                // The peer sends no more; what it has asked for is still answered.
+                // The peer sends no more. Its requests are still answered.
                 if connection.pending.is_none() {
                     connection.session.cut_short(&mut self.dialects, &mut self.output);
                 }
@@ -534,7 +542,8 @@ impl Worker {
             let (context, output) = (&mut self.context, &mut self.output);
             let mut turn = SessionTurn { context, room, budget, output };
             next = connection.serve(input, &mut self.dialects, &mut turn)?;
-            // A large request comes in many pieces; the others shall not wait for all of them.
+            // A large request comes in many pieces. The other connections do not wait for all of
+            // them.
             if !drained && !connection.ended && next.is_read() {
                 next = Next::Yield;
             }
@@ -546,7 +555,7 @@ impl Worker {
         Ok(next)
     }
 
-    /// What a connection has changed must be durable before it is told so.
+    /// Notes the changes of a connection, which must be durable before they are acknowledged.
     fn await_changes(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let own = self.context.executor.take_commits();
@@ -557,7 +566,7 @@ impl Worker {
         }
     }
 
-    /// Notes that a connection keeps more or less than before.
+    /// Counts a change of the memory that a connection holds.
     fn count(&self, before: HeldMemory, now: HeldMemory) {
         let counters = &self.shared.observation.workers[self.number];
         counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
@@ -567,8 +576,8 @@ impl Worker {
         self.shared.memory.held_changed(before.sum(), now.sum());
     }
 
-    /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
-    /// arrived is to be answered.
+    /// Closes the connections that are done; the others continue in their turns. With `first`, the
+    /// sockets are read once more, because requests that have arrived are answered.
     fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
@@ -592,11 +601,11 @@ impl Worker {
         let mut connection = self.connections.remove(index);
         self.shared.observation.connection_table.remove(&connection.info);
         if connection.settlement.is_parked {
-            // Whoever comes next in its place has a turn of its own to wait for.
+            // The connection that takes this index has not asked for a turn.
             self.parked.retain(|&parked| parked != index);
         }
         let hello = connection.session.leave(&mut self.context);
-        // What it gives back changes databases, too; no other connection has to wait for that.
+        // The session may change databases as it leaves. No connection waits for these changes.
         for (number, point) in self.context.executor.take_commits() {
             self.shared.databases.request_durability(number, point);
         }
@@ -622,7 +631,7 @@ impl Worker {
             self.shared.observation.log_request(|entry| entry.closed(connection.info.descriptor));
         }
         if self.connections.is_empty() {
-            // A storm of connections shall not leave its table behind.
+            // A large number of connections must not leave a large table.
             self.connections.shrink_to_fit();
         }
     }

@@ -1,7 +1,9 @@
-//! An image of a database on disk, for a command of `synchronize`: one file, as of one moment, as long as the command runs.
+//! An image of a database on disk for a command of `synchronize`: one file, as of one moment, for
+//! as long as the command runs.
 //!
-//! The original holds writers up while a command copies its file. Ours is a directory that is written all the time; so the command gets a
-//! backup of it as a single file (docs/format/backup.md, the stream), which `todana restore` reads.
+//! Kyoto Tycoon blocks writers while a command copies its file. Ours is a directory that is written
+//! at any time, so the command receives a backup in a single file (docs/format/backup.md, the
+//! stream), which `todana restore` reads.
 
 use crate::shared::Shared;
 use parking_lot::{Mutex, MutexGuard};
@@ -16,13 +18,13 @@ use todana::backup::Backup;
 use todana::disk::SystemDisk;
 use todana_core::{Error, ErrorKind, Result};
 
-/// What stands behind the name of the database.
+/// The suffix after the name of the database.
 const SUFFIX: &str = ".backup";
 
-/// How often those who wait for another image of the database look again.
+/// The interval at which a waiting thread checks for cancellation.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The file, which goes when this is dropped. There is none before the file was created here.
+/// The file, which is removed when this is dropped. Exists only if the file was created here.
 pub(super) struct DatabaseImage<'s> {
     path: PathBuf,
     _turn: MutexGuard<'s, ()>,
@@ -43,7 +45,7 @@ impl<'s> DatabaseImage<'s> {
         &self.path
     }
 
-    /// Writes the image of a database; `None` for one in memory.
+    /// Writes the image of a database; `None` for a database in memory.
     pub(super) fn write(
         shared: &'s Shared,
         number: usize,
@@ -57,7 +59,7 @@ impl<'s> DatabaseImage<'s> {
         let path = PathBuf::from(path);
         let mut file = create(&path)?;
         let image = DatabaseImage { path, _turn: turn };
-        // That of a hash on disk holds a log for replicas alone.
+        // The directory of a hash on disk holds only a log for replicas.
         let is_in_files = served.database.engine().durable().is_some();
         let mut backup = match shared.persistence.exports.directory(number).filter(|_| !is_in_files) {
             Some(directory) => Backup::start(&directory, &served.database, called_off)?,
@@ -75,7 +77,8 @@ impl<'s> DatabaseImage<'s> {
     }
 }
 
-/// Creates the file. One that is there stays: nobody knows whether a killed server or an operator has left it.
+/// Creates the file. An existing file stays, because a killed server or an operator may have left
+/// it.
 fn create(path: &Path) -> Result<File> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     created.map_err(|error| match error.kind() {
@@ -96,7 +99,7 @@ fn has_been_called_off() -> Error {
     Error::new(ErrorKind::Closed, "the image was called off")
 }
 
-/// Waits until no other image of the database is there, or this one is called off.
+/// Waits until there is no other image of the database, or this one is cancelled.
 fn wait_for<'t>(turn: &'t Mutex<()>, called_off: &AtomicBool) -> Result<MutexGuard<'t, ()>> {
     loop {
         if let Some(turn) = turn.try_lock_for(LOOK) {

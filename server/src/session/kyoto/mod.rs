@@ -1,31 +1,30 @@
 //! Kyoto Tycoon's protocols: sessions and procedures.
 //!
 //! ```text
-//! session     what a connection keeps: cursors, a bulk request under way, what it waits for
-//! dispatcher  decodes requests and gives each to its procedure
-//! scope       what the requests of a worker get at
-//! answers     what goes back, and failures that procedures share
-//! procedures  calls: those about records ...
-//! cursors     ... those about a cursor
-//! cursor_table the cursors of a connection, within a bound
-//! work        ... and those that take long: all keys, all that is dead, a disk
-//! pattern     regular expressions of POSIX
-//! command     programs that `synchronize` runs
-//! image       ... on a backup of the database in one file
-//! answer_memory  long answers: their memory, counted, bounded and waited for
-//! background_call  ... as background jobs
-//! signals     connections that wait for a name
-//! resources   REST
-//! bulk_calls  bulk calls of HTTP
-//! bulk        the binary protocol's bulk requests, record by record
-//! scripts     procedures in Lua, which the crate `script` runs
-//! state       what all workers share
-//! plugin      memcached's clients, as the plug-in server treats them
-//! queues      ... and the messages that they leave for each other
-//! plugin_flags  flags of memcached's clients, after the value
-//! replication whom the server follows, and its update log
-//! report      what the server and its databases tell of themselves
-//! counters    what has been asked for
+//! session          the state of a connection: cursors, a bulk request under way, its wait
+//! dispatcher       decodes requests and passes each to its procedure
+//! scope            databases by name, counters and options for the calls of a worker
+//! answers          answers, and failures that procedures share
+//! procedures       calls about one record, and about the server
+//! bulk_calls       calls about several records
+//! cursors          calls about a cursor
+//! cursor_table     the cursors of a connection, within a bound
+//! work             calls that may take long: searches, removal of expired records, synchronization
+//! background_call  these as background jobs
+//! command          programs that `synchronize` runs
+//! image            the backup of a database in one file, for these programs
+//! answer_memory    the memory of long answers
+//! signals          connections that wait for a name
+//! resources        REST
+//! bulk             the binary protocol's bulk requests, record by record
+//! scripts          procedures in Lua, which the crate `script` runs
+//! state            the state that all workers share
+//! plugin           memcached's clients, as Kyoto Tycoon's plug-in serves them
+//! plugin_flags     their flags, after the value
+//! queues           their message queues
+//! replication      the master of the server, and its update log
+//! report           reports of the server and its databases
+//! counters         counters of requests
 //! ```
 //!
 //! Not here: encoding (`protocol::kyoto`), and the effect of operations on records (`todana`).

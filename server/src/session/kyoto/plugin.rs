@@ -1,4 +1,5 @@
-//! memcached's clients, served as Kyoto Tycoon's plug-in does: on the first database, with flags behind the value or none.
+//! memcached's clients as Kyoto Tycoon's plug-in serves them: on the first database, with flags
+//! after the value or without flags.
 
 use super::dispatcher::KyotoWorker;
 use super::plugin_flags::{FLAGS_LEN, parts};
@@ -21,21 +22,22 @@ use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, 
 /// The number of the database that the plug-in serves.
 pub(super) const DATABASE: usize = 0;
 
-/// Up to so many seconds a time counts from now, as in the original: memcached's own border is at thirty days.
+/// A time up to this number of seconds is relative, as in Kyoto Tycoon. memcached's limit is thirty
+/// days.
 const RELATIVE_MAX: i64 = 1 << 24;
 /// The longest value.
 const VALUE_LEN_MAX: u64 = 1 << 28;
 
 macro_rules! counters {
     ($($name:ident,)*) => {
-        /// Of one worker: only it writes.
+        /// The counters of one worker, which only that worker writes.
         #[derive(Debug, Default)]
         pub(crate) struct PluginCounters {
             $(pub(super) $name: WorkerCounter,)*
         }
 
         impl PluginCounters {
-            /// The sums of all workers, by the names that clients read.
+            /// Returns the sums over all workers, by the names that clients read.
             fn sums(workers: &[WorkerCounters]) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), workers.iter().map(|worker| worker.plugin.$name.get()).sum()),)*].into_iter()
             }
@@ -49,7 +51,7 @@ counters! {
 }
 
 impl PluginSession {
-    /// Serves requests as far as there are some, and as the connection's share allows.
+    /// Serves requests while there are any, within the connection's share.
     fn serve_all(
         &mut self,
         scope: &CallContext,
@@ -142,7 +144,7 @@ impl Session for PluginSession {
 }
 
 impl CallContext {
-    /// Executes a request; where there are queues, a value that is set is a message.
+    /// Executes a request. With queues, a value that is set is a message.
     fn request_or_message(
         &self,
         session: &mut PluginSession,
@@ -319,7 +321,7 @@ fn answer(port: CompatiblePort, request: &PluginRequest<'_>, reply: &Reply<'_>, 
             let (value, flags) = parts(port, hit.record.value);
             return put_plugin_value(key, flags, value, output);
         }
-        // A record that is missing or cannot be read is left out.
+        // Missing and unreadable records are left out.
         (_, PluginRequest::Get(_)) => return,
         (Reply::Integer(sum), _) => return put_line(itoa::Buffer::new().format(*sum), output),
         (Reply::Stored(_), _) => "STORED",

@@ -1,4 +1,4 @@
-//! Flags of memcached's clients, which stand after the value where the plug-in keeps them (`opts=f`).
+//! Flags of memcached's clients, stored after the value (`opts=f`).
 
 use crate::options::CompatiblePort;
 

@@ -1,4 +1,4 @@
-//! Calls about records, and the few that are about the server.
+//! Calls about records, and the few calls about the server.
 
 use super::answers::{CallAnswer, CallResult, DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
 use super::scope::CallContext;
@@ -11,7 +11,7 @@ use todana_protocol::kyoto::{self, CallFailure, DatabaseError, Procedure, Proced
 
 const ILLOGICAL: CallFailure<'static> = CallFailure::Database(DatabaseError::LogicalInconsistency);
 
-/// Pairs of an answer that shows a record.
+/// Passes the pairs of an answer that shows a record to `tell`.
 pub(super) fn with_time<T>(
     time: Option<u64>,
     name: &'static str,
@@ -34,7 +34,7 @@ fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::IncrementOrigin<T>) -> (Opt
     origin.parts()
 }
 
-/// Whether it may change a record.
+/// Returns true if the procedure may change a record.
 fn changes(procedure: Procedure) -> bool {
     matches!(
         procedure,
@@ -85,7 +85,7 @@ impl CallContext {
         pairs: &mut kyoto::AnswerPairs,
         answer: &mut CallAnswer<'_>,
     ) -> Result<Completion, CallFailure<'c>> {
-        // A cursor has a database of its own, which refuses by itself.
+        // A call about a cursor names no database: the cursor's own refuses the change.
         let is_of_reader = || {
             call.cursor().is_none() && self.database(call.target()).is_ok_and(|number| self.is_reader(number))
         };

@@ -1,16 +1,18 @@
-//! Queues of messages, for memcached's clients of the plug-in that has them (`opts=q`).
+//! Message queues for memcached's clients of the plug-in (`opts=q`).
 //!
 //! ```text
-//! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and calls the first who waits for NAME
-//! get NAME     the first record that begins with `NAME ` goes out of the database and into the connection, and to its client; as
-//!              long as there is none the connection waits, with a ticket of `signals`
-//! delete NAME  the first of those that the connection keeps is done with
-//! its end      the others go back under their keys, and those who wait are called
+//! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and wakes the first waiting consumer
+//! get NAME     moves the first record that begins with `NAME ` from the database to the connection
+//!              and its client; waits with a ticket of `signals` while there is none
+//! delete NAME  deletes the first message that the connection keeps
+//! its end      returns the other messages under their keys, and wakes waiting consumers
 //! ```
 //!
-//! Always true: a message is in the database or with one connection, until it is deleted or its time is over; who waits looks again
-//! each second, as in the original, so that also a message that has come in another way is found.
-//! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
+//! Invariant: a message is in the database or with one connection until it is deleted or expires.
+//! Waiting connections check again each second, as in Kyoto Tycoon, so that messages stored by
+//! other clients are found.
+//! Not here: persistence of taken messages. Messages with connections are lost if the process is
+//! killed, as in Kyoto Tycoon.
 
 use super::plugin::DATABASE;
 use super::plugin_flags::parts;
@@ -33,45 +35,45 @@ use todana_core::Result as Outcome;
 use todana_protocol::ReplySink;
 use todana_protocol::memcached::plugin::{PluginDecoder, PluginRequest, put_plugin_value};
 
-/// How long somebody waits before looking again without having been called.
+/// The longest wait before the queue is read again without a wake-up.
 const LOOK: Duration = Duration::from_secs(1);
-/// What a message takes besides its key and its value.
+/// The memory of a message besides its key and its value.
 const MESSAGE_LEN: usize = 128;
-/// So many queues are known by where they begin ...
+/// The number of queues whose heads are kept ...
 const HEADS_MAX: usize = 1024;
-/// ... if their names are no longer than this: a name may be as long as a line, and what is known of queues belongs to no connection that
-/// it could be counted for.
+/// ... if their names are no longer than this: a name may be as long as a line, and the heads count
+/// for no connection.
 const HEAD_NAME_MAX: usize = 256;
-/// One more than the last number of messages with the same time.
+/// One more than the last sequence number.
 const SEQUENCE_END: u32 = 10_000;
 
-/// What a connection of the plug-in's keeps besides its bytes.
+/// The state of a connection of the plug-in.
 #[derive(Default)]
 pub(crate) struct PluginSession {
     pub(super) dialect: PluginDecoder,
-    /// Once it has asked for a message.
+    /// Present once it has asked for a message.
     consumer: Option<Box<QueueConsumer>>,
-    /// The reply that has to come before anything else is done ...
+    /// The reply that it waits for ...
     pub(super) pending: PendingReplies,
-    /// ... and the key of the message that it is about.
+    /// ... and the key of the message that is being stored.
     pub(super) message_key: Option<Vec<u8>>,
 }
 
 #[derive(Default)]
 struct QueueConsumer {
-    /// What it has taken and not deleted, by key.
+    /// The messages taken and not deleted, by key.
     taken: BTreeMap<Vec<u8>, TakenMessage>,
-    /// Memory that this needs.
+    /// The memory of these messages.
     taken_len: usize,
-    /// Of the `get` line at hand, once its first key has been looked for.
+    /// The deadline of the current `get` line, once its first key has been looked up.
     until: Option<Instant>,
-    /// The key at hand has been looked for before.
+    /// True if the current key has been counted.
     is_counted: bool,
     wait: Option<QueueWait>,
 }
 
 struct TakenMessage {
-    /// So long is the name of the queue in its key.
+    /// The length of the queue's name in the key.
     name_len: usize,
     value: Vec<u8>,
 }
@@ -79,7 +81,7 @@ struct TakenMessage {
 struct QueueWait {
     name: Vec<u8>,
     ticket: WakeTicket,
-    /// It is parked: no further request is looked at.
+    /// True while the connection waits and serves no further request.
     is_parked: bool,
 }
 
@@ -93,7 +95,7 @@ impl PluginSession {
         self.wait().filter(|wait| wait.is_parked).map(|wait| wait.ticket)
     }
 
-    /// Has it look again. `was_called`: the ticket is used up.
+    /// Ends the wait, so that the queue is read again. `was_called`: the ticket is used up.
     pub(super) fn end_wait(&mut self, was_called: bool) {
         let Some(consumer) = self.consumer.as_mut() else { return };
         if let Some(wait) = &mut consumer.wait {
@@ -115,15 +117,15 @@ impl PluginSession {
     }
 }
 
-/// Gives messages their keys: each one's is behind that of the one before, whatever the machine's clock does.
+/// Generator of the keys of messages, each after the one before, whatever the system clock does.
 pub(crate) struct MessageKeys {
-    /// Milliseconds and number of the last.
+    /// The milliseconds and the sequence number of the last key.
     last: Mutex<(u64, u32)>,
 }
 
 impl Default for MessageKeys {
     fn default() -> Self {
-        // The first number is 0.
+        // The first sequence number is 0.
         MessageKeys { last: Mutex::new((0, SEQUENCE_END - 1)) }
     }
 }
@@ -137,16 +139,16 @@ impl MessageKeys {
 
     fn place(&self, now: u64) -> (u64, u32) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // As in the original the numbers do not begin anew with each millisecond.
+        // As in Kyoto Tycoon, the sequence does not restart with each millisecond.
         let number = (last.1 + 1) % SEQUENCE_END;
         *last = if now > last.0 { (now, number) } else { (last.0 + u64::from(number == 0), number) };
         *last
     }
 }
 
-/// Where queues begin: all that is before has been taken. In a database on disk what has been removed is passed over one by one
-/// until the next checkpoint, and each message would cost more than the one before (50,000 of them took half a minute of a
-/// processor, and 0.1 seconds so).
+/// The heads of queues: all messages before them have been taken. A database on disk skips removed
+/// records one by one until the next checkpoint, so that each message would cost more than the one
+/// before (50,000 messages took half a minute of processor time, and take 0.1 seconds with this).
 #[derive(Default)]
 pub(crate) struct QueueHeads {
     state: Mutex<QueueHeadsState>,
@@ -159,11 +161,11 @@ struct QueueHeadsState {
 }
 
 struct QueueHead {
-    /// No message's key is before this, but for those of other clients ...
+    /// No message's key is before this, except those of other clients ...
     from: Vec<u8>,
-    /// ... since it was looked for them.
+    /// ... since this time, when the queue was read from its start.
     looked_at: Instant,
-    /// Of when a message was last put here.
+    /// The version of the last message put here.
     version: u64,
 }
 
@@ -179,7 +181,8 @@ impl QueueHeads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to look for the first message of a queue, and the version by which to say what was found. Once a second, all of it.
+    /// Returns the key to start at for the first message of a queue, and the version for `advance`.
+    /// Once a second, returns the start of the queue.
     fn start(&self, name: &[u8], now: Instant) -> (Vec<u8>, u64) {
         if name.len() > HEAD_NAME_MAX {
             return (prefix(name), 0);
@@ -200,7 +203,8 @@ impl QueueHeads {
         (prefix(name), version)
     }
 
-    /// There is nothing before this key; not so if a message has been put there since `version`.
+    /// Notes that there is no message before this key, unless one has been put there since
+    /// `version`.
     fn advance(&self, name: &[u8], version: u64, key: &[u8]) {
         if let Some(head) = self.state().heads.get_mut(name)
             && head.version == version
@@ -210,7 +214,7 @@ impl QueueHeads {
         }
     }
 
-    /// A message has been put there.
+    /// Notes that a message has been put at this key.
     fn lower(&self, name: &[u8], key: &[u8]) {
         let mut state = self.state();
         let version = state.version();
@@ -224,19 +228,20 @@ impl QueueHeads {
     }
 }
 
-/// What has come of looking for a message.
+/// The result of looking for a message.
 enum FoundMessage {
     Nothing,
     Message {
         key: Vec<u8>,
         value: Vec<u8>,
     },
-    /// There is one, and no memory to keep it in until it is deleted.
+    /// A message is there, but no memory to keep it until it is deleted.
     NoRoom,
 }
 
 impl CallContext {
-    /// Executes a request, if it is about a queue. `room`: how much a connection may keep.
+    /// Executes a request if it is about a queue. `room` is the number of bytes that a connection
+    /// may keep.
     pub(super) fn queue_request(
         &self,
         session: &mut PluginSession,
@@ -265,7 +270,7 @@ impl CallContext {
                             let ticket = context.waits.ticket();
                             scope.shared.kyoto.signals.wait(SignalPurpose::Message, name, ticket);
                             consumer.wait = Some(QueueWait { name: name.to_vec(), ticket, is_parked: false });
-                            // One may have come just before.
+                            // A message may have come just before.
                             scope.take_message(context, name, room)
                         }
                     }
@@ -325,7 +330,8 @@ impl CallContext {
 }
 
 impl PluginSession {
-    /// Gives back what the connection has taken and not deleted, as it closes: others can take it again.
+    /// Returns the messages taken and not deleted to the database as the connection closes, so that
+    /// others can take them.
     pub(super) fn give_back(&mut self, context: &mut WorkerContext) {
         let Some(mut consumer) = self.consumer.take() else { return };
         if let Some(wait) = &consumer.wait {
@@ -334,7 +340,7 @@ impl PluginSession {
         let scope = CallContext::new(context);
         scope.end_waiting(&mut consumer);
         for (key, TakenMessage { name_len, value }) in consumer.taken {
-            // Queues are local by nature: their first record is looked for in the order of the keys.
+            // Queues are local by nature, because their first record is found by the order of keys.
             let Ok(queues) = local(context, DATABASE) else { return };
             if let Err(error) = Records::set(queues, &key, &value) {
                 tracing::error!("a message that was not acknowledged is lost: {error}");
@@ -349,12 +355,12 @@ impl QueueConsumer {
         let len = |key: &[u8], taken: &TakenMessage| MESSAGE_LEN + key.len() + taken.value.len();
         self.taken_len += len(&key, &taken);
         let old = self.taken.get(&key).map_or(0, |old| len(&key, old));
-        // Somebody has stored a record under the key of one that was taken.
+        // Another client has stored a record under the key of a taken one.
         self.taken_len -= old;
         self.taken.insert(key, taken);
     }
 
-    /// The first of a queue's is done with; false if there is none.
+    /// Deletes the first taken message of a queue; returns false if there is none.
     fn forget(&mut self, name: &[u8]) -> bool {
         let prefix = prefix(name);
         let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
@@ -370,13 +376,13 @@ impl QueueConsumer {
 }
 
 impl CallContext {
-    /// A message is there.
+    /// Notes a new message and wakes a consumer.
     pub(super) fn message_put(&self, name: &[u8], key: &[u8]) {
         self.shared.kyoto.queue_heads.lower(name, key);
         self.call_consumer(name);
     }
 
-    /// Whoever has waited longest for a message of a queue looks again.
+    /// Wakes the connection that has waited longest for a message of this queue.
     fn call_consumer(&self, name: &[u8]) {
         self.shared.kyoto.signals.signal(SignalPurpose::Message, name, false);
     }
@@ -385,13 +391,13 @@ impl CallContext {
         self.shared.lifecycle.stopping() == Stopping::No && Instant::now() < until
     }
 
-    /// A key has been looked for, or nobody asks for it any more.
+    /// Ends the wait for a key that has been found or is no longer asked for.
     fn end_waiting(&self, consumer: &mut QueueConsumer) {
         consumer.is_counted = false;
         if let Some(QueueWait { name, ticket, .. }) = consumer.wait.take()
             && !self.shared.kyoto.signals.forget(SignalPurpose::Message, &name, ticket)
         {
-            // It was called, and does not come: somebody else may.
+            // The wake-up was meant for this connection. Another one may use it.
             self.call_consumer(&name);
         }
     }
@@ -418,7 +424,7 @@ fn take(heads: &QueueHeads, queues: &LocalDatabase, name: &[u8], room: usize) ->
             ControlFlow::Break(())
         })?;
         let Some((key, value_len)) = first else {
-            // Behind all that begin with a blank after the name.
+            // After all keys that begin with the name and a blank.
             heads.advance(name, version, &[name, b"!"].concat());
             return Ok(FoundMessage::Nothing);
         };
@@ -429,12 +435,12 @@ fn take(heads: &QueueHeads, queues: &LocalDatabase, name: &[u8], room: usize) ->
             heads.advance(name, version, &key);
             return Ok(FoundMessage::Message { key, value });
         }
-        // Somebody else was faster.
+        // Another connection has taken it.
         from = key;
     }
 }
 
-/// What the keys of a queue's messages begin with.
+/// Returns the beginning of the keys of a queue's messages.
 fn prefix(name: &[u8]) -> Vec<u8> {
     [name, b" "].concat()
 }
@@ -447,7 +453,7 @@ mod tests {
     fn each_key_is_behind_the_one_before() {
         let keys = MessageKeys::default();
         let (mut last, mut seen) = ((0, 0), Vec::new());
-        // The clock stands still for more than there are numbers, goes back, and goes on.
+        // The clock stands still for longer than there are numbers, goes back, and goes on.
         for now in std::iter::repeat_n(5, 25_000).chain([3, 4]).chain([9, 9, 10]) {
             let place = keys.place(now);
             assert!(place > last, "{place:?} behind {last:?}");
@@ -471,13 +477,13 @@ mod tests {
         heads.advance(b"q", version, b"q 5");
         assert_eq!((from(now), from(now + LOOK / 2)), (b"q 5".to_vec(), b"q 5".to_vec()));
         assert_eq!((from(now + LOOK), from(now + LOOK)), (b"q ".to_vec(), b"q 5".to_vec()));
-        // What is put before it is not passed over, nor by who has looked before that was there.
+        // A message put before the head is found, even by a reader that looked before it was there.
         heads.lower(b"q", b"q 3");
         heads.advance(b"q", version, b"q 7");
         assert_eq!(from(now + LOOK), b"q 3");
         heads.lower(b"q", b"q 9");
         assert_eq!(from(now + LOOK), b"q 3");
-        // They are no more than so many, and what is said of one that was forgotten counts no more.
+        // Their number is bounded, and the version of a dropped head is no longer valid.
         let (_, version) = heads.start(b"q", now + LOOK);
         for number in 0..HEADS_MAX {
             heads.start(number.to_string().as_bytes(), now);

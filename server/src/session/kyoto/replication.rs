@@ -1,4 +1,4 @@
-//! Calls about replication: the files of the update log, and whom the server follows.
+//! Calls about replication: the files of the update log, and the master that the server follows.
 
 use super::answers::{CallAnswer, CallResult};
 use super::scope::CallContext;
@@ -16,12 +16,13 @@ const UNREADABLE: CallFailure<'static> = CallFailure::Detailed {
     detail: "the update log cannot be read",
 };
 
-/// No time stamp of a segment that came to its end then is newer.
+/// Returns the newest possible time stamp in a segment that ended at this time.
 fn newest(ended_ms: u64) -> u64 {
     first_of_second(ended_ms / 1000 + 1) - 1
 }
 
-/// Removes the files of the update logs that hold nothing newer than this, that no database needs and nobody reads.
+/// Removes the files of the update logs that hold nothing newer than this, if no database needs
+/// them and nobody reads them.
 pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure<'static>> {
     for (number, served) in shared.databases.iter().enumerate() {
         let Some(directory) =
@@ -39,7 +40,7 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), CallFailure
 }
 
 impl CallContext {
-    /// Chooses the master, the position in its log, and how often it is asked.
+    /// Sets the master, the position in its log, and the interval of its polls.
     pub(super) fn tune_replication(
         &self,
         call: &ProcedureCall<'_>,
@@ -73,7 +74,8 @@ impl CallContext {
         }
     }
 
-    /// The files of the update logs, by the original's names: clients look for its ending.
+    /// Lists the files of the update logs under Kyoto Tycoon's names, because clients check the
+    /// suffix.
     pub(super) fn list_logs(
         &self,
         pairs: &mut kyoto::AnswerPairs,
@@ -103,7 +105,7 @@ impl CallContext {
         Ok(())
     }
 
-    /// The time stamp up to which the update logs are to be let go.
+    /// Returns the time stamp up to which the update logs are removed.
     pub(super) fn logs_to_remove(&self, call: &ProcedureCall<'_>) -> Result<u64, CallFailure<'static>> {
         if self.shared.databases.iter().all(|served| served.database.log().is_none()) {
             return Err(CallFailure::NO_UPDATE_LOG);

@@ -1,4 +1,4 @@
-//! What the server and its databases tell of themselves, by the names that monitoring agents read.
+//! Reports of the server and its databases, by the names that monitoring agents read.
 
 use super::answers::{CallAnswer, CallResult};
 use super::scope::CallContext;
@@ -8,7 +8,7 @@ use todana::Kind;
 use todana_protocol::kyoto::{self, ProcedureCall};
 
 impl CallContext {
-    /// Of the server.
+    /// Reports on the server.
     pub(super) fn report(&self, pairs: &mut kyoto::AnswerPairs) {
         self.counters().misc.add(1);
         pairs.clear();
@@ -31,7 +31,7 @@ impl CallContext {
         }
     }
 
-    /// Of a database.
+    /// Reports on a database.
     pub(super) fn status(
         &self,
         call: &ProcedureCall<'_>,
@@ -49,7 +49,7 @@ impl CallContext {
     }
 }
 
-/// What is told of a database: records and bytes come first.
+/// Returns the facts about a database; the first two are records and bytes.
 pub(super) fn facts(served: &Served) -> [(&'static str, String); 8] {
     let (count, size) = extent(served);
     let name = &served.name;
@@ -66,7 +66,7 @@ pub(super) fn facts(served: &Served) -> [(&'static str, String); 8] {
     ]
 }
 
-/// Records and bytes.
+/// Returns the number of records and bytes.
 fn extent(served: &Served) -> (u64, u64) {
     let status = served.database.status();
     let bytes = match served.disk_bytes() {
@@ -76,7 +76,7 @@ fn extent(served: &Served) -> (u64, u64) {
     (status.records, bytes)
 }
 
-/// Where it is, or what it is.
+/// Returns the path of a database, or its kind if it has none.
 pub(super) fn path(served: &Served) -> String {
     let name = &served.name;
     match &name.path {
@@ -85,7 +85,7 @@ pub(super) fn path(served: &Served) -> String {
     }
 }
 
-/// The original's number for what a name asks for.
+/// Returns Kyoto Tycoon's number for the kind that the name asks for.
 fn kind(served: &Served) -> u8 {
     let name = &served.name;
     let base = name.asked();
@@ -103,7 +103,7 @@ fn kind(served: &Served) -> u8 {
     }
 }
 
-/// The original's number for what is closest.
+/// Returns Kyoto Tycoon's number for the nearest kind.
 fn kind_by_engine(kind: Kind) -> u8 {
     match (kind.is_in_memory(), kind.is_ordered()) {
         (true, false) => 24,

@@ -1,4 +1,4 @@
-//! REST.
+//! REST requests.
 
 use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, refused};
 use super::scope::CallContext;

@@ -1,4 +1,4 @@
-//! The surroundings of a worker's requests: databases by name, counters and options.
+//! The context of a worker's calls: databases by name, counters and options.
 
 use super::counters::Counters;
 use crate::databases::Served;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use todana::Clock;
 use todana_protocol::kyoto::{CallFailure, DatabaseError, DatabaseTarget};
 
-/// What an answer may hold, in bytes, as a request of the original's.
+/// The longest answer in bytes, as long as Kyoto Tycoon's longest request.
 pub(super) const ANSWER_MAX: usize = 1 << 28;
 
 /// The databases, counters and options of a worker's requests.
 pub(super) struct CallContext {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: usize,
-    /// What the answer to the request at hand may hold, in bytes.
+    /// The longest answer to the current request, in bytes.
     pub(super) answer_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Procedures of the script: the program, and the machines that run it, in threads of their own (background jobs).
+//! Lua procedures: the program, and the machines that run it as background jobs.
 
 use crate::databases::awaits::Changes;
 use crate::execution::LocalDatabase;
@@ -12,12 +12,12 @@ use todana_core::{Error, ErrorKind, Result as Outcome};
 use todana_protocol::kyoto::{AnswerStatus, CallFailure};
 use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
 
-/// The program, as it was last read.
+/// The program as it was last read.
 #[derive(Default)]
 pub(crate) struct Scripts {
     path: Option<PathBuf>,
     program: Mutex<Option<Program>>,
-    /// Goes up with each reading.
+    /// The number of times that the program was read.
     readings: AtomicU64,
     machines: Mutex<ScriptMachines>,
 }
@@ -26,13 +26,14 @@ pub(crate) struct Scripts {
 pub(super) type ScriptPairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Scripts {
-    /// Reads the program; without a path there are no procedures. Fails if it is no Lua.
+    /// Reads the program; without a path there are no procedures. Fails if it is not Lua.
     pub(crate) fn open(path: Option<&Path>) -> Result<Scripts, LoadError> {
         let program = path.map(Program::load).transpose()?;
         Ok(Scripts { path: path.map(Path::to_owned), program: Mutex::new(program), ..Scripts::default() })
     }
 
-    /// Reads it again: machines load it before the next call. One that cannot be read changes nothing.
+    /// Reads the program again; machines load it before the next call. If that fails, the old
+    /// program stays.
     pub(crate) fn reload(&self) {
         match self.path.as_deref().map(Program::load) {
             None => {}
@@ -46,18 +47,18 @@ impl Scripts {
     }
 }
 
-/// A machine with the program loaded, which one call has at a time.
+/// A machine with the program loaded, used by one call at a time.
 struct ScriptMachine {
-    /// What scripts are told of the thread that they run in.
+    /// The thread number that scripts see.
     number: usize,
-    /// Which reading of the program it has.
+    /// The reading of the program that it has loaded.
     reading: u64,
-    /// `None` if that did not load.
+    /// `None` if the program did not load.
     interpreter: Option<Interpreter>,
     databases: Vec<LocalDatabase>,
 }
 
-/// Those that no call has.
+/// The machines that no call uses.
 #[derive(Default)]
 struct ScriptMachines {
     idle: Vec<ScriptMachine>,
@@ -94,12 +95,12 @@ impl Source for LocalDatabase {
 const FAILED: &str = "the scripting procedure failed";
 
 impl Scripts {
-    /// Whether there are any.
+    /// Returns true if there is a program.
     pub(super) fn are_there(&self) -> bool {
         self.program.lock().is_some()
     }
 
-    /// No more calls: the machines are given up, and with them what they hold of the server.
+    /// Drops all machines and accepts no more calls.
     pub(crate) fn close(&self) {
         let mut machines = self.machines.lock();
         machines.is_closed = true;
@@ -108,7 +109,7 @@ impl Scripts {
         drop(idle);
     }
 
-    /// A machine with the program as it was last read.
+    /// Returns a machine with the program as it was last read.
     fn machine(&self, shared: &Arc<Shared>) -> Result<ScriptMachine, CallFailure<'static>> {
         let reading = self.readings.load(Ordering::Acquire);
         let (number, databases) = {
@@ -139,7 +140,8 @@ impl Scripts {
         Ok(ScriptMachine { number, reading, interpreter: loaded.ok(), databases })
     }
 
-    /// Calls a procedure: its output, or why there is none. `changes`: what has to be settled before either may be told.
+    /// Calls a procedure; returns its output or its failure. `changes` receives the changes that
+    /// must be durable before either is sent.
     pub(super) fn play(
         &self,
         shared: &Arc<Shared>,
@@ -148,7 +150,7 @@ impl Scripts {
         called_off: &Arc<AtomicBool>,
         changes: &mut Changes,
     ) -> Result<ScriptPairs, CallFailure<'static>> {
-        // A script writes as it likes, and cannot be told beforehand to do it not.
+        // A script may write anything, which cannot be refused in advance.
         if shared.options.protocols.kyoto.read_only {
             let text = "scripts need a server that may be written to";
             return Err(CallFailure::Other { status: AnswerStatus::InternalError, text });

@@ -1,4 +1,4 @@
-//! What a connection keeps besides its bytes.
+//! The state of a connection.
 
 use super::cursor_table::CursorTable;
 use crate::databases::awaits::Changes;
@@ -14,54 +14,55 @@ use todana_protocol::kyoto::binary::ReplicaRequest;
 #[derive(Default)]
 pub(crate) struct KyotoSession {
     pub(super) dialect: KyotoDecoder,
-    /// Where clients have to log in.
+    /// The login of the current request.
     pub(super) basic: BasicLogin,
     pub(super) cursors: CursorTable,
-    /// Of the bulk request under way.
+    /// The bulk request under way.
     pub(super) bulk: BulkProgress,
     pub(super) wait: KyotoWait,
     /// The replies that have to come before anything else is done.
     pub(super) pending: PendingReplies,
-    /// What scripts have changed for it on other threads, to be settled before it is told more.
+    /// Changes that scripts have made for it on other threads. They must be durable before more is
+    /// sent.
     pub(super) changes: Changes,
-    /// It is a replica: its connection goes to a thread of its own.
+    /// Set if the connection is a replica's and continues on a thread of its own.
     pub(super) follows: Option<ReplicaRequest>,
 }
 
-/// How far a bulk request has come.
+/// The progress of a bulk request.
 #[derive(Default)]
 pub(super) struct BulkProgress {
     pub(super) hits: u32,
-    /// What has been found; it goes out behind its number, which is known at the end.
+    /// The records found so far. They are sent after their number, which is known at the end.
     pub(super) found: Vec<u8>,
     pub(super) has_failed: bool,
 }
 
-/// Whether the request at hand waits.
+/// The wait of the current request.
 #[derive(Default)]
 pub(super) enum KyotoWait {
     #[default]
     No,
     /// For a signal of this name.
     For { name: Vec<u8>, ticket: WakeTicket },
-    /// It has waited, and was signalled.
+    /// The request has waited and was signalled.
     Signalled,
-    /// It has waited, and was not.
+    /// The request has waited until its deadline.
     TimedOut,
-    /// For a background job, whose request is done with.
+    /// For a background job, whose request is consumed.
     Job { call: WaitingCall, ticket: WakeTicket },
-    /// That has been done, or never will be.
+    /// The job is done, or never will be.
     JobDone(WaitingCall),
 }
 
 /// A call that a background job answers.
 pub(super) struct WaitingCall {
     pub(super) job: Arc<BackgroundJob>,
-    /// The connection stays open after the answer.
+    /// True if the connection stays open after the answer.
     pub(super) keeps_alive: bool,
-    /// It leaves nothing but its answer.
+    /// True if the call has no effect besides its answer.
     pub(super) only_looks: bool,
-    /// It is a script, which runs to its end although nobody waits for it.
+    /// True for a script, which runs to its end even if nobody waits.
     pub(super) is_script: bool,
 }
 
@@ -79,7 +80,7 @@ impl KyotoSession {
         }
     }
 
-    /// Returns true if the request at hand is decoded again once it has been waited for.
+    /// Returns true if the current request stays in the input and is decoded again after the wait.
     pub(super) fn keeps_request(&self) -> bool {
         self.pending.is_waiting() || self.waits_for().is_some()
     }
@@ -92,7 +93,7 @@ impl KyotoSession {
         }
     }
 
-    /// Ends the wait; `has_come`: what it waits for is there.
+    /// Ends the wait; `has_come` is true if the awaited event has happened.
     pub(super) fn end_wait(&mut self, has_come: bool) {
         self.wait = match std::mem::take(&mut self.wait) {
             KyotoWait::Job { call, .. } => {
@@ -112,7 +113,7 @@ impl Drop for KyotoSession {
         if let KyotoWait::Job { call, .. } = &self.wait
             && !call.is_script
         {
-            // Nobody wants it any more. A script was sent to do something.
+            // Nobody wants the answer. A script continues, because it may have effects.
             call.job.call_off();
         }
     }

@@ -1,4 +1,4 @@
-//! Signals: connections that wait for a name, in the order in which they came.
+//! Signals: connections that wait for a name, in the order of their arrival.
 //!
 //! ```text
 //! a request with WAIT   -> its ticket joins those that wait for the same name
@@ -6,23 +6,23 @@
 //! a message             -> signals the name of its queue, to consumers only
 //! ```
 //!
-//! Invariant: a ticket waits here, or has been made ready, or is gone.
+//! Invariant: a ticket waits here, has been made ready, or is gone.
 
 use crate::session::wake::{WakeQueues, WakeTicket};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is waited for: clients' signals and messages of queues are apart, whatever their names.
+/// The kind of a wait. Clients' signals and queue messages are separate, even with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalPurpose {
     Signal,
     Message,
 }
 
-/// By purpose, and by name: tickets in the order in which they were created.
+/// By purpose and name: tickets in the order of their creation.
 type WaitingTickets = [HashMap<Vec<u8>, BTreeSet<WakeTicket>>; 2];
 
-/// The connections that wait for signals, of all workers.
+/// The connections of all workers that wait for signals.
 pub(crate) struct SignalTable {
     queues: Arc<WakeQueues>,
     waiting: Mutex<WaitingTickets>,
@@ -37,17 +37,17 @@ impl SignalTable {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a ticket wait for a name.
+    /// Adds a ticket that waits for a name.
     pub(crate) fn wait(&self, purpose: SignalPurpose, name: &[u8], ticket: WakeTicket) {
         self.waiting()[purpose as usize].entry(name.to_vec()).or_default().insert(ticket);
     }
 
-    /// Returns how many wait.
+    /// Returns the number of waiting tickets.
     pub(crate) fn count(&self) -> usize {
         self.waiting().iter().flat_map(HashMap::values).map(BTreeSet::len).sum()
     }
 
-    /// Has a ticket wait no longer; returns false if it has been signalled.
+    /// Removes a ticket; returns false if it has been signalled.
     pub(crate) fn forget(&self, purpose: SignalPurpose, name: &[u8], ticket: WakeTicket) -> bool {
         let waiting = &mut self.waiting()[purpose as usize];
         let Some(tickets) = waiting.get_mut(name) else { return false };
@@ -58,7 +58,8 @@ impl SignalTable {
         was_there
     }
 
-    /// Wakes the first that waits for a name, or all; returns how many were waiting.
+    /// Wakes the first ticket that waits for a name, or all of them; returns the number of tickets
+    /// that waited.
     pub(crate) fn signal(&self, purpose: SignalPurpose, name: &[u8], is_broadcast: bool) -> usize {
         let (count, ready) = {
             let waiting = &mut self.waiting()[purpose as usize];

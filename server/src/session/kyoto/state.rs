@@ -1,4 +1,4 @@
-//! What all workers share for the sake of Kyoto's clients.
+//! The state that all workers share for Kyoto's clients.
 
 use super::answer_memory::AnswerMemory;
 use super::background_call::{OF_CALLS, RunningCommands, of_scripts};
@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// Scripts, signals, queues and background calls of all workers.
 pub(crate) struct KyotoState {
     pub(crate) scripts: Scripts,
-    /// Requests that wait for signals of clients, and for messages.
+    /// Requests that wait for signals or messages.
     pub(crate) signals: SignalTable,
     /// The keys of messages.
     pub(crate) message_keys: MessageKeys,
     /// The first message of each queue.
     pub(crate) queue_heads: QueueHeads,
-    /// Procedures that take long.
+    /// Long procedures.
     pub(crate) calls: Arc<BackgroundJobs>,
     /// Calls of scripts.
     pub(crate) script_calls: Arc<BackgroundJobs>,
     /// Commands that `synchronize` runs.
     pub(crate) commands: RunningCommands,
-    /// The memory of their long answers.
+    /// The memory of long answers.
     pub(crate) answers: AnswerMemory,
 }
 

@@ -1,4 +1,4 @@
-//! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
+//! Long calls: searches through all keys, removal of expired records, and synchronization.
 
 use super::answer_memory::{AnswerMemoryError, CollectedAnswer};
 use super::answers::{CallAnswer, NO_PERMISSION, failure};
@@ -23,26 +23,26 @@ use todana_protocol::kyoto::{
     self, AnswerStatus, CallFailure, DatabaseError, Procedure, ProcedureCall, ScriptCall, binary,
 };
 
-/// So many records are looked through, or written, between two others' requests ...
+/// A call is brief up to this number of records ...
 const BRIEF_RECORDS: u64 = 4096;
-/// ... of so many bytes ...
+/// ... and bytes ...
 const BRIEF_BYTES: u64 = 1 << 20;
-/// ... of which each is compared with so many others where likeness is measured.
+/// ... and compared bytes, in a search for similar keys.
 const BRIEF_PAIRS: u64 = 1 << 22;
-/// A regular expression up to this length is made fast.
+/// A longer regular expression takes long to compile.
 const BRIEF_PATTERN: usize = 256;
-/// One that is longer than this, or a word to compare with, is refused.
+/// Longer patterns and words are refused.
 const PATTERN_LEN_MAX: usize = 64 << 10;
-/// Records that are passed between two looks at whether anybody still waits.
+/// The number of records between two checks for cancellation.
 const STEP_RECORDS: usize = 2048;
-/// What a name or a value takes besides its bytes, at least.
+/// The least memory of a name or a value besides its bytes.
 const KEY_OVERHEAD: usize = size_of::<Vec<u8>>();
-/// What a key that is alike takes until the nearest are known, if it is short.
+/// The memory of a short similar key until the nearest are known.
 const SIMILAR_LEN: usize = 96;
-/// How many keys may be alike, at most.
+/// The largest number of similar keys.
 const SIMILAR_MAX: usize = 1 << 20;
 
-/// Others have the memory that it takes.
+/// Other answers use the memory.
 const NO_MEMORY: CallFailure<'static> = CallFailure::Detailed {
     status: AnswerStatus::InternalError,
     trouble: DatabaseError::SystemError,
@@ -61,14 +61,14 @@ impl From<AnswerMemoryError> for CallFailure<'static> {
     }
 }
 
-/// There would be no end to the memory that it takes.
+/// The answer would exceed all memory.
 pub(super) const TOO_LARGE: CallFailure<'static> = CallFailure::Detailed {
     status: AnswerStatus::InternalError,
     trouble: DatabaseError::SystemError,
     detail: "the answer is larger than it may be",
 };
 
-/// A procedure that may take long, with what it is given.
+/// A call that may take long, with its parameters.
 pub(super) struct LongCall {
     local: LocalDatabase,
     task: LongTask,
@@ -93,7 +93,7 @@ enum LongTask {
     Synchronize {
         command: Option<Vec<u8>>,
     },
-    /// Of all databases.
+    /// Applies to all databases.
     RemoveLogs {
         until: u64,
     },
@@ -103,16 +103,16 @@ enum LongTask {
     },
 }
 
-/// What it has come to.
+/// The result of a long call.
 pub(super) enum LongCallResult {
     Nothing,
-    /// Keys, each with its place among those that were found.
+    /// Keys, each with its number among those found.
     Keys(CollectedAnswer),
-    /// What a script has put out.
+    /// The output of a script.
     Output(ScriptPairs),
 }
 
-/// Whether it may take long.
+/// Returns true if the procedure may take long.
 pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
     use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, PlayScript, Synchronize, UlogRemove, Vacuum};
     matches!(
@@ -122,7 +122,7 @@ pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
 }
 
 impl CallContext {
-    /// The work of a call that may take long.
+    /// Returns the work of a call that may take long.
     pub(super) fn work(
         &self,
         context: &WorkerContext,
@@ -146,7 +146,7 @@ impl CallContext {
             _ => Err(CallFailure::InvalidParameters),
         };
         let limit = call.max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
-        // Of all keys: what is to be looked for, if it may be.
+        // Returns the parameter of a search, if searches are allowed.
         let sought = |name: &[u8]| {
             let sought = call.required(name).and_then(short)?;
             self.counters().misc.add(1);
@@ -163,7 +163,7 @@ impl CallContext {
             }
             Some(Procedure::Synchronize) => {
                 self.counters().misc.add(1);
-                // An empty one is none: the Java client always sends it.
+                // An empty command means none, because the Java client always sends one.
                 let command = call.optional(b"command").filter(|command| !command.is_empty());
                 LongTask::Synchronize { command: command.map(short).transpose()? }
             }
@@ -175,7 +175,7 @@ impl CallContext {
         Ok(LongCall { local: local(context, database)?.clone(), task })
     }
 
-    /// The work of a script of the binary protocol.
+    /// Returns the work of a script in the binary protocol.
     pub(super) fn binary_script(
         &self,
         context: &WorkerContext,
@@ -200,7 +200,7 @@ impl CallContext {
     }
 }
 
-/// Answers with what the work of a call has come to.
+/// Writes the answer to a call.
 pub(super) fn tell(
     done: Result<LongCallResult, CallFailure<'static>>,
     pairs: &mut kyoto::AnswerPairs,
@@ -218,7 +218,7 @@ pub(super) fn tell(
     }
 }
 
-/// The same of a script in the binary protocol.
+/// Writes the answer to a script in the binary protocol.
 pub(super) fn tell_binary(
     done: Result<LongCallResult, CallFailure<'static>>,
     output: &mut crate::transport::output::Output,
@@ -233,7 +233,7 @@ pub(super) fn tell_binary(
 }
 
 impl LongCall {
-    /// Bytes that it holds.
+    /// Returns the number of bytes that it holds.
     pub(super) fn len(&self) -> usize {
         let given = match &self.task {
             LongTask::Prefix { prefix: given, .. }
@@ -249,7 +249,7 @@ impl LongCall {
         size_of::<LongCall>() + given
     }
 
-    /// Whether it leaves nothing behind but its answer.
+    /// Returns true if it has no effect besides its answer.
     pub(super) fn only_looks(&self) -> bool {
         match &self.task {
             LongTask::Prefix { .. } | LongTask::Regex { .. } | LongTask::Similar { .. } => true,
@@ -264,7 +264,7 @@ impl LongCall {
         matches!(self.task, LongTask::ScriptCall { .. })
     }
 
-    /// Whether it is soon done, so that others need not notice.
+    /// Returns true if it is so short that a worker can do it.
     pub(super) fn is_brief(&self) -> bool {
         let served = self.local.served();
         let status = served.database.status();
@@ -277,13 +277,13 @@ impl LongCall {
                 is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
             LongTask::Vacuum => is_small,
-            // Nobody knows how long one takes.
+            // Their duration is unknown.
             LongTask::RemoveLogs { .. } | LongTask::ScriptCall { .. } => false,
             LongTask::Synchronize { command } => command.is_none() && served.database.durability().is_none(),
         }
     }
 
-    /// Does it. `waits` says whether it is called off; without it, the thread may wait for nothing.
+    /// Does the work. With `may_wait`, the thread may wait for memory until it is cancelled.
     pub(super) fn perform(
         &self,
         shared: &Arc<Shared>,
@@ -305,7 +305,7 @@ impl LongCall {
                 self.gather(shared, &keys, keys.iter().keys().filter(matches), *limit)
             }
             LongTask::Similar { origin, range, symbols, limit } => {
-                // They are all kept until the nearest are known.
+                // All keys are kept until the nearest are known.
                 let _turn = (!is_small(served)).then(|| CollectedAnswer::turn(shared));
                 let bound = SIMILAR_MAX.min(shared.memory.held_max() as usize / SIMILAR_LEN);
                 let most = (*limit).min(bound);
@@ -367,8 +367,9 @@ impl LongCall {
         }
     }
 
-    /// The first of the keys that are found. Where there is no order, of few records those that are first by their bytes: the
-    /// original's clients have tests that count on that for a key and those that it begins.
+    /// Collects the first keys that are found. In an unordered database with few records these are
+    /// the first by their bytes, because tests of Kyoto Tycoon's clients expect that for a key and
+    /// those that it begins.
     fn gather(
         &self,
         shared: &Arc<Shared>,
@@ -391,14 +392,14 @@ fn is_small(served: &Served) -> bool {
     status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
 }
 
-/// The keys of a database, as long as somebody waits for them.
+/// The keys of a database, while they are wanted.
 struct WantedKeys<'k> {
     served: &'k Served,
     waits: Option<&'k dyn Fn() -> bool>,
 }
 
 impl WantedKeys<'_> {
-    /// Collects the first keys, each with its place, and how many there are.
+    /// Collects the first keys, each with its number, and their count.
     fn collect(
         &self,
         shared: &Arc<Shared>,
@@ -444,7 +445,7 @@ impl Records for WantedKeys<'_> {
     ) -> Outcome<Option<ScanPosition>> {
         self.is_wanted()?;
         let mut left = STEP_RECORDS;
-        // Not on through all that does not fit: in between it is asked again whether to go on.
+        // Stops after a number of records, so that cancellation is checked in between.
         self.served.database.scan(from, &mut |key, record| {
             left = left.saturating_sub(1);
             match see(key, record) {

@@ -5,31 +5,31 @@
 //!         request id  sequence  count  0         highest byte first
 //! ```
 //!
-//! A request is one datagram, a reply as many as it takes, numbered from 0.
+//! A request is one datagram. A reply is one or more datagrams, numbered from 0.
 
 /// The length of the header.
 const HEADER_LEN: usize = 8;
 /// The longest datagram sent: it passes nearly every path in one piece.
 const DATAGRAM_LEN_MAX: usize = 1400;
-/// What of a message fits a datagram.
+/// The length of the payload of a datagram.
 const PAYLOAD_LEN_MAX: usize = DATAGRAM_LEN_MAX - HEADER_LEN;
 
-/// The longest message that its datagrams can be counted of.
+/// The longest message whose number of datagrams can be expressed.
 pub(crate) const MESSAGE_LEN_MAX: usize = PAYLOAD_LEN_MAX * u16::MAX as usize;
 
-/// A request's number, by which its replies are known.
+/// The number of a request, which its replies repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestId([u8; 2]);
 
-/// The number and the payload of a request, if it is one: of a single datagram. Its sequence number is not looked at,
-/// as in memcached.
+/// Returns the number and the payload of a request, if the datagram is a complete one. Its sequence
+/// number is ignored, as in memcached.
 pub(super) fn request(datagram: &[u8]) -> Option<(RequestId, &[u8])> {
     let (header, payload) = datagram.split_first_chunk::<HEADER_LEN>()?;
     let [id0, id1, _, _, count0, count1, _, _] = *header;
     (u16::from_be_bytes([count0, count1]) == 1).then_some((RequestId([id0, id1]), payload))
 }
 
-/// Cuts a message into datagrams. Stops when `send` says false.
+/// Splits a message into datagrams. Stops when `send` returns false.
 pub(super) fn send(id: RequestId, message: &[u8], mut send: impl FnMut(&[u8]) -> bool) {
     let count = u16::try_from(message.len().div_ceil(PAYLOAD_LEN_MAX)).unwrap_or(u16::MAX);
     let mut datagram = [0; DATAGRAM_LEN_MAX];

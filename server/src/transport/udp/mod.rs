@@ -1,11 +1,13 @@
-//! UDP, where it is asked for: one thread, requests of one datagram, each command with a reply message of its own.
+//! UDP, off by default: one thread, requests of one datagram, a reply message for each command.
 //!
-//! The sender of a datagram can be forged, and then the reply goes to a victim. So this is off unless asked for, and all
-//! replies to one datagram together are bounded ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): what is longer is answered by
-//! an error. Nor is anything answered that looks like a reply: two servers shall not talk to each other for ever.
+//! The sender of a datagram can be forged, and then the reply hits a victim. Therefore UDP is off
+//! by default, and all replies to one datagram together are bounded
+//! ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): longer ones are replaced by an error.
+//! Datagrams that look like a reply are not answered, because two servers would answer each other
+//! without end.
 //!
-//! Departs from memcached in one point: a get of several keys is answered by one message, not by one a key with the
-//! same number, which no client could put together.
+//! Differs from memcached in one point: a get of several keys is answered by one message, not by
+//! one message for each key with the same number, which no client could put together.
 
 pub(crate) mod message;
 mod socket;
@@ -33,7 +35,7 @@ use todana_protocol::memcached::{DialectChoice, MemcachedLimits, MemcachedStep, 
 const WAKE: Token = Token(usize::MAX);
 /// Longer than any datagram.
 const BUFFER: usize = 64 << 10;
-/// Datagrams of one socket in a row before others get a turn.
+/// The number of datagrams of one socket before another socket is served.
 const DATAGRAMS: usize = 64;
 
 const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
@@ -93,7 +95,7 @@ impl UdpThread {
         }
     }
 
-    /// Serves what waits on a socket; false if there may be more.
+    /// Serves the datagrams that wait at a socket; returns false if there may be more.
     fn serve(&mut self, index: usize) -> bool {
         let counters = &self.shared.observation.workers[self.server.context.worker];
         let socket = &self.sockets[index];
@@ -106,14 +108,14 @@ impl UdpThread {
                     counters.bytes_read.add(len as u64);
                     info.set_last_command_at(self.shared.clock.now().0);
                     self.server.serve(&self.buffer[..len], |datagram| {
-                        // What the system has no room for is lost, as datagrams are.
+                        // The system drops datagrams that it has no room for.
                         let sent = socket.send(datagram, peer);
                         counters.bytes_written.add(*sent.as_ref().unwrap_or(&0) as u64);
                         sent.is_ok()
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // Others come from the path to a former sender.
+                // Other errors concern the path to an earlier sender.
                 Err(_) => {}
             }
         }
@@ -121,11 +123,11 @@ impl UdpThread {
     }
 }
 
-/// What is done with one datagram; knows no socket.
+/// The server of single datagrams, independent of sockets.
 struct DatagramServer {
     context: WorkerContext,
     limits: MemcachedLimits,
-    /// All replies to a datagram together, in bytes.
+    /// The limit of all replies to a datagram, in bytes.
     reply_max: usize,
     output: Output,
     message: Vec<u8>,
@@ -138,7 +140,7 @@ impl DatagramServer {
         DatagramServer { context, limits, reply_max, output, message, scratch }
     }
 
-    /// Answers the requests in a datagram, each by a message in as many datagrams as it takes.
+    /// Answers each request in a datagram by a message.
     fn serve(&mut self, datagram: &[u8], mut send: impl FnMut(&[u8]) -> bool) {
         let Some((id, payload)) = message::request(datagram) else { return };
         if is_reply(payload) {
@@ -149,18 +151,19 @@ impl DatagramServer {
         let mut room = self.reply_max;
         let mut at = 0;
         self.output.clear(0);
-        // What is not whole will never be.
+        // An incomplete request stays incomplete.
         let mut before = (at, session.dialect);
         while let MemcachedStep::Request { consumed, request } =
             session.dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
         {
             at += consumed;
-            // Of a line that has become too long the other keys need not be looked for.
+            // The further keys of a line that is already too long are not looked up.
             let next = if self.output.len() > room {
                 Next::Continue
             } else {
                 match request.command {
-                    // A list, a watch or an export has no end; nobody stays logged in, or at a database.
+                    // Lists, watches and exports have no end. A login or a chosen database would
+                    // not last.
                     MemcachedCommand::List(_)
                     | MemcachedCommand::Watch(_)
                     | MemcachedCommand::Export(_)
@@ -179,7 +182,8 @@ impl DatagramServer {
                             session.execute(&mut self.context, &request, &mut self.output)
                         };
                         if !settle(&self.context) {
-                            // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
+                            // It is unknown whether the reply is true. Clients of UDP expect lost
+                            // replies.
                             self.output.clear(0);
                         }
                         next
@@ -206,17 +210,17 @@ impl DatagramServer {
             }
             before = (at, session.dialect);
         }
-        // Nobody waits for a reply that is pending: senders of datagrams are used to hearing nothing.
+        // A pending reply is not waited for. Clients of UDP expect lost replies.
         session.leave(&mut self.context);
-        // Keys of a line whose last one was never answered; there are none, but nothing may stay behind.
+        // Keys of a line without a last key. There are none, but nothing may remain.
         self.output.clear(0);
     }
 
-    /// Sends what has been written, if there is room for it; returns its length.
+    /// Sends the output if it is within the limit; returns its length.
     fn finish(&mut self, id: RequestId, room: usize, send: &mut impl FnMut(&[u8]) -> bool) -> usize {
         self.message.clear();
         if self.output.len() <= room {
-            // A vector takes whatever is written.
+            // Writing to a vector does not fail.
             let _ = self.output.write_to(&mut self.message);
             message::send(id, &self.message, send);
         }
@@ -225,18 +229,18 @@ impl DatagramServer {
     }
 }
 
-/// Waits until what has been executed is settled, as far as it has not been before; returns false if that cannot be known.
+/// Waits until the writes since the last call are durable; returns false if that is unknown.
 fn settle(context: &WorkerContext) -> bool {
     let (shared, Some(local)) = (&context.shared, context.executor.databases().first()) else { return true };
-    // Answers to reads wait for nothing.
+    // Replies to reads do not wait.
     let Some(point) = local.take_commit() else { return true };
     let Some(durability) = shared.databases.primary().database.durability() else { return true };
     durability.request(point);
-    // A stop does not wait for a disk that does not answer.
+    // A stop does not wait for a disk that does not respond.
     let goes_on = || shared.lifecycle.stopping() == Stopping::No;
     let is_durable = durability.wait_while(point, &goes_on);
     if !is_durable {
-        // Nor may a later answer leave before.
+        // A later reply must not be sent before, either.
         local.note_commit(point);
     }
     is_durable
@@ -247,8 +251,8 @@ fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Next {
     Next::Continue
 }
 
-/// Whether it looks like what a server says to a line that it does not understand. An answer to that would be answered
-/// again.
+/// Returns true if the payload looks like a server's reply to an unknown command. Answering it
+/// would cause another such reply.
 fn is_reply(payload: &[u8]) -> bool {
     [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"].iter().any(|start| payload.starts_with(start))
 }

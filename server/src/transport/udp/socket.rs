@@ -11,16 +11,16 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use todana_protocol::memcached::DialectChoice;
 
-/// A socket that datagrams come from and go to.
+/// A socket for datagrams.
 pub(crate) struct Socket {
     socket: UdpSocket,
-    /// What is spoken there; `None`: as everywhere.
+    /// Its dialect; `None` is the server's.
     pub(super) choice: Option<DialectChoice>,
 }
 
 impl Socket {
-    /// Opens all that the options ask for: one for each address that TCP listens on. A port that stands with an address
-    /// counts for both.
+    /// Opens the sockets that the options ask for: one for each address that TCP listens on. A port
+    /// that is given with an address applies to both.
     pub(crate) fn open(options: &ServerOptions) -> io::Result<Vec<Socket>> {
         match options.listen.udp_port {
             Some(port) if options.listen.unix_socket.is_none() => {
