@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn write_without_room_spends_the_reserve_and_is_tried_once_more() {
+    fn write_without_space_spends_the_reserve() {
         let folder = tempfile::tempdir().unwrap();
         let reserve = Reserve::find(Arc::new(SystemDisk), folder.path());
         assert!(reserve.hold(1000));

@@ -11,12 +11,12 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 
 use crash_disk::{CrashDisk, Dice, Op, State};
-use kept::{DATA, Moments, Records, Step, open, open_without_reserve, records, run};
+use crash_session::{DATA, Moments, Records, Step, open, open_without_reserve, records, run};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn is_full() -> bool {
 /// Opens the disk after a crash. Its records must be those of a moment, none before `promised`.
 fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::shown_or_read(state, dice.coin());
-    let opens = if dice.coin() { kept::open_compressing } else { open };
+    let opens = if dice.coin() { crash_session::open_compressing } else { open };
     let hash = opens(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
     let found = records(&hash);
     if moments.find(&found, promised..=begun).is_none() {
@@ -46,7 +46,7 @@ fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: 
     let mut expected = found;
     let mut written = dice.roll(20);
     while written > 0 {
-        kept::change(&hash, &mut expected, dice);
+        crash_session::change(&hash, &mut expected, dice);
         hash.maintain();
         written -= 1;
     }
@@ -60,7 +60,7 @@ fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: 
 }
 
 #[test]
-fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_was_promised() {
+fn crash_leaves_a_moment_no_older_than_promised() {
     let seeds: &[u64] = if is_full() { &[1, 2, 3, 4] } else { &[1, 2, 3] };
     for &seed in seeds {
         let disk = CrashDisk::new();
@@ -86,7 +86,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
         let names_dictionary =
             |op: &Op| matches!(op, Op::Rename { to, .. } if to.ends_with("001.dictionary"));
         let has_dictionary = journal.iter().any(|step| names_dictionary(&step.op));
-        assert_eq!(has_dictionary, kept::compresses(seed));
+        assert_eq!(has_dictionary, crash_session::compresses(seed));
         let mut dice = Dice::new(seed);
         let mut state = State::default();
         for (index, step) in journal.iter().enumerate() {
@@ -115,12 +115,12 @@ fn name(op: &Op) -> String {
 }
 
 #[test]
-fn a_failed_sync_ends_all_writing_and_says_so() {
+fn failed_sync_stops_all_writes_with_an_error() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
-    kept::set(&hash, b"before", b"1").unwrap();
+    crash_session::set(&hash, b"before", b"1").unwrap();
     hash.sync().unwrap();
-    kept::set(&hash, b"after", b"2").unwrap();
+    crash_session::set(&hash, b"after", b"2").unwrap();
     disk.fault(|op| match op {
         Op::Sync { .. } => Err(io::Error::other("the disk does not answer")),
         _ => Ok(()),
@@ -130,30 +130,30 @@ fn a_failed_sync_ends_all_writing_and_says_so() {
     assert!(error.to_string().contains("the disk does not answer"), "{error}");
     disk.heal();
     assert_eq!(hash.sync().unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(kept::set(&hash, b"more", b"3").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(crash_session::set(&hash, b"more", b"3").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(hash.apply(&[]), Ok(()));
     // Existing records are still readable.
     assert_eq!(records(&hash).len(), 2);
     drop(hash);
     let hash = open(&disk).unwrap();
-    assert_eq!(kept::get(&hash, b"before").as_deref(), Some(&b"1"[..]));
-    kept::set(&hash, b"more", b"3").unwrap();
+    assert_eq!(crash_session::get(&hash, b"before").as_deref(), Some(&b"1"[..]));
+    crash_session::set(&hash, b"more", b"3").unwrap();
     hash.sync().unwrap();
 }
 
 #[test]
-fn a_full_disk_refuses_writes_answers_reads_and_recovers() {
+fn full_disk_refuses_writes_and_recovers() {
     let disk = CrashDisk::new();
     let hash = open_without_reserve(&disk).unwrap();
     let value = [b'v'; 500];
     for n in 0..40u32 {
-        kept::set(&hash, &n.to_be_bytes(), &value).unwrap();
+        crash_session::set(&hash, &n.to_be_bytes(), &value).unwrap();
     }
     hash.sync().unwrap();
     disk.limit(disk.used() + 10_000);
     let mut written = 40u32;
     let error = loop {
-        match kept::set(&hash, &written.to_be_bytes(), &value) {
+        match crash_session::set(&hash, &written.to_be_bytes(), &value) {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
@@ -162,11 +162,11 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers() {
     assert_eq!(error.kind(), ErrorKind::Full);
     assert_eq!(hash.sync().unwrap_err().kind(), ErrorKind::Full);
     for n in 0..written {
-        assert_eq!(kept::get(&hash, &n.to_be_bytes()).as_deref(), Some(&value[..]), "{n}");
+        assert_eq!(crash_session::get(&hash, &n.to_be_bytes()).as_deref(), Some(&value[..]), "{n}");
     }
-    assert_eq!(kept::get(&hash, &written.to_be_bytes()), None);
+    assert_eq!(crash_session::get(&hash, &written.to_be_bytes()), None);
     disk.heal();
-    kept::set(&hash, &written.to_be_bytes(), &value).unwrap();
+    crash_session::set(&hash, &written.to_be_bytes(), &value).unwrap();
     hash.sync().unwrap();
     let state = disk.state().reboot(1);
     let hash = open(&CrashDisk::with(state)).unwrap();
@@ -174,7 +174,7 @@ fn a_full_disk_refuses_writes_answers_reads_and_recovers() {
 }
 
 #[test]
-fn a_second_opening_is_refused_while_the_first_one_lasts() {
+fn second_opening_is_refused() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
     assert_eq!(open(&disk).err().map(|error| error.kind()), Some(ErrorKind::Busy));
@@ -183,26 +183,26 @@ fn a_second_opening_is_refused_while_the_first_one_lasts() {
 }
 
 #[test]
-fn a_copy_is_what_was_there_at_one_moment_and_the_original_goes_on() {
+fn copy_has_the_contents_of_one_moment() {
     let disk = CrashDisk::new();
     disk.show_in_memory(true);
     let mut dice = Dice::new(5);
     let hash = open(&disk).unwrap();
     let mut expected = Records::new();
     for _ in 0..300 {
-        kept::change(&hash, &mut expected, &mut dice);
+        crash_session::change(&hash, &mut expected, &mut dice);
         hash.maintain();
     }
     hash.copy(Path::new("/copy")).unwrap();
     let copied = expected.clone();
     for _ in 0..300 {
-        kept::change(&hash, &mut expected, &mut dice);
+        crash_session::change(&hash, &mut expected, &mut dice);
         hash.maintain();
     }
     assert_eq!(records(&hash), expected);
     assert_eq!(hash.copy(Path::new("/copy")).unwrap_err().kind(), ErrorKind::Invalid);
     let disk = CrashDisk::with(disk.state().reboot(0));
-    assert_eq!(records(&kept::open_in(&disk, Path::new("/copy")).unwrap()), copied);
+    assert_eq!(records(&crash_session::open_in(&disk, Path::new("/copy")).unwrap()), copied);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn any_changed_bit_is_told_or_changes_nothing() {
     let mut dice = Dice::new(9);
     let mut expected = Records::new();
     for _ in 0..60 {
-        kept::change(&hash, &mut expected, &mut dice);
+        crash_session::change(&hash, &mut expected, &mut dice);
     }
     hash.close().unwrap();
     drop(hash);
@@ -224,7 +224,7 @@ fn any_changed_bit_is_told_or_changes_nothing() {
             let mut flipped = state.clone();
             flipped.flip(&path, bit);
             let flipped = CrashDisk::shown_or_read(flipped, dice.coin());
-            match open(&flipped).and_then(|hash| kept::try_records(&hash)) {
+            match open(&flipped).and_then(|hash| crash_session::try_records(&hash)) {
                 Ok(found) => {
                     assert_eq!(found, expected, "bit {bit} of {}", path.display());
                     harmless += 1;
@@ -243,13 +243,13 @@ fn any_changed_bit_is_told_or_changes_nothing() {
 }
 
 #[test]
-fn a_file_cut_at_any_length_is_told_or_changes_nothing() {
+fn truncated_file_is_reported_or_harmless() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
     let mut dice = Dice::new(10);
     let mut expected = Records::new();
     for _ in 0..60 {
-        kept::change(&hash, &mut expected, &mut dice);
+        crash_session::change(&hash, &mut expected, &mut dice);
     }
     hash.close().unwrap();
     drop(hash);
@@ -259,14 +259,14 @@ fn a_file_cut_at_any_length_is_told_or_changes_nothing() {
             let mut cut = state.clone();
             cut.put(&path, bytes[..len].to_vec());
             let cut = CrashDisk::shown_or_read(cut, dice.coin());
-            match open(&cut).and_then(|hash| kept::try_records(&hash)) {
+            match open(&cut).and_then(|hash| crash_session::try_records(&hash)) {
                 Ok(found) => assert_eq!(found, expected, "{} cut at {len}", path.display()),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             }
         }
         let mut without = state.clone();
         without.take_away(&path);
-        match open(&CrashDisk::with(without)).and_then(|hash| kept::try_records(&hash)) {
+        match open(&CrashDisk::with(without)).and_then(|hash| crash_session::try_records(&hash)) {
             Ok(found) => assert_eq!(found, expected, "without {}", path.display()),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
         }

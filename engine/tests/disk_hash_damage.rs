@@ -82,7 +82,7 @@ fn churn(hash: &DiskHash, rounds: u8) {
 }
 
 #[test]
-fn a_damaged_segment_goes_before_the_clear_that_emptied_it() {
+fn damaged_segment_is_removed_before_its_clear() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cleared.hash");
     let hash = open(&path, 64 << 10);
@@ -147,7 +147,7 @@ fn assert_neighbours_are_there(hash: &DiskHash, count: u32) {
 }
 
 #[test]
-fn the_neighbours_of_a_damaged_record_that_was_overwritten_are_there_after_a_clean_opening() {
+fn neighbours_of_overwritten_damaged_record_survive_reopening() {
     for seed in 0..12 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
@@ -164,7 +164,7 @@ fn the_neighbours_of_a_damaged_record_that_was_overwritten_are_there_after_a_cle
 }
 
 #[test]
-fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
+fn neighbour_of_removed_damaged_record_survives() {
     // With these seeds the two records are in one part of the index.
     for seed in [41, 180] {
         let folder = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn put(value: &[u8]) -> Action<'_> {
 }
 
 #[test]
-fn the_neighbour_of_a_record_whose_length_has_changed_outlives_its_segment_though_nobody_noticed() {
+fn neighbour_of_record_with_changed_length_survives() {
     // With these seeds the two records are in one part of the index.
     for (seed, is_reopened) in [(41, false), (180, false), (41, true)] {
         let folder = tempfile::tempdir().unwrap();
@@ -222,7 +222,7 @@ fn the_neighbour_of_a_record_whose_length_has_changed_outlives_its_segment_thoug
 }
 
 #[test]
-fn a_damaged_value_may_be_overwritten_and_removed_unseen_but_is_not_written_anew() {
+fn damaged_value_is_replaced_unread_but_never_copied() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cranes.hash");
     let hash = open(&path, 64 << 10);
@@ -263,7 +263,7 @@ impl Visitor for SetUnseen<'_> {
 }
 
 #[test]
-fn damage_that_compaction_has_met_is_over_when_it_is_overwritten_unseen() {
+fn compaction_resumes_after_damage_is_overwritten_unread() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cranes.hash");
     let hash = open(&path, 64 << 10);
@@ -286,7 +286,7 @@ fn damage_that_compaction_has_met_is_over_when_it_is_overwritten_unseen() {
 }
 
 #[test]
-fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_count() {
+fn damaged_record_does_not_block_other_compactions() {
     // With these seeds the two records are in one part of the index.
     for seed in [41, 180] {
         let folder = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ fn damaged_cranes(path: &Path) {
 }
 
 #[test]
-fn after_a_crash_a_damaged_record_is_what_it_was_overwritten_with() {
+fn overwritten_damaged_record_survives_a_crash() {
     let folder = tempfile::tempdir().unwrap();
     let (path, crashed) = (folder.path().join("cranes.hash"), folder.path().join("crashed.hash"));
     damaged_cranes(&path);
@@ -348,7 +348,7 @@ fn after_a_crash_a_damaged_record_is_what_it_was_overwritten_with() {
 }
 
 #[test]
-fn a_batch_overwrites_and_removes_damaged_records_and_retags_none() {
+fn batch_replaces_damaged_records_but_does_not_retag() {
     let folder = tempfile::tempdir().unwrap();
     let (path, crashed) = (folder.path().join("cranes.hash"), folder.path().join("crashed.hash"));
     damaged_cranes(&path);
@@ -373,7 +373,7 @@ fn a_batch_overwrites_and_removes_damaged_records_and_retags_none() {
 }
 
 #[test]
-fn a_segment_that_could_not_be_compacted_goes_when_its_removes_count_no_more() {
+fn damaged_segment_is_dropped_with_its_obsolete_removes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("removes.hash");
     let hash = open(&path, 64 << 10);
@@ -401,7 +401,7 @@ fn a_segment_that_could_not_be_compacted_goes_when_its_removes_count_no_more() {
 }
 
 #[test]
-fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_key_could_not_be_told() {
+fn removed_damaged_record_restores_no_older_value() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cranes.hash");
     let hash = open(&path, 64 << 10);

@@ -8,12 +8,12 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 
 use crash_disk::{CrashDisk, Dice, State};
-use kept::{Records, open};
+use crash_session::{Records, open};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Course {
         let promised = self.told.load(Ordering::SeqCst) >> 32;
         self.told.store(promised << 32 | self.moments.len() as u64, Ordering::SeqCst);
         let mut moment = self.last().clone();
-        if let Err(error) = kept::change_but_sweep(hash, &mut moment.records, dice) {
+        if let Err(error) = crash_session::change_but_sweep(hash, &mut moment.records, dice) {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(!moment.damaged.is_empty(), "nothing is damaged any more, but {error}");
         }
@@ -162,7 +162,7 @@ fn spoil(disk: &CrashDisk, files: &BTreeMap<PathBuf, Vec<u8>>, dice: &mut Dice) 
 }
 
 #[test]
-fn after_damage_and_a_crash_what_is_whole_is_there_and_what_is_not_is_told() {
+fn damage_before_a_crash_is_reported_or_overwritten() {
     let (seeds, one_in) = if is_full() { (400, 2) } else { (40, 9) };
     let (mut opened, mut refused, mut damaged) = (0, 0, 0);
     for seed in 1..=seeds {
@@ -172,14 +172,14 @@ fn after_damage_and_a_crash_what_is_whole_is_there_and_what_is_not_is_told() {
         let mut hash = open(&disk).unwrap();
         let mut records = Records::new();
         for _ in 0..100 + dice.roll(200) {
-            kept::change_but_sweep(&hash, &mut records, &mut dice).unwrap();
+            crash_session::change_but_sweep(&hash, &mut records, &mut dice).unwrap();
             (0..dice.roll(3)).for_each(|_| _ = hash.maintain());
         }
         hash.sync().unwrap();
         let files = disk.state().files();
         // This entry states that everything is on disk. Without it, damage looks like the result of
         // a crash.
-        kept::set(&hash, b"key0", b"marked").unwrap();
+        crash_session::set(&hash, b"key0", b"marked").unwrap();
         records.insert(b"key0".to_vec(), (b"marked".to_vec(), Attributes::default()));
         hash.sync().unwrap();
         let spoiled = if dice.coin() {

@@ -6,13 +6,13 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 mod visitor;
 
 use crash_disk::CrashDisk;
-use kept::{DATA, open, records};
+use crash_session::{DATA, open, records};
 use std::io;
 use std::path::Path;
 use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record};
@@ -23,10 +23,10 @@ fn recent(disk: &CrashDisk) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn killed_process_leaves_every_write_and_its_ring_is_emptied() {
+fn killed_process_loses_no_write() {
     let disk = CrashDisk::new();
     let hash = open(&disk).unwrap();
-    let mut expected = kept::Records::new();
+    let mut expected = crash_session::Records::new();
     for number in 0..700u32 {
         let key = format!("key {}", number % 90);
         let value = "v".repeat(number as usize % 70);

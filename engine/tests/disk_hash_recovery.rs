@@ -3,12 +3,12 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 
 use crash_disk::{CrashDisk, Dice, Op, State};
-use kept::{Moments, Records, Step, open, open_in, records, run};
+use crash_session::{Moments, Records, Step, open, open_in, records, run};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ fn stop_openings(
 }
 
 #[test]
-fn openings_that_are_stopped_again_and_again_lose_nothing_that_was_promised() {
+fn interrupted_openings_lose_nothing() {
     let (seeds, one_in) = if is_full() { (1..=4, 150) } else { (1..=1, 400) };
     let mut openings = 0;
     for seed in seeds {
@@ -167,7 +167,7 @@ impl Course {
 
     fn go_on(&mut self, hash: &DiskHash, dice: &mut Dice) {
         self.told.begun(self.moments.records.len());
-        match kept::change_but_sweep(hash, &mut self.expected, dice) {
+        match crash_session::change_but_sweep(hash, &mut self.expected, dice) {
             Ok(()) => {}
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Full | ErrorKind::Unavailable), "{error}");
@@ -185,7 +185,7 @@ impl Course {
 }
 
 #[test]
-fn a_disk_that_gets_full_while_segments_are_compacted_loses_nothing_in_a_crash() {
+fn full_disk_during_compaction_loses_nothing_after_crash() {
     let seeds = if is_full() { 40 } else { 4 };
     let (mut failures, mut troubles) = (0, 0);
     for seed in 1..=seeds {
@@ -195,7 +195,7 @@ fn a_disk_that_gets_full_while_segments_are_compacted_loses_nothing_in_a_crash()
         let mut expected = Records::new();
         let hash = open(&disk).unwrap();
         for _ in 0..200 {
-            kept::change(&hash, &mut expected, &mut dice);
+            crash_session::change(&hash, &mut expected, &mut dice);
             hash.maintain();
         }
         hash.sync().unwrap();
@@ -227,7 +227,7 @@ fn a_disk_that_gets_full_while_segments_are_compacted_loses_nothing_in_a_crash()
 }
 
 #[test]
-fn operations_that_fail_now_and_then_lose_nothing_in_a_crash() {
+fn failing_operations_lose_nothing_after_crash() {
     let seeds = if is_full() { 200 } else { 20 };
     let mut failures = 0;
     for seed in 1..=seeds {
@@ -260,13 +260,13 @@ fn operations_that_fail_now_and_then_lose_nothing_in_a_crash() {
 }
 
 #[test]
-fn a_close_that_failed_half_way_is_made_good_by_the_next_one_or_at_the_end() {
+fn failed_close_is_completed_later() {
     let disk = CrashDisk::new();
     let mut dice = Dice::new(4);
     let mut before = Records::new();
     let hash = open(&disk).unwrap();
     for _ in 0..100 {
-        kept::change(&hash, &mut before, &mut dice);
+        crash_session::change(&hash, &mut before, &mut dice);
     }
     hash.sync().unwrap();
     disk.stop();
@@ -279,7 +279,7 @@ fn a_close_that_failed_half_way_is_made_good_by_the_next_one_or_at_the_end() {
             let hash = open(&disk).unwrap();
             let mut expected = before.clone();
             for _ in 0..10 {
-                kept::change(&hash, &mut expected, &mut dice);
+                crash_session::change(&hash, &mut expected, &mut dice);
             }
             let count = AtomicU64::new(0);
             let is_sync = Arc::new(AtomicU64::new(0));
@@ -311,7 +311,7 @@ fn a_close_that_failed_half_way_is_made_good_by_the_next_one_or_at_the_end() {
                     assert!(records(&hash) == expected, "{story}, and then it was closed");
                 }
             }
-            assert_eq!(kept::set(&hash, b"more", b"1").unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(crash_session::set(&hash, b"more", b"1").unwrap_err().kind(), ErrorKind::Closed);
             drop(hash);
             disk.heal();
             let hash = open(&disk).unwrap();
@@ -327,14 +327,14 @@ fn a_close_that_failed_half_way_is_made_good_by_the_next_one_or_at_the_end() {
 }
 
 #[test]
-fn a_copy_that_the_power_ends_is_there_as_a_whole_or_not_at_all() {
+fn copy_after_power_loss_is_complete_or_absent() {
     let disk = CrashDisk::new();
     disk.show_in_memory(true);
     let mut dice = Dice::new(6);
     let mut expected = Records::new();
     let hash = open(&disk).unwrap();
     for _ in 0..200 {
-        kept::change(&hash, &mut expected, &mut dice);
+        crash_session::change(&hash, &mut expected, &mut dice);
         hash.maintain();
     }
     hash.sync().unwrap();

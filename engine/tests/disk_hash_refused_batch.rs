@@ -6,14 +6,14 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 #[allow(dead_code)]
 mod visitor;
 
 use crash_disk::CrashDisk;
-use kept::{open, open_without_reserve, records};
+use crash_session::{open, open_without_reserve, records};
 use todana_core::{Action, Attributes, DurableEngine, Engine, ErrorKind, Record};
 use visitor::Set;
 
@@ -75,7 +75,7 @@ fn write_after_a_refused_batch_outlives_the_process() {
 /// were not in the ring, although all were. Every later write then needed the disk, and was refused
 /// although the ring had space for it.
 #[test]
-fn short_write_after_a_refused_long_one_needs_no_disk() {
+fn short_write_after_refused_long_one_succeeds() {
     // One that fits into the ring and one that does not.
     for len in [6 << 10, 20 << 10] {
         let disk = CrashDisk::new();

@@ -102,7 +102,7 @@ fn is_honest(found: &HashSalvage, records: &Records, model: &Model, story: &str)
 }
 
 #[test]
-fn of_what_is_whole_everything_comes_back() {
+fn salvage_restores_all_intact_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let model = made(&path);
@@ -114,7 +114,7 @@ fn of_what_is_whole_everything_comes_back() {
 }
 
 #[test]
-fn a_bit_that_has_changed_costs_nothing_and_is_told() {
+fn changed_bit_is_repaired_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let model = made(&path);
@@ -140,7 +140,7 @@ fn a_bit_that_has_changed_costs_nothing_and_is_told() {
 }
 
 #[test]
-fn bytes_that_have_changed_cost_their_own_entry_and_are_told() {
+fn changed_bytes_cost_only_their_own_entry() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let model = made(&path);
@@ -174,7 +174,7 @@ fn bytes_that_have_changed_cost_their_own_entry_and_are_told() {
 
 /// Without the beginnings of damaged entries, older values would come back in their place.
 #[test]
-fn a_replaced_value_does_not_come_back_for_a_damaged_one() {
+fn salvage_restores_no_replaced_value() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let model = made(&path);
@@ -194,7 +194,7 @@ fn a_replaced_value_does_not_come_back_for_a_damaged_one() {
 }
 
 #[test]
-fn files_that_are_cut_off_missing_or_overwritten_cost_what_was_in_them() {
+fn truncated_or_missing_files_cost_only_their_contents() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let model = made(&path);
@@ -243,7 +243,7 @@ fn files_that_are_cut_off_missing_or_overwritten_cost_what_was_in_them() {
 }
 
 #[test]
-fn where_nothing_can_be_told_nothing_is_made_up() {
+fn salvage_without_readable_segment_fails() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     std::fs::create_dir(&path).unwrap();
@@ -267,7 +267,7 @@ fn where_nothing_can_be_told_nothing_is_made_up() {
 }
 
 #[test]
-fn what_a_crash_leaves_at_the_end_is_no_damage_unless_it_was_on_disk() {
+fn torn_tail_is_no_damage_unless_synced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     made(&path);

@@ -5,14 +5,14 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 #[allow(dead_code)]
 mod visitor;
 
 use crash_disk::{CrashDisk, Op};
-use kept::{DATA, open, open_without_reserve, records};
+use crash_session::{DATA, open, open_without_reserve, records};
 use std::io;
 use std::path::{Path, PathBuf};
 use todana_core::{DurableEngine, Engine, ErrorKind, Result};

@@ -21,7 +21,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn a_tree_is_not_opened_with_the_log_of_another_database() {
+fn tree_refuses_the_log_of_another_database() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.tree");
     let (ours, theirs) = ([0xab; 16], [0x12; 16]);
@@ -78,7 +78,7 @@ fn change(tree: &DiskTree, model: &mut Map, random: &mut fastrand::Rng) {
 }
 
 #[test]
-fn a_tree_that_ends_without_a_checkpoint_is_as_it_was_at_the_last_one() {
+fn tree_returns_to_its_last_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let mut random = fastrand::Rng::with_seed(1);
     let mut kept = Map::new();
@@ -107,7 +107,7 @@ fn a_tree_that_ends_without_a_checkpoint_is_as_it_was_at_the_last_one() {
 }
 
 #[test]
-fn what_spills_keeps_the_old_mark() {
+fn spill_keeps_the_old_mark() {
     let directory = tempfile::tempdir().unwrap();
     let tree = open(directory.path(), 16 << 10, true);
     tree.visit(b"first", &mut Set(b"1")).unwrap();
@@ -138,7 +138,7 @@ impl Visitor for Count<'_> {
 }
 
 #[test]
-fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
+fn checkpoint_contains_exactly_the_changes_before_its_cut() {
     let directory = tempfile::tempdir().unwrap();
     let tree = open(directory.path(), 1 << 20, false);
     let (applied, done) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -179,7 +179,7 @@ fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
 }
 
 #[test]
-fn a_checkpoint_that_is_not_ready_leaves_all_pending_and_nothing_on_disk() {
+fn checkpoint_that_is_not_ready_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut random = fastrand::Rng::with_seed(2);
     let mut model = Map::new();
@@ -210,7 +210,7 @@ fn a_checkpoint_that_is_not_ready_leaves_all_pending_and_nothing_on_disk() {
 }
 
 #[test]
-fn a_tree_is_open_once_and_a_copy_takes_an_empty_directory() {
+fn tree_opens_once_and_copies_to_empty_directories() {
     let directory = tempfile::tempdir().unwrap();
     let tree = open(directory.path(), 1 << 20, true);
     let error = DiskTree::open(directory.path(), DiskTreeOptions::default()).err().unwrap();

@@ -110,7 +110,7 @@ fn a_file_of_something_else_is_refused() {
 }
 
 #[test]
-fn a_meta_page_with_any_byte_changed_is_refused_or_harmless() {
+fn changed_meta_page_is_refused_or_harmless() {
     let directory = tempfile::tempdir().unwrap();
     let (file, records) = file(directory.path());
     for at in (0..152).chain(4096..4096 + 152) {
@@ -130,7 +130,7 @@ fn a_meta_page_with_any_byte_changed_is_refused_or_harmless() {
 }
 
 #[test]
-fn a_check_of_damaged_pages_comes_to_an_end() {
+fn check_of_damaged_pages_ends() {
     let directory = tempfile::tempdir().unwrap();
     let (file, _) = file(directory.path());
     let mut random = fastrand::Rng::with_seed(3);
@@ -269,7 +269,7 @@ fn record_under_another_key_is_damaged() {
 
 /// Structural damage ended the process by a signal, with all of its other databases.
 #[test]
-fn large_tree_is_walked_unless_it_was_closed() {
+fn large_tree_is_checked_unless_it_was_closed() {
     let directory = tempfile::tempdir().unwrap();
     let marker = directory.path().join("unclean");
     let (mut file, _) = file(directory.path());
@@ -300,7 +300,7 @@ fn large_tree_is_walked_unless_it_was_closed() {
 /// After every kill, the next opening checked all pages of a large tree, although everything that a
 /// killed process has written is in the memory of the system.
 #[test]
-fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
+fn large_tree_is_checked_only_after_another_boot() {
     let directory = tempfile::tempdir().unwrap();
     let (mut file, records) = file(directory.path());
     let mut changed = 0;

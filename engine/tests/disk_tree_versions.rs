@@ -51,7 +51,7 @@ fn expected() -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn tree_of_version_1_gains_checksums_as_it_is_written() {
+fn tree_of_version_1_gains_checksums_with_writes() {
     let directory = version_1();
     let tree = open(directory.path());
     assert_eq!(tree.log_position(), 17);

@@ -22,7 +22,7 @@ fn hash(shards: usize, capacity: u64) -> MemHash {
 const LENGTHS: [usize; 3] = [10, 5_000, 100_000];
 
 #[test]
-fn a_newcomer_takes_the_place_of_one_record_whatever_their_lengths() {
+fn newcomer_evicts_one_record_of_any_length() {
     for (shards, capacity) in [(1, 1), (1, 13), (4, 102)] {
         let hash = hash(shards, capacity);
         let mut set = 0;
@@ -44,7 +44,7 @@ fn a_newcomer_takes_the_place_of_one_record_whatever_their_lengths() {
 }
 
 #[test]
-fn a_record_that_is_there_is_replaced_without_eviction() {
+fn replacing_a_record_evicts_nothing() {
     let hash = hash(1, 20);
     for round in 0..5usize {
         for n in 0..20usize {
@@ -71,7 +71,7 @@ fn every_shard_needs_room_for_a_record() {
 }
 
 #[test]
-fn records_that_are_read_outlast_those_that_are_not() {
+fn read_records_outlast_unread_ones() {
     let hash = hash(1, 100);
     let set = |n: usize| hash.visit(format!("key {n}").as_bytes(), &mut Set(b"value")).unwrap();
     let is_there = |n: usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
@@ -87,7 +87,7 @@ fn records_that_are_read_outlast_those_that_are_not() {
 }
 
 #[test]
-fn uses_are_noted_while_others_change_the_same_buckets() {
+fn uses_are_noted_during_concurrent_changes() {
     let hash = hash(1, 64);
     let value_of = |n: usize| vec![b'a' + (n % 26) as u8; 1 + n % 40];
     let is_over = AtomicBool::new(false);

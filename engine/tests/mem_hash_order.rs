@@ -31,7 +31,7 @@ fn fill(hash: &MemHash, records: u32) {
 }
 
 #[test]
-fn an_expected_order_gives_the_same_records_and_buckets() {
+fn ordered_load_gives_the_same_records_and_buckets() {
     let before = hash(4, 5);
     fill(&before, 50_000);
     let (order, records) = (before.scan_order().unwrap(), scan(&before));
@@ -57,7 +57,7 @@ fn an_expected_order_gives_the_same_records_and_buckets() {
 }
 
 #[test]
-fn what_was_expected_and_does_not_come_takes_no_buckets_in_the_end() {
+fn unused_expected_buckets_are_merged() {
     let hash = hash(1, 1);
     hash.begin_ordered_load(ScanOrder { seed: 1, groups: 10_000 });
     assert_eq!(hash.scan_order().unwrap().groups, 10_000);
@@ -72,7 +72,7 @@ fn what_was_expected_and_does_not_come_takes_no_buckets_in_the_end() {
 }
 
 #[test]
-fn nothing_is_expected_by_a_hash_that_has_records_or_another_seed() {
+fn ordered_load_needs_empty_hash_and_same_seed() {
     let hash = hash(1, 1);
     fill(&hash, 10);
     let before = hash.scan_order();

@@ -8,7 +8,7 @@ use todana_engine::{Compression, MemTree, MemTreeOptions};
 use visitor::Set;
 
 #[test]
-fn what_compressing_takes_counts_until_it_is_given_back() {
+fn compression_memory_counts_until_it_is_freed() {
     let limit = MemoryLimit { bytes: None, when_full: WhenFull::Evict };
     let compression = Some(Compression { open_bytes: 64 << 10 });
     let options = MemTreeOptions { partitions: Some(1), limit, compression, ..Default::default() };

@@ -21,19 +21,19 @@ engines_in_memory! {
     |limit| {
         Box::new(MemTree::new(MemTreeOptions { partitions: Some(2), limit, ..Default::default() }).unwrap())
     },
-    eviction_keeps_within_the_limit_whatever_the_sizes_do
-    a_huge_record_pushes_others_out_and_a_monstrous_one_is_refused
+    eviction_keeps_any_sizes_within_the_limit
+    huge_record_evicts_others_but_oversized_one_fails
     without_eviction_the_limit_refuses_and_forgets_nothing
     a_lowered_limit_is_reached_by_housekeeping
-    the_oldest_records_of_a_full_engine_go_first
+    full_engine_evicts_oldest_records_first
     memory_follows_the_live_bytes_after_mass_deletion
-    a_full_engine_still_takes_new_attributes_for_what_it_holds
+    full_engine_accepts_new_attributes
     memory_counts_until_the_system_has_it_back
-    a_value_counts_until_its_last_reader_lets_go
-    a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is
-    a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share
-    buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them
-    without_eviction_a_buffer_is_refused_where_it_cannot_fit
+    value_counts_until_its_last_reader_drops_it
+    buffer_counts_as_filled_and_becomes_the_value
+    buffer_evicts_others_only_up_to_its_share
+    buffers_share_half_of_a_full_memory
+    buffer_is_refused_without_eviction
 }
 
 const UNLIMITED: MemoryLimit = MemoryLimit { bytes: None, when_full: WhenFull::Evict };
@@ -58,7 +58,7 @@ fn holds(engine: &dyn Engine, key: &str) -> bool {
     engine.view(key.as_bytes(), &mut |_| {}).unwrap()
 }
 
-fn eviction_keeps_within_the_limit_whatever_the_sizes_do(make: Make) {
+fn eviction_keeps_any_sizes_within_the_limit(make: Make) {
     let limit = 16 << 20;
     let engine = make(within(limit, WhenFull::Evict));
     let mut random = fastrand::Rng::with_seed(5);
@@ -81,7 +81,7 @@ fn eviction_keeps_within_the_limit_whatever_the_sizes_do(make: Make) {
     assert!(engine.status().evictions > 0);
 }
 
-fn a_huge_record_pushes_others_out_and_a_monstrous_one_is_refused(make: Make) {
+fn huge_record_evicts_others_but_oversized_one_fails(make: Make) {
     let engine = make(within(8 << 20, WhenFull::Evict));
     for n in 0..100_000 {
         put(&*engine, &format!("small:{n}"), b"some value of some length").unwrap();
@@ -135,7 +135,7 @@ fn a_lowered_limit_is_reached_by_housekeeping(make: Make) {
     assert!(engine.status().records > 10_000);
 }
 
-fn the_oldest_records_of_a_full_engine_go_first(make: Make) {
+fn full_engine_evicts_oldest_records_first(make: Make) {
     let engine = make(within(2 << 20, WhenFull::Evict));
     for n in 0..200_000 {
         put(&*engine, &format!("key:{n}"), b"a value of forty bytes, more or less, so").unwrap();
@@ -167,7 +167,7 @@ fn memory_follows_the_live_bytes_after_mass_deletion(make: Make) {
     assert!(status.committed_bytes <= allowed, "{status:?}");
 }
 
-fn a_full_engine_still_takes_new_attributes_for_what_it_holds(make: Make) {
+fn full_engine_accepts_new_attributes(make: Make) {
     let engine = make(within(2 << 20, WhenFull::Refuse));
     let mut keys = Vec::new();
     for n in 0.. {
@@ -215,7 +215,7 @@ fn memory_counts_until_the_system_has_it_back(make: Make) {
     giving_back.join().unwrap();
 }
 
-fn a_value_counts_until_its_last_reader_lets_go(make: Make) {
+fn value_counts_until_its_last_reader_drops_it(make: Make) {
     let engine = make(within(8 << 20, WhenFull::Refuse));
     let empty = engine.status().committed_bytes;
     put(&*engine, "huge", &vec![1; 3 << 20]).unwrap();
@@ -255,7 +255,7 @@ impl Visitor for PutShared {
     }
 }
 
-fn a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is(make: Make) {
+fn buffer_counts_as_filled_and_becomes_the_value(make: Make) {
     let engine = make(within(8 << 20, WhenFull::Evict));
     let empty = engine.status().committed_bytes;
     let committed = |engine: &dyn Engine| engine.status().committed_bytes - empty;
@@ -289,7 +289,7 @@ fn a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is(make: Make) {
     assert!(committed(&*engine) < 64 << 10, "{}", committed(&*engine));
 }
 
-fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share(make: Make) {
+fn buffer_evicts_others_only_up_to_its_share(make: Make) {
     let engine = make(within(8 << 20, WhenFull::Evict));
     for n in 0..300_000 {
         put(&*engine, &format!("small:{n}"), b"some value of some length").unwrap();
@@ -322,7 +322,7 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share(make: Make
     assert!(engine.status().committed_bytes <= (8 << 20) + (64 << 10), "{:?}", engine.status());
 }
 
-fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them(make: Make) {
+fn buffers_share_half_of_a_full_memory(make: Make) {
     let engine = make(within(64 << 20, WhenFull::Evict));
     for n in 0..70 {
         put(&*engine, &format!("stored:{n}"), &vec![b'v'; 1 << 20]).unwrap();
@@ -362,7 +362,7 @@ fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them(make: 
     fill(&*engine, &mut *stalled[0], 2 << 20).unwrap();
 }
 
-fn without_eviction_a_buffer_is_refused_where_it_cannot_fit(make: Make) {
+fn buffer_is_refused_without_eviction(make: Make) {
     let engine = make(within(8 << 20, WhenFull::Refuse));
     put(&*engine, "huge", &vec![1; 5 << 20]).unwrap();
     assert_eq!(engine.buffer(4 << 20).err().unwrap().kind(), ErrorKind::Full);

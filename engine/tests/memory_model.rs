@@ -87,17 +87,17 @@ fn growth() -> Vec<Operation> {
 }
 
 #[test]
-fn a_hash_grows_shrinks_and_grows_again_without_losing_a_record() {
+fn hash_that_grows_and_shrinks_loses_nothing() {
     check_hash(MemHashOptions { seed: Some(7), shards: Some(2), ..Default::default() }, &growth());
 }
 
 #[test]
-fn a_tree_grows_shrinks_and_grows_again_without_losing_a_record() {
+fn tree_that_grows_and_shrinks_loses_nothing() {
     check_tree(MemTreeOptions { partitions: Some(3), ..Default::default() }, &growth());
 }
 
 #[test]
-fn a_compressed_tree_grows_shrinks_and_grows_again_without_losing_a_record() {
+fn compressed_tree_that_grows_and_shrinks_loses_nothing() {
     let compression = Some(Compression { open_bytes: 0 });
     check_tree(MemTreeOptions { partitions: Some(3), compression, ..Default::default() }, &growth());
 }
@@ -121,7 +121,7 @@ fn keys_that_differ_late_keep_their_order() {
 }
 
 #[test]
-fn a_leaf_that_is_thinned_out_and_filled_again_and_again_stays_whole() {
+fn leaf_survives_repeated_thinning_and_filling() {
     let mut operations = Vec::new();
     for round in 0..40u32 {
         // Each round fills another range and leaves some of its records.

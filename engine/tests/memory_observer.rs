@@ -39,7 +39,7 @@ fn put(engine: &dyn Engine, key: &[u8], value: &[u8], attributes: Attributes) {
 
 /// Values among the others, in a block of their own, and in a mapping.
 #[test]
-fn each_record_that_goes_is_told_as_it_was_stored() {
+fn evicted_records_are_reported_as_stored() {
     for (engine, listener) in engines() {
         listener.listen();
         let mut stored = BTreeMap::new();
@@ -68,7 +68,7 @@ fn each_record_that_goes_is_told_as_it_was_stored() {
 }
 
 #[test]
-fn what_has_expired_is_not_evicted_and_without_a_listener_nothing_is_told() {
+fn expired_records_are_not_reported_as_evicted() {
     // Compressed, all of this would fit.
     for (engine, listener) in engines().into_iter().take(2) {
         let fill = |attributes: Attributes| {
@@ -97,7 +97,7 @@ fn hash_of_400() -> (MemHash, Arc<Listener>) {
 }
 
 #[test]
-fn a_record_that_has_been_read_is_told_so() {
+fn evicted_record_is_reported_as_read() {
     let (hash, listener) = hash_of_400();
     let read = |n: u32| hash.view(&n.to_be_bytes(), &mut |_| {}).unwrap();
     for n in 0..4000_u32 {
@@ -120,7 +120,7 @@ fn a_record_that_has_been_read_is_told_so() {
 /// A record is worth keeping if its key returns soon after an eviction, or if its value is
 /// replaced. Neither is a read.
 #[test]
-fn a_key_that_comes_back_and_a_value_that_is_replaced_are_not_read() {
+fn returning_keys_and_replaced_values_count_as_unread() {
     let (hash, listener) = hash_of_400();
     let read = |n: u32| hash.view(&n.to_be_bytes(), &mut |_| {}).unwrap();
     for round in 0..20_u32 {

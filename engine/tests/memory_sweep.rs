@@ -19,11 +19,11 @@ engines_in_memory! {
         Box::new(MemHash::new(options).unwrap())
     },
     || Box::new(MemTree::new(MemTreeOptions { partitions: Some(4), ..Default::default() }).unwrap()),
-    a_round_removes_what_is_over_and_nothing_else
-    what_a_sweep_removes_gives_its_memory_back
-    all_records_of_one_second_go_in_one_round
-    what_slips_through_while_the_engine_grows_goes_in_the_next_round
-    a_step_ends_after_about_what_it_was_given
+    complete_sweep_removes_exactly_the_expired_records
+    swept_records_release_their_memory
+    records_of_one_second_expire_in_one_sweep
+    records_missed_during_growth_are_swept_next
+    sweep_step_respects_its_record_limit
     an_unknown_place_is_the_end
 }
 
@@ -95,7 +95,7 @@ fn content(engine: &dyn Engine) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
     all
 }
 
-fn a_round_removes_what_is_over_and_nothing_else(make: Make) {
+fn complete_sweep_removes_exactly_the_expired_records(make: Make) {
     let engine = make();
     let mut expected = records(20_000);
     fill(&*engine, &expected);
@@ -117,7 +117,7 @@ fn a_round_removes_what_is_over_and_nothing_else(make: Make) {
     }
 }
 
-fn what_a_sweep_removes_gives_its_memory_back(make: Make) {
+fn swept_records_release_their_memory(make: Make) {
     let engine = make();
     for n in 0..200_000u32 {
         let expiry = if n.is_multiple_of(2) { at(10) } else { Expiry::Never };
@@ -133,7 +133,7 @@ fn what_a_sweep_removes_gives_its_memory_back(make: Make) {
     assert!(after.committed_bytes < after.live_bytes * 11 / 10 + (1 << 20), "{after:?}");
 }
 
-fn all_records_of_one_second_go_in_one_round(make: Make) {
+fn records_of_one_second_expire_in_one_sweep(make: Make) {
     // Removals merge buckets that the sweep has passed; the records moved by that must lie ahead of
     // it.
     let engine = make();
@@ -144,7 +144,7 @@ fn all_records_of_one_second_go_in_one_round(make: Make) {
     assert_eq!(engine.status().records, 0);
 }
 
-fn what_slips_through_while_the_engine_grows_goes_in_the_next_round(make: Make) {
+fn records_missed_during_growth_are_swept_next(make: Make) {
     let engine = make();
     for n in 0..2000u32 {
         engine.visit(&n.to_le_bytes(), &mut Set(b"old", at(5))).unwrap();
@@ -170,7 +170,7 @@ fn what_slips_through_while_the_engine_grows_goes_in_the_next_round(make: Make) 
     assert!(content(&*engine).values().all(|(value, expiry)| value == b"new" && *expiry == at(9)));
 }
 
-fn a_step_ends_after_about_what_it_was_given(make: Make) {
+fn sweep_step_respects_its_record_limit(make: Make) {
     let engine = make();
     fill(&*engine, &records(20_000));
     let first = sweeper(&*engine).sweep(None, 1, SweepAim::Tidiness, &mut |_| false).unwrap();

@@ -4,9 +4,9 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "../../engine/tests/disk_hash/kept.rs"]
+#[path = "../../engine/tests/disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 #[path = "../../engine/tests/disk_hash/opener.rs"]
 mod opener;
 

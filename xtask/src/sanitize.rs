@@ -38,13 +38,13 @@ const ON_DISK: &Selection = &[
     ("todana_engine", "disk_hash::entry disk_hash::sweep disk_tree:: raw::lmdb raw::mapped_file"),
     (
         "conformance",
-        "disk_hash::random disk_hash::values_of disk_hash::a_sweep_removes disk_hash::every_key \
-         disk_tree::random disk_tree::values_of disk_tree::a_sweep_removes disk_tree::every_key",
+        "disk_hash::random disk_hash::values_of disk_hash::sweep_removes disk_hash::every_key \
+         disk_tree::random disk_tree::values_of disk_tree::sweep_removes disk_tree::every_key",
     ),
-    ("disk_hash_crash", "a_full_disk a_failed_sync a_copy"),
-    ("disk_hash_recovery", "a_copy"),
+    ("disk_hash_crash", "full_disk failed_sync copy_has"),
+    ("disk_hash_recovery", "copy_after"),
     ("disk_hash_damage", ""),
-    ("disk_hash_uniting", ""),
+    ("disk_hash_small_segments", ""),
     ("disk_tree_checkpoint", "--skip gibibyte"),
 ];
 

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_gets_the_smallest_block_that_holds_it() {
+    fn every_length_gets_the_smallest_block() {
         for len in 1..=BLOCK_MAX {
             let class = class_of(len);
             assert!(class_size(class) >= len, "{len}");

@@ -109,7 +109,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn patched_file_reads_as_if_it_had_been_written() {
+    fn patched_file_reads_like_a_written_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let stored: Vec<u8> = (0..50).collect();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_has_grown_is_shown_as_it_is() {
+    fn patch_is_ignored_after_the_file_grows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, b"abcdef").unwrap();

@@ -243,7 +243,7 @@ mod tests {
     /// A test that had just closed a database found it "in use by another process": another thread
     /// was starting `mkfifo`, and the child held the lock file until it executed that program.
     #[test]
-    fn lock_is_given_up_though_a_forked_process_has_its_file() {
+    fn lock_is_released_despite_a_forked_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let lock = HeldLock::take(|| open_lock(&path), fs::File::try_lock, &path).unwrap();

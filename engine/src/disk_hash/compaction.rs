@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_through_a_long_index_ends_though_nothing_is_found() {
+    fn compaction_step_over_long_index_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let open = || DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
         let hash = open();

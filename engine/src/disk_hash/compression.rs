@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_comes_back_and_one_that_lies_about_its_length_or_is_damaged_is_told() {
+    fn damaged_compressed_value_is_reported() {
         let dictionaries = DictionarySet::new(Vec::new());
         let (mut compressor, mut decompressor) = (ValueCompressor::default(), ValueDecompressor::default());
         let value = b"all the same ".repeat(100);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_no_shorter_stays_as_it_is() {
+    fn incompressible_value_stays_plain() {
         let dictionaries = DictionarySet::new(Vec::new());
         let mut random = fastrand::Rng::with_seed(5);
         let noise: Vec<u8> = (0..5000).map(|_| random.u8(..)).collect();

@@ -220,7 +220,7 @@ mod tests {
     use crate::disk::SystemDisk;
 
     #[test]
-    fn every_flipped_bit_of_a_dictionary_is_told_and_every_cut() {
+    fn dictionary_damage_and_truncation_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let identity = DatabaseIdentity { database_id: *b"0123456789abcdef", seed: 7 };
         let content: Vec<u8> = (0..300u32).map(|n| (n * 7) as u8).collect();

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_record_without_attributes_costs_seven_bytes_and_padding() {
+    fn simple_entry_costs_seven_bytes_and_padding() {
         let mut bytes = Vec::new();
         put_head(&mut bytes, 8, 8, &Attributes::default(), None);
         bytes.extend_from_slice(b"kkkkkkkkvvvvvvvv");

@@ -330,7 +330,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn a_class_bounds_the_lengths_in_it_and_the_one_below_does_not() {
+    fn size_class_bounds_are_tight() {
         for len in (8..300_000).step_by(8) {
             let class = class_of(len);
             assert!(class_bound(class).is_none_or(|bound| len <= bound), "{len} in {class}");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_holds_what_a_set_holds_whatever_comes_and_goes() {
+    fn page_agrees_with_a_set() {
         let mut random = fastrand::Rng::with_seed(7);
         for spread in [1 << TAG_BITS, 50, 1] {
             let (mut page, mut model) = (IndexPage::default(), BTreeSet::new());

@@ -713,7 +713,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_openings_that_are_tried_lie_beside_those_that_are_known_and_are_few() {
+    fn candidate_openings_are_few_and_near_known_ones() {
         assert_eq!(openings_between(3, Some(3)), [3]);
         assert_eq!(openings_between(3, Some(6)), [3, 4, 5, 6]);
         assert_eq!(openings_between(u32::MAX, None), [u32::MAX]);

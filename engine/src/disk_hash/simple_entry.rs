@@ -153,7 +153,7 @@ mod tests {
     use todana_core::Attributes;
 
     #[test]
-    fn a_bare_entry_says_what_it_says_to_others_and_no_other_is_one() {
+    fn simple_entries_decode_like_general_ones() {
         for (key_len, value_len) in (0..200).flat_map(|len| [(len, 8), (8, len), (16, len * 100)]) {
             for flags in [0, 9] {
                 let mut bytes = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_the_same_if_all_of_their_bytes_are() {
+    fn key_comparison_covers_all_bytes() {
         for len in 0..40 {
             let key: Vec<u8> = (0..len).collect();
             assert!(is_same(&key, &key.clone()));

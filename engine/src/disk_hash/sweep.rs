@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_was_dropped_says_nothing_of_the_one_in_its_slot() {
+    fn dropped_segment_does_not_affect_its_slot() {
         let folder = tempfile::tempdir().unwrap();
         let (old, segment) = hash(&folder.path().join("old.hash"), Expiry::At(UnixSeconds(1)));
         let (new, now) = hash(&folder.path().join("new.hash"), Expiry::Never);

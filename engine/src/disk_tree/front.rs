@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_order_fills_its_chunks() {
+    fn ascending_keys_fill_their_chunks() {
         let mut front = ChangeFront::default();
         for n in 0..1280u32 {
             front.put(entry(&n.to_be_bytes(), b""));

@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn record_encoding_round_trips(
             flags in any::<u32>(), at in any::<u64>(), span_s in any::<Option<u32>>(), version in any::<u64>(),
             stale in any::<bool>(), token_sent in any::<bool>(), access in any::<Option<(u64, bool)>>(),
             kind in 0..3, value in any::<Vec<u8>>(),

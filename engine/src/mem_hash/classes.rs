@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_on_a_bound_is_the_last_of_its_class() {
+    fn size_on_a_bound_is_in_the_class() {
         let classes = ClassBounds::new(vec![10, 1023, 1024, 5000]);
         let expected = [(0, 0), (10, 0), (11, 1), (1023, 1), (1024, 2), (1025, 3), (5000, 3), (5001, 4)];
         for (size, class) in expected {

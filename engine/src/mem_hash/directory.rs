@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_of_a_bucket_are_those_that_lead_to_it() {
+    fn bucket_bits_select_the_bucket() {
         let mut directory = directory();
         for _ in 0..3000 {
             let total: u64 = (0..directory.len()).map(|b| 1u64 << (32 - directory.bits_of(b))).sum();

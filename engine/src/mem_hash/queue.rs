@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_marked_as_used_three_times_at_most() {
+    fn mark_counts_at_most_three_uses() {
         let mut mark = UseMark::new(0, true);
         for uses in 1..=3 {
             mark = mark.used().unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_known_to_be_read_until_another_value_is_stored() {
+    fn record_stays_read_until_its_value_changes() {
         let returned = UseMark::new(1, false);
         assert!(!returned.is_read());
         let read = returned.used().unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ghost_goes_first_and_one_that_returns_is_forgotten() {
+    fn oldest_ghost_is_dropped_first() {
         let mut ghosts = GhostList::default();
         assert_eq!(ghosts.take(0), None, "nobody is there");
         (1..=9).for_each(|n: u32| ghosts.push(n << 25, n.is_multiple_of(2)));

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_decimal_record_costs_its_packed_bytes_and_one() {
+    fn small_decimal_record_costs_one_extra_byte() {
         let mut out = Vec::new();
         put_record(&mut out, &Key::new(b"00000042", &HashSeeds::new(1)), b"12345678", &Attributes::default());
         assert_eq!(out.len(), 1 + 3 + 4 + usize::from(decimal::pack(b"00000042").unwrap() >= 1 << 24));

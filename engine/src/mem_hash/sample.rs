@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thinner_sample_is_part_of_the_thicker_one() {
+    fn thinned_sample_is_a_subset() {
         let mut sample = UseSample::default();
         assert!((0..SEEN_MAX as u32 - 1).all(|n| !sample.stored(n << FIRST_BIT, 3, 100)));
         assert!(sample.stored(0x8000_0001, 3, 100), "enough");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_taken_to_be_like_what_is() {
+    fn estimate_follows_the_sampled_records() {
         let mut share = UnreadEstimate::default();
         // One in four of the sampled records had been read.
         let sampled: u64 = (0..400).map(|n| share.one(Some(n % 4 == 0))).sum();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_taken_until_there_is_no_place_for_more() {
+    fn notes_are_taken_until_full() {
         let mut uses = UseNotes::new();
         assert!(uses.is_empty());
         let of = |n: usize| NotedUse { bucket: (1 << 32) - 1 - n, end: (1 << 24) - 1 - n, index: 255 - n };
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_noted_is_passed_over() {
+    fn unrepresentable_use_is_not_noted() {
         let mut uses = UseNotes::new();
         let zero = NotedUse { bucket: 0, end: 0, index: 0 };
         for of in [

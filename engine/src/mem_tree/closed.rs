@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_is_read_also_where_there_is_no_memory_for_another_context() {
+    fn closed_leaf_is_readable_without_memory_for_contexts() {
         let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let mut codecs = CodecPool::new(Arc::clone(&budget));
         let image = image();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_give_back_all_that_the_budget_knows_of() {
+    fn codec_pool_releases_its_complete_budget() {
         let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let before = budget.committed();
         let codecs = CodecPool::new(Arc::clone(&budget));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_two_readers_have_opened_at_once_is_forgotten_whole() {
+    fn concurrently_opened_leaf_has_one_copy() {
         let budget = Arc::new(MemoryBudget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
         let mut copies = LeafCopies::new(1000, Arc::clone(&budget));
         copies.put(7, [1; 100].into());

@@ -572,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_that_removals_have_left_small_are_made_anew() {
+    fn small_groups_after_removals_are_rebuilt() {
         let keys: Vec<String> = (0..600).map(|n| format!("key:{n:04}")).collect();
         let mut records = Vec::new();
         for key in &keys {

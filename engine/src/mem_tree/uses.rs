@@ -79,7 +79,7 @@ mod tests {
     use todana_core::{MemoryLimit, WhenFull};
 
     #[test]
-    fn uses_are_counted_to_three_and_forgotten_one_by_one() {
+    fn uses_are_counted_up_to_three() {
         let limit = MemoryLimit { bytes: Some(64 << 20), when_full: WhenFull::Evict };
         let (budget, uses) = (MemoryBudget::new(limit), UseCounters::new());
         assert_eq!(uses.passed(b"key"), 0);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_in_a_byte_do_not_disturb_each_other() {
+    fn counters_in_one_byte_are_independent() {
         let limit = MemoryLimit { bytes: Some(1), when_full: WhenFull::Evict };
         let (budget, uses) = (MemoryBudget::new(limit), UseCounters::new());
         // 2000 keys share 4096 counters. Keys with the same counter see each other's uses and no

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_grows_only_while_there_is_no_transaction() {
+    fn map_grows_only_without_transactions() {
         let directory = tempfile::tempdir().unwrap();
         let lmdb = LmdbEnvironment::open(directory.path(), 1 << 20, 8, Arc::new(())).unwrap();
         let (table, _) = lmdb.open_or_create_tables(["one", "two"]).unwrap();

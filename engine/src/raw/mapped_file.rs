@@ -102,7 +102,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_is_appended_can_be_seen_in_a_mapping_that_was_there_before() {
+    fn appended_bytes_are_visible_in_existing_mapping() {
         let mut file = tempfile::tempfile().unwrap();
         let map = MappedFile::new(&file, 3 * SYSTEM_PAGE).unwrap();
         file.write_all(&[7; 5000]).unwrap();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_does_not_have_is_not_populated() {
+    fn range_beyond_the_file_is_not_populated() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"short").unwrap();
         let map = MappedFile::new(&file, 4 * SYSTEM_PAGE).unwrap();

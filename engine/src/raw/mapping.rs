@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_memory_is_zero_and_keeps_what_is_written() {
+    fn new_memory_is_zero_and_writable() {
         let mut mapping = MemoryMapping::new(3 * SYSTEM_PAGE).unwrap();
         assert!(mapping.bytes().iter().all(|&b| b == 0));
         mapping.bytes_mut()[SYSTEM_PAGE - 1..SYSTEM_PAGE + 1].copy_from_slice(b"ab");

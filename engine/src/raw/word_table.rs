@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_keep_what_is_written_to_them_whatever_comes_and_goes() {
+    fn tables_keep_their_words() {
         let mut random = fastrand::Rng::with_seed(11);
         let mut tables: Vec<(WordTable, u64)> = Vec::new();
         for step in 0..20_000u64 {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_one_hole_again_and_its_huge_pages_go() {
+    fn released_ranges_merge_and_free_huge_pages() {
         let mut chunk = WordChunk::new().unwrap();
         let places: Vec<usize> = (0..CHUNK_LEN / 65_536).map(|_| chunk.take(65_536).unwrap()).collect();
         assert!(places.iter().enumerate().all(|(n, at)| *at == n * 65_536) && chunk.take(64).is_none());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_index_has_its_share_of_what_is_free_as_a_small_one_has() {
+    fn free_space_is_shared_in_proportion_to_tables() {
         const GIB: u64 = 1 << 30;
         assert_eq!(share(80 * GIB, 80 * GIB, 90 * GIB), 10 * GIB);
         assert_eq!(share(20 * GIB, 80 * GIB, 90 * GIB), 10 * GIB / 4);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_no_words_and_one_of_many_are_in_the_heap() {
+    fn empty_and_long_tables_are_in_the_heap() {
         assert!(WordTable::default().is_empty() && WordTable::zeroed(0).is_empty());
         assert_eq!(WordTable::zeroed(SHARED_MAX / 8 + 1).chunk, HEAP);
         assert_eq!(WordTable::zeroed(SHARED_MIN / 8 - 8).chunk, HEAP);

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_instructions_find_is_what_their_plain_twins_find() {
+    fn vector_functions_equal_their_plain_twins() {
         let mut random = fastrand::Rng::with_seed(5);
         for _ in 0..20_000 {
             let (shift, spread) = (random.u32(1..60), random.u64(1..50));

@@ -6,7 +6,7 @@ use crate::visitor::Set;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::Attributes;
 
-pub(crate) fn a_cleared_engine_is_empty_and_takes_records_again(subject: &Subject) {
+pub(crate) fn cleared_engine_is_empty_and_writable(subject: &Subject) {
     let mut engine = subject.fresh();
     for round in 0..3 {
         for n in 0..3000 {

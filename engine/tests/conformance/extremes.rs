@@ -12,7 +12,7 @@ use todana_core::{
 /// The key length that every engine must accept.
 const KEY_LEN_AT_LEAST: usize = 1024;
 
-pub(crate) fn keys_of_any_length_are_kept_apart_or_refused_before_anything_is_written(subject: &Subject) {
+pub(crate) fn keys_of_any_length_are_distinct_or_refused(subject: &Subject) {
     let mut engine = subject.fresh();
     let lens = (0..70).chain([
         127,
@@ -139,7 +139,7 @@ fn some_attributes(n: usize) -> Attributes {
     }
 }
 
-pub(crate) fn values_of_any_length_come_back_as_they_were(subject: &Subject) {
+pub(crate) fn values_of_any_length_are_returned_unchanged(subject: &Subject) {
     let mut engine = subject.fresh();
     let lens = value_lens();
     for (n, &len) in lens.iter().enumerate() {
@@ -229,7 +229,7 @@ pub(crate) fn a_buffer_becomes_the_value(subject: &Subject) {
     assert_eq!(engine.status().records, 4);
 }
 
-pub(crate) fn what_is_longer_than_any_engine_takes_is_refused(subject: &Subject) {
+pub(crate) fn too_long_keys_and_values_are_refused(subject: &Subject) {
     let engine = subject.fresh();
     put(&*engine, b"key", b"old", Attributes::default());
     // Zeros from the system: untouched memory costs nothing.

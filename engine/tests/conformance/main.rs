@@ -34,23 +34,23 @@ macro_rules! engine {
             engine! { @tests $subject;
                 operations: random_operations_agree_with_the_model;
                 operations: growth_and_shrinkage_lose_no_record;
-                operations: a_visitor_is_shown_what_is_there_and_applied_only_if_it_changed_something;
-                order: every_bound_starts_where_it_says_in_both_directions;
+                operations: visitor_is_applied_only_after_a_change;
+                order: walks_start_at_every_kind_of_bound;
                 order: a_walk_ends_where_it_is_told_to;
-                order: a_walk_shows_what_stays_exactly_once_and_in_order_while_others_write;
-                extremes: keys_of_any_length_are_kept_apart_or_refused_before_anything_is_written;
-                extremes: values_of_any_length_come_back_as_they_were;
+                order: walk_shows_stable_records_once_during_writes;
+                extremes: keys_of_any_length_are_distinct_or_refused;
+                extremes: values_of_any_length_are_returned_unchanged;
                 extremes: a_value_can_change_between_all_lengths;
                 extremes: a_buffer_becomes_the_value;
-                extremes: what_is_longer_than_any_engine_takes_is_refused;
+                extremes: too_long_keys_and_values_are_refused;
                 limit: a_limit_holds_whatever_the_sizes_do;
                 limit: a_limit_that_refuses_forgets_nothing;
-                sweep: a_sweep_removes_what_is_over_and_nothing_else;
+                sweep: sweep_removes_exactly_the_expired_records;
                 sweep: a_sweep_that_removes_nothing_changes_nothing;
-                clear: a_cleared_engine_is_empty_and_takes_records_again;
+                clear: cleared_engine_is_empty_and_writable;
                 clear: clearing_calls_back_once_while_nobody_can_write;
-                threads: every_key_has_a_history_that_one_thread_could_have_made;
-                threads: a_scan_shows_every_record_that_was_there_throughout;
+                threads: every_key_has_a_serial_history;
+                threads: scan_shows_every_record_that_stays;
             }
         }
     };

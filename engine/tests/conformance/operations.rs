@@ -121,7 +121,7 @@ pub(crate) fn growth_and_shrinkage_lose_no_record(subject: &Subject) {
     }
 }
 
-pub(crate) fn a_visitor_is_shown_what_is_there_and_applied_only_if_it_changed_something(subject: &Subject) {
+pub(crate) fn visitor_is_applied_only_after_a_change(subject: &Subject) {
     let mut engine = subject.fresh();
     let mut runner = TestRunner::deterministic();
     for n in 0..50 {

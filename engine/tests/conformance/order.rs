@@ -45,7 +45,7 @@ fn descending(engine: &dyn Engine, from: Bound<&[u8]>) -> Vec<Vec<u8>> {
     found
 }
 
-pub(crate) fn every_bound_starts_where_it_says_in_both_directions(subject: &Subject) {
+pub(crate) fn walks_start_at_every_kind_of_bound(subject: &Subject) {
     let mut engine = subject.fresh();
     if engine.ordered().is_none() {
         return;
@@ -114,7 +114,7 @@ pub(crate) fn a_walk_ends_where_it_is_told_to(subject: &Subject) {
     }
 }
 
-pub(crate) fn a_walk_shows_what_stays_exactly_once_and_in_order_while_others_write(subject: &Subject) {
+pub(crate) fn walk_shows_stable_records_once_during_writes(subject: &Subject) {
     let engine = subject.fresh();
     let Some(ordered) = engine.ordered() else { return };
     let stays: Vec<Vec<u8>> = (0..1000).map(|n| format!("{n:05} stays").into_bytes()).collect();

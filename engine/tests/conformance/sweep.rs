@@ -44,7 +44,7 @@ fn fill(engine: &dyn Engine) -> Map {
     model
 }
 
-pub(crate) fn a_sweep_removes_what_is_over_and_nothing_else(subject: &Subject) {
+pub(crate) fn sweep_removes_exactly_the_expired_records(subject: &Subject) {
     let mut engine = subject.fresh();
     if engine.sweepable().is_none() {
         return;

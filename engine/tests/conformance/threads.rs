@@ -65,7 +65,7 @@ fn number(engine: &dyn Engine, n: usize) -> u64 {
     seen
 }
 
-pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &Subject) {
+pub(crate) fn every_key_has_a_serial_history(subject: &Subject) {
     let rounds = cases(20) * 500;
     let mut opened = subject.fresh();
     let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -132,7 +132,7 @@ pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &
     }
 }
 
-pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subject) {
+pub(crate) fn scan_shows_every_record_that_stays(subject: &Subject) {
     let opened = subject.fresh();
     let engine: &dyn Engine = &*opened;
     let stays: Vec<String> = (0..2000).map(|n| format!("stays:{n}")).collect();

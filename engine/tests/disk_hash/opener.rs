@@ -1,7 +1,7 @@
 //! Opening directories with arbitrary bytes.
 
 use crate::crash_disk::{CrashDisk, State};
-use crate::kept;
+use crate::crash_session;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use todana_core::{DurableEngine, Engine, ErrorKind};
@@ -64,17 +64,17 @@ fn mend(content: &mut [u8], at: usize) {
 /// Returns a database with a dictionary and compressed values.
 fn packed() -> State {
     let disk = CrashDisk::new();
-    let hash = kept::open_compressing(&disk).unwrap();
+    let hash = crash_session::open_compressing(&disk).unwrap();
     let text = |n: u32| {
         format!("{{\"session\":{},\"user\":\"visitor\",\"roles\":[\"reader\"],\"n\":{n}}}", n * 77_777)
     };
     for n in 0..300 {
-        kept::set(&hash, format!("key{}", n % 150).as_bytes(), text(n).as_bytes()).unwrap();
+        crash_session::set(&hash, format!("key{}", n % 150).as_bytes(), text(n).as_bytes()).unwrap();
         hash.maintain();
     }
     hash.sync().unwrap();
     let state = disk.state();
-    assert!(state.files().contains_key(&Path::new(kept::DATA).join("001.dictionary")));
+    assert!(state.files().contains_key(&Path::new(crash_session::DATA).join("001.dictionary")));
     disk.stop();
     drop(hash);
     state
@@ -82,18 +82,18 @@ fn packed() -> State {
 
 fn small() -> State {
     let disk = CrashDisk::new();
-    let hash = kept::open(&disk).unwrap();
+    let hash = crash_session::open(&disk).unwrap();
     for n in 0..20u8 {
-        kept::set(&hash, &[b'k', n % 7], &[n; 20]).unwrap();
+        crash_session::set(&hash, &[b'k', n % 7], &[n; 20]).unwrap();
     }
     hash.sync().unwrap();
     hash.close().unwrap();
     drop(hash);
     // A second opening leaves a segment after the checkpoint.
-    let hash = kept::open(&disk).unwrap();
-    kept::set(&hash, b"late", b"value").unwrap();
+    let hash = crash_session::open(&disk).unwrap();
+    crash_session::set(&hash, b"late", b"value").unwrap();
     hash.sync().unwrap();
-    kept::set(&hash, b"later", b"value").unwrap();
+    crash_session::set(&hash, b"later", b"value").unwrap();
     hash.flush().unwrap();
     let state = disk.state();
     disk.stop();
@@ -105,28 +105,28 @@ fn small() -> State {
 /// is readable or reports damage, accepts writes, and opens again with the same contents.
 fn look(state: State) {
     let disk = CrashDisk::with(state);
-    let hash = match kept::open(&disk) {
+    let hash = match crash_session::open(&disk) {
         Ok(hash) => hash,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             let text = error.to_string();
-            assert!(text.contains(kept::DATA) && text.contains("offset"), "{text}");
+            assert!(text.contains(crash_session::DATA) && text.contains("offset"), "{text}");
             return;
         }
     };
-    let found = kept::try_records(&hash);
+    let found = crash_session::try_records(&hash);
     if let Err(error) = &found {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
     for _ in 0..20 {
         hash.maintain();
     }
-    let (Ok(mut found), Ok(())) = (found, kept::set(&hash, b"after", b"it")) else { return };
+    let (Ok(mut found), Ok(())) = (found, crash_session::set(&hash, b"after", b"it")) else { return };
     hash.sync().unwrap();
     hash.close().unwrap();
     drop(hash);
-    let hash = kept::open(&disk).unwrap();
+    let hash = crash_session::open(&disk).unwrap();
     found.insert(b"after".to_vec(), (b"it".to_vec(), todana_core::Attributes::default()));
-    assert_eq!(kept::try_records(&hash).unwrap(), found);
-    assert!(disk.state().files().contains_key(&Path::new(kept::DATA).join("index")));
+    assert_eq!(crash_session::try_records(&hash).unwrap(), found);
+    assert!(disk.state().files().contains_key(&Path::new(crash_session::DATA).join("index")));
 }

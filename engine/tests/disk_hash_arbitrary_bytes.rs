@@ -3,21 +3,21 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "disk_hash/crash_session.rs"]
+#[allow(dead_code)]
+mod crash_session;
 #[path = "../../tests/fuzz_inputs/mod.rs"]
 mod fuzz_inputs;
-#[path = "disk_hash/kept.rs"]
-#[allow(dead_code)]
-mod kept;
 #[path = "disk_hash/opener.rs"]
 mod opener;
 
 #[test]
-fn the_inputs_of_the_fuzz_target_open_or_are_damaged() {
+fn fuzz_inputs_open_or_are_reported() {
     fuzz_inputs::play_all("disk_hash", 20, opener::open_any);
 }
 
 #[test]
-fn arbitrary_bytes_in_arbitrary_places_open_or_are_damaged() {
+fn arbitrary_bytes_open_or_are_reported() {
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..1_500 {
         let len = 3 + random.usize(..40);

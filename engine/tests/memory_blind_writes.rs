@@ -201,7 +201,7 @@ fn steps() -> u32 {
 }
 
 #[test]
-fn a_full_hash_keeps_what_blind_writes_give_it() {
+fn full_hash_keeps_blind_writes() {
     for (seed, capacity_records) in [(1, None), (2, Some(700)), (3, None)] {
         let listener = Arc::new(Listener::default());
         let options =
@@ -213,7 +213,7 @@ fn a_full_hash_keeps_what_blind_writes_give_it() {
 }
 
 #[test]
-fn a_full_tree_keeps_what_blind_writes_give_it() {
+fn full_tree_keeps_blind_writes() {
     for (seed, compression) in [(4, None), (5, Some(Compression { open_bytes: 64 << 10 }))] {
         let listener = Arc::new(Listener::default());
         let options = MemTreeOptions { partitions: Some(2), limit: LIMIT, compression, ..Default::default() };

@@ -3,12 +3,12 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
-#[path = "disk_hash/kept.rs"]
+#[path = "disk_hash/crash_session.rs"]
 #[allow(dead_code)]
-mod kept;
+mod crash_session;
 
 use crash_disk::CrashDisk;
-use kept::{Records, get, records, set};
+use crash_session::{Records, get, records, set};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn visit(hash: &DiskHash, key: &[u8], action: Action<'_>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn records_that_are_alike_take_less_than_half_and_come_back_with_or_without_the_option() {
+fn similar_values_shrink_and_are_readable_without_compression() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let hash = open(&path);
@@ -122,7 +122,7 @@ fn records_that_are_alike_take_less_than_half_and_come_back_with_or_without_the_
 }
 
 #[test]
-fn a_visitor_is_shown_what_was_given_whatever_is_stored() {
+fn visitor_sees_the_uncompressed_value() {
     let folder = tempfile::tempdir().unwrap();
     let hash = open(&folder.path().join("x.hash"));
     fill(&hash, 0..2000);
@@ -187,7 +187,7 @@ fn a_batch_stores_and_retags_what_is_compressed() {
 }
 
 #[test]
-fn a_copy_and_a_frozen_state_have_their_dictionaries() {
+fn copy_and_frozen_files_contain_dictionaries() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy, frozen) =
         (folder.path().join("x.hash"), folder.path().join("copy.hash"), folder.path().join("frozen.hash"));
@@ -225,7 +225,7 @@ fn make(path: &Path) {
 }
 
 #[test]
-fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_closed() {
+fn missing_or_damaged_dictionary_refuses_the_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     make(&path);
@@ -255,7 +255,7 @@ fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_close
 }
 
 #[test]
-fn a_dictionary_that_was_never_used_is_removed_and_its_number_taken_again() {
+fn unused_dictionary_is_removed_and_its_number_reused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     make(&path);
@@ -270,7 +270,7 @@ fn a_dictionary_that_was_never_used_is_removed_and_its_number_taken_again() {
 }
 
 #[test]
-fn a_new_dictionary_is_made_when_what_is_written_becomes_unlike_the_old() {
+fn new_dictionary_is_trained_when_values_change() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let hash = open(&path);
@@ -318,11 +318,11 @@ fn noise_makes_no_dictionary() {
 }
 
 #[test]
-fn an_entry_that_lies_about_its_length_is_damaged_and_can_be_overwritten() {
+fn entry_with_wrong_length_can_be_overwritten() {
     let disk = CrashDisk::new();
     let compressing = |disk: &CrashDisk| {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        DiskHash::open(Path::new(kept::DATA), DiskHashOptions { disk, ..options(true) }).unwrap()
+        DiskHash::open(Path::new(crash_session::DATA), DiskHashOptions { disk, ..options(true) }).unwrap()
     };
     let hash = compressing(&disk);
     let text = b"one and the same ".repeat(40);
@@ -332,7 +332,7 @@ fn an_entry_that_lies_about_its_length_is_damaged_and_can_be_overwritten() {
     hash.close().unwrap();
     drop(hash);
     let mut state = disk.state();
-    let path = Path::new(kept::DATA).join("0000000001.segment");
+    let path = Path::new(crash_session::DATA).join("0000000001.segment");
     let mut content = state.files()[&path].clone();
     // CRC, tag, lengths, second tag, dictionary, plain length: 680 as a varint.
     let at = content.windows(5).position(|bytes| bytes == b"crane").unwrap() - 11;
@@ -378,7 +378,7 @@ fn an_entry_that_lies_about_its_length_is_damaged_and_can_be_overwritten() {
 }
 
 #[test]
-fn what_is_compressed_is_saved_from_damage_and_told_as_lost_where_its_dictionary_is() {
+fn salvage_restores_compressed_values_with_intact_dictionary() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
     let hash = open(&path);

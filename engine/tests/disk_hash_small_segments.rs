@@ -26,7 +26,7 @@ fn segments_that_short_openings_have_left_become_one() {
 }
 
 #[test]
-fn what_was_cleared_stays_away_when_small_segments_are_united() {
+fn cleared_records_stay_removed_after_merging_segments() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("often.hash");
     let open = || DiskHash::open(&path, DiskHashOptions::default()).unwrap();

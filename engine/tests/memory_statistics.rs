@@ -28,8 +28,8 @@ engines_in_memory! {
         observer: listener.observer(),
         ..Default::default()
     })),
-    the_age_of_a_class_is_that_of_the_record_left_alone_for_longest
-    expired_records_count_as_unread_only_if_nobody_has_read_them_in_time
+    class_age_is_the_longest_idle_time
+    expired_records_count_as_unread_unless_read
     a_large_engine_is_known_by_a_sample
 }
 
@@ -100,7 +100,7 @@ fn count(departures: &[Departure], is_such: impl Fn(&Departure) -> bool) -> u64 
     departures.iter().filter(|departure| is_such(departure)).count() as u64
 }
 
-fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
+fn class_age_is_the_longest_idle_time(make: Make) {
     let listener = Arc::default();
     let engine = make(2, &listener);
     told(&*engine, 1000);
@@ -125,7 +125,7 @@ fn the_age_of_a_class_is_that_of_the_record_left_alone_for_longest(make: Make) {
     assert_eq!((engine.status().cleared, listener.cleared()), (29, 29));
 }
 
-fn expired_records_count_as_unread_only_if_nobody_has_read_them_in_time(make: Make) {
+fn expired_records_count_as_unread_unless_read(make: Make) {
     let listener = Arc::default();
     let engine = make(2, &listener);
     told(&*engine, 1000);
@@ -190,7 +190,7 @@ fn a_large_engine_is_known_by_a_sample(make: Make) {
 }
 
 #[test]
-fn evictions_of_a_hash_tell_who_made_them_what_went_and_how_long_it_had_been_idle() {
+fn hash_reports_cause_and_idle_time_of_evictions() {
     let listener: Arc<Listener> = Arc::default();
     let hash = new_hash(MemHashOptions {
         shards: Some(1),
@@ -240,7 +240,7 @@ fn housekeeping_that_evicts_is_told_from_writes() {
 }
 
 #[test]
-fn the_index_of_a_hash_tells_its_size_and_that_it_grows() {
+fn hash_status_reports_index_size_and_growth() {
     let hash = new_hash(MemHashOptions { shards: Some(2), ..Default::default() });
     told(&hash, 1000);
     let empty = hash.status().index;
@@ -254,7 +254,7 @@ fn the_index_of_a_hash_tells_its_size_and_that_it_grows() {
 }
 
 #[test]
-fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idle() {
+fn tree_reports_cause_and_idle_time_of_evictions() {
     let limit = |bytes| MemoryLimit { bytes: Some(bytes), when_full: WhenFull::Evict };
     let listener: Arc<Listener> = Arc::default();
     let observer = listener.observer();
@@ -297,7 +297,7 @@ fn evictions_of_a_tree_tell_who_made_them_what_went_and_how_long_it_had_been_idl
 }
 
 #[test]
-fn who_gives_no_classes_is_told_nothing() {
+fn engine_without_classes_has_no_sample() {
     let tree = MemTree::new(MemTreeOptions::default()).unwrap();
     set(&tree, "key", 10, Expiry::Never);
     assert_eq!(tree.sample_records().records, []);
