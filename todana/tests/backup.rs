@@ -1,4 +1,5 @@
-//! A backup has what the database had when its log ended; whatever is changed or missing in it, on its way or on disk, is told.
+//! A backup contains what the database had when its log ended. Changed or missing parts are
+//! reported, in transit and on disk.
 
 mod folder;
 
@@ -9,7 +10,7 @@ use todana::backup::{Backup, Receiver};
 use todana::{DataDirectory, verify};
 use todana_core::ErrorKind;
 
-/// A copy that is taken for a data directory: without what makes it a backup.
+/// Copies a backup without its manifest, so that it looks like a data directory.
 fn as_data_directory(backup: &Path, to: &Path) {
     for path in files(backup) {
         let name = path.strip_prefix(backup).unwrap();
@@ -20,7 +21,7 @@ fn as_data_directory(backup: &Path, to: &Path) {
     }
 }
 
-/// A database of a few records in several segments, and its backup's stream.
+/// Returns a database with a few records in several segments, and the stream of its backup.
 fn small(folder: &Path) -> (Kept, Vec<u8>) {
     let kept = open(&folder.join("data"), 150);
     for n in 0..4 {
@@ -57,7 +58,7 @@ fn backup_under_writes_has_all_records() {
     let copy = folder.path().join("copy");
     as_data_directory(&target, &copy);
     assert_eq!(open(&copy, 1 << 20).records(), had);
-    // It came in one piece or byte by byte.
+    // The stream arrives in one piece or byte by byte.
     let slowly = folder.path().join("slowly");
     let mut receiver = Receiver::create(disk(), &slowly).unwrap();
     for byte in &stream {
@@ -177,7 +178,7 @@ fn existing_target_stays_and_remains_are_removed() {
     let kind = |target: &Path| receive(&stream, target).unwrap_err().kind();
     assert_eq!(kind(&target), ErrorKind::Busy);
     drop(other);
-    // As a killed one leaves it: half of it, and no lock.
+    // The remains of a killed process: half of the backup, and no lock.
     fs::create_dir_all(folder.path().join("backup.partial/log")).unwrap();
     fs::write(folder.path().join("backup.partial/log/00000000000000000000.log"), "half").unwrap();
     fs::write(folder.path().join("backup.partial/identity"), "half").unwrap();
@@ -186,7 +187,7 @@ fn existing_target_stays_and_remains_are_removed() {
     assert_eq!(kind(&target), ErrorKind::Invalid);
     fs::write(folder.path().join("file"), "").unwrap();
     assert_eq!(kind(&folder.path().join("file")), ErrorKind::Invalid);
-    // Nor is it served.
+    // Nor is it opened as a database.
     let error = DataDirectory::open(disk(), &target).err().unwrap();
     assert!(error.to_string().contains("todana restore"), "{error}");
 }
@@ -197,7 +198,7 @@ fn backup_holds_its_log_until_the_end() {
     let kept = open(&folder.path().join("data"), 100);
     kept.set("before", "1");
     let mut backup = kept.start_backup();
-    // Checkpoints are made meanwhile, which need nothing of the log before them.
+    // Checkpoints that are written in the meantime do not need the log before them.
     for n in 0..6 {
         kept.set(&format!("key {n}"), "1");
         kept.directory.checkpoint(&kept.database).unwrap();
@@ -219,7 +220,7 @@ fn backup_holds_its_log_until_the_end() {
     assert!(left <= 3, "{left} segments are left");
 }
 
-/// Each file is as its list says, but they are not all of one database.
+/// Each file matches the manifest, but the files belong to two databases.
 #[test]
 fn foreign_identity_in_a_backup_is_reported() {
     let folder = folder();

@@ -1,4 +1,5 @@
-//! Of a damaged backup everything comes back but what was in the damaged places, and nothing that was never there.
+//! Salvaging a damaged backup yields everything except the damaged places, and nothing that was
+//! never stored.
 
 mod folder;
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use todana::{Damage, verify};
 use todana_core::{ErrorKind, Result};
 
-/// A block has this much content, or a little more.
+/// The content of a block has this length, or a little more.
 const BLOCK: usize = 256 << 10;
 
 fn salvaged(from: &Path, target: &Path) -> Result<(Vec<Damage>, BTreeMap<String, String>)> {
@@ -20,7 +21,8 @@ fn salvaged(from: &Path, target: &Path) -> Result<(Vec<Damage>, BTreeMap<String,
     Ok((damages, records))
 }
 
-/// A backup with a checkpoint of some blocks, two of them of long records with their pieces, and log behind it.
+/// Creates a backup with a checkpoint of several blocks, two of them of long records with their
+/// pieces, and later log.
 fn backup(folder: &Path) -> (PathBuf, PathBuf, BTreeMap<String, String>) {
     let kept = open(&folder.join("data"), 1 << 20);
     for n in 0..20_000 {
@@ -50,7 +52,7 @@ fn checkpoint_damage_loses_only_its_block() {
     let (nothing, records) = salvaged(&backup, &target).unwrap();
     assert!(nothing.is_empty() && records == had);
     let before = fs::read_dir(folder.path()).unwrap().count();
-    // A record takes 30 bytes at least.
+    // A record needs at least 30 bytes.
     let most = BLOCK * 5 / 4 / 30;
     let mut places: Vec<usize> = (96..whole.len()).step_by(whole.len() / 23).collect();
     places.extend([96, 97, 100, 104, 108, 112, 116, whole.len() - 57, whole.len() - 56, whole.len() - 1]);
@@ -68,15 +70,15 @@ fn checkpoint_damage_loses_only_its_block() {
         let [mended] = damages.try_into().unwrap();
         assert_eq!(mended.finding.path, checkpoint);
         assert!(!mended.finding.what.contains("salvage"), "{}", mended.finding.what);
-        // Where the footer is lost it is not known.
+        // If the footer is lost, the number of records is unknown.
         let told = if at < whole.len() - 56 { format!("{lost} are lost") } else { "not known".into() };
         assert!(mended.outcome.contains(&told), "{story}: {lost}, {}", mended.outcome);
-        // Nothing stays beside it.
+        // Nothing is left beside it.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
         assert_eq!(fs::read(&checkpoint).unwrap(), damaged);
     }
     assert!(costs > 15, "{costs}");
-    // Cut off, what stands before is left.
+    // If the file is truncated, everything before the end is salvaged.
     for len in [whole.len() - 1, whole.len() / 2, whole.len() / 5] {
         fs::write(&checkpoint, &whole[..len]).unwrap();
         let (_, records) = salvaged(&backup, &target).unwrap();
@@ -93,7 +95,7 @@ fn missing_or_added_bytes_lose_only_their_place() {
     let target = folder.path().join("target");
     let whole = fs::read(&checkpoint).unwrap();
     let half = whole.len() / 2;
-    // What has moved is at another place than its checksum says; what stands before it is whole.
+    // Moved blocks fail their checksums, which include the offset; the blocks before are intact.
     for damaged in
         [[&whole[..half], &whole[half + 7..]].concat(), [&whole[..half], b"more", &whole[half..]].concat()]
     {
@@ -102,7 +104,7 @@ fn missing_or_added_bytes_lose_only_their_place() {
         assert_part(&records, &had, "moved");
         assert!(records.len() > had.len() / 5, "{} of {}", records.len(), had.len());
     }
-    // One bit of the header is mended; without a header nothing of it can be told.
+    // One bit of the header is corrected; without a header nothing is known of the file.
     let mut damaged = whole.clone();
     damaged[50] ^= 1;
     fs::write(&checkpoint, &damaged).unwrap();
@@ -119,7 +121,7 @@ fn missing_or_added_bytes_lose_only_their_place() {
 fn only_checkpoint_of_a_directory_is_salvaged() {
     let folder = folder();
     let (backup, _, had) = backup(folder.path());
-    // A backup without its list is a data directory.
+    // A backup without its manifest is a data directory.
     fs::remove_file(backup.join("backup")).unwrap();
     let path = fs::read_dir(backup.join("checkpoints")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&path).unwrap();

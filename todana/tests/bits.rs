@@ -1,7 +1,8 @@
-//! One changed bit, anywhere in a data directory with checkpoints, and files that are cut off anywhere: told every time, with file
-//! and offset, and never served. A damaged checkpoint is passed over for the one before it and a longer log.
+//! One changed bit anywhere in a data directory with checkpoints, and files truncated anywhere: the
+//! damage is always reported, with file and offset, and never served. A damaged checkpoint is
+//! skipped in favour of the previous one and a longer log.
 //!
-//! The test command takes some places of the large set; `TODANA_CRASH=full` takes 10,000.
+//! The test command covers some places of the large set; `TODANA_CRASH=full` covers 10,000.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -42,7 +43,7 @@ impl Set {
         Set { state, records, files }
     }
 
-    /// Two checkpoints with records of each kind, and a log behind either, ended in good order.
+    /// Two checkpoints with records of each kind, each followed by log, closed in good order.
     fn small(compression: CheckpointCompression) -> Set {
         let disk = CrashDisk::new();
         let kept = open_with(&disk, NOW, data(compression)).unwrap();
@@ -55,7 +56,7 @@ impl Set {
         let (ttl, flags) = (Ttl::Sliding(60), 300);
         kept.run(Operation::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
         kept.run(Operation::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
-        // Long enough for a block of its own, and small where it is compressed.
+        // Long enough for a block of its own, and small after compression.
         if compression != CheckpointCompression::None {
             kept.run(Operation::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
         }
@@ -80,7 +81,8 @@ impl Set {
         Set::of(&disk, kept)
     }
 
-    /// Opens what is damaged there. It may be refused, or served as it should be, with the damage told.
+    /// Opens the damaged directory. Opening may fail, or yield the right records with a report of
+    /// the damage.
     fn judge(&self, state: State, path: &Path, story: &str) {
         let name = path.display().to_string();
         match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
@@ -110,7 +112,8 @@ fn damages(disk: &CrashDisk) -> Vec<String> {
     verified.damages.into_iter().chain(told(&verified.tail)).collect()
 }
 
-/// A torn tail is told too. What may look like one here is the mark that stands behind all changes.
+/// Returns the report of a torn tail. The last mark, which follows all changes, may look like one
+/// here.
 fn told(tail: &LogTail) -> Option<String> {
     match tail {
         LogTail::Clean => None,
@@ -128,19 +131,21 @@ fn small_files_detect_every_flipped_bit() {
         let (older, newer) = (checkpoints[0], checkpoints[1]);
         let mut flips = 0;
         for (path, bytes) in &set.files {
-            // The log holds the long value as it is: damage.rs has every bit of logs, one in a while is enough here.
+            // The log contains the long value uncompressed. damage.rs covers every bit of logs, so
+            // a sample is enough here.
             let step = if bytes.len() > 10_000 { 1_001 } else { 1 };
             for bit in (0..bytes.len() * 8).step_by(step) {
                 let story = format!("{compression:?}, bit {} of byte {} of {path:?}", bit % 8, bit / 8);
                 let mut state = set.state.clone();
                 state.flip(path, bit);
                 flips += 1;
-                // Whoever looks at everything finds it, and nothing else.
+                // A complete verification finds the damage, and nothing else.
                 let name = path.display().to_string();
                 let disk = CrashDisk::with(state.clone());
                 let told = damages(&disk);
                 assert!(told.len() == 1 && told[0].starts_with(&name), "{story}: {told:?}");
-                // Nobody looks inside of the older checkpoint, nor at the log before the newer one.
+                // Opening reads neither the contents of the older checkpoint nor the log before the
+                // newer one.
                 let start: Option<u64> = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
                 let newest: u64 = newer.file_stem().unwrap().to_str().unwrap().parse().unwrap();
                 let is_before = !is_checkpoint(path) && start.is_some_and(|start| start < newest);
@@ -195,7 +200,7 @@ fn two_damaged_checkpoints_are_an_error() {
     for path in &paths {
         state.flip(path, 200 * 8);
     }
-    // What lies before the older one has been removed.
+    // The log before the older checkpoint has been removed.
     let first =
         set.files.iter().map(|(path, _)| path).find(|path| path.parent().unwrap().ends_with("log")).unwrap();
     assert_ne!(first.file_name().unwrap(), "00000000000000000000.log");
@@ -214,7 +219,7 @@ fn large_checkpoint_detects_flipped_bits() {
         let mut set = Set::large(compression);
         let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap().clone();
         assert!(bytes.len() > 1_000_000, "{}", bytes.len());
-        // The log is proven elsewhere.
+        // Other tests cover the log.
         for (other, _) in set.files.iter().filter(|(other, _)| other.parent().unwrap().ends_with("log")) {
             set.state.take_away(other);
         }
@@ -237,7 +242,7 @@ fn large_checkpoint_detects_flipped_bits() {
     }
 }
 
-/// Takes a stream on a disk of its own.
+/// Receives a stream on a disk of its own.
 fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
     let disk = CrashDisk::new();
     let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(DATA))?;
@@ -271,7 +276,7 @@ fn large_backup_detects_flipped_bits() {
     assert!(len > 1_000_000 && damages(&disk).is_empty());
     for n in 0..flips {
         let bit = dice.roll(stream.len() as u64 * 8) as usize;
-        // Any that is noticed late has been written meanwhile, which takes its time.
+        // Damage that is detected late costs the time to write everything before it.
         if n % 4 == 0 {
             stream[bit / 8] ^= 1 << (bit % 8);
             let error = receive(&stream).err().unwrap_or_else(|| panic!("bit {bit} of the stream"));

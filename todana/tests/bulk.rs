@@ -1,4 +1,4 @@
-//! Many records at once, on each kind of database.
+//! Operations on many records, on each kind of database.
 
 mod kinds;
 
@@ -23,7 +23,8 @@ fn bulk_change_is_atomic() {
             let (db, ends) = (db.clone(), Arc::clone(&ends));
             thread::spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
-                    // The right one is written with the left one, so it is never behind what was seen of that before.
+                    // The right record is written together with the left one, so it is never older
+                    // than the left one just read.
                     let left = number(&db.get(b"left").unwrap().unwrap());
                     let right = number(&db.get(b"right").unwrap().unwrap());
                     assert!(right >= left, "{right} beside {left}");
@@ -44,7 +45,7 @@ fn bulk_change_is_atomic() {
         reader.join().unwrap();
         assert_eq!(db.get(b"left").unwrap(), db.get(b"right").unwrap());
         assert_eq!(db.get(b"right").unwrap(), Some(b"200".to_vec()));
-        // The same record twice.
+        // The same record is named twice.
         let mut grow = |_: &[u8], record: Option<todana::Record<'_>>| {
             UpdateAction::Value([record.map_or(&b""[..], |record| record.value), b"x"].concat())
         };
@@ -106,12 +107,12 @@ fn first_error_ends_a_parallel_scan() {
         let failing = |_: &[u8], _: todana::Record<'_>| Err(Error::new(ErrorKind::Full, "enough"));
         let error = db.scan_parallel(Some(2), &failing).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Full, "enough"));
-        // Nothing is held any more.
+        // The transaction is not open any longer.
         db.set(b"a", b"b").unwrap();
     });
 }
 
-/// What Kyoto Cabinet calls `accept_bulk`: a visitor that fails undoes what was done for the keys before.
+/// Kyoto Cabinet's `accept_bulk`: if the visitor fails, the changes for earlier keys are undone.
 #[test]
 fn visit_of_many_that_panics_changes_nothing() {
     on_each_kind(|db| {
@@ -127,7 +128,7 @@ fn visit_of_many_that_panics_changes_nothing() {
         let records: Vec<_> = db.iter().map(Result::unwrap).collect();
         assert_eq!((records.len(), db.get(b"new").unwrap()), (2, None));
         assert_eq!(db.get(b"a").unwrap().unwrap(), b"1");
-        // The transaction has ended: others may write.
+        // The transaction has ended, so other threads may write.
         db.set(b"c", b"3").unwrap();
     });
 }

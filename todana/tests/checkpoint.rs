@@ -1,4 +1,4 @@
-//! A checkpoint and the log behind it give the state that was; damaged ones are never used.
+//! A checkpoint and the later log restore the last state; damaged checkpoints are never used.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,7 +25,7 @@ struct Opening {
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     directory: Arc<DataDirectory>,
 }
 
@@ -160,7 +160,7 @@ fn records_of_every_size_and_attribute_come_back() {
         drop(before);
 
         let after = open_at(folder.path(), 1_010);
-        // Nothing was written since but the mark of a good end.
+        // Only the final mark was written since.
         assert_eq!(after.opened.entries, 1);
         let brought = after.opened.checkpoint.as_ref().unwrap();
         assert_eq!((brought.records, brought.start, brought.len), (made.records, made.start, made.len));
@@ -231,7 +231,7 @@ fn checkpoint_keeps_versions_and_the_planned_flush() {
     };
     let before = open(folder.path());
     let shown = version_of(before.run(store));
-    // No record has it any longer, and the log from here on does not tell it.
+    // No record has this version any longer, and the later log does not contain it.
     before.run(Operation::Delete(Delete { key: b"k", ..Delete::default() }));
     before.run(Operation::Flush { at: Ttl::Seconds(60) });
     before.set(b"stays", b"until then");
@@ -243,7 +243,7 @@ fn checkpoint_keeps_versions_and_the_planned_flush() {
     assert_ne!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
     after.clock.advance(1);
     assert_eq!(after.run(Operation::Get(Get { key: b"stays", ..Get::default() })), "Miss");
-    // A flush that has been carried out is not planned.
+    // A flush that was executed is not planned any longer.
     after.set(b"later", b"stays");
     after.checkpoint();
     drop(after);
@@ -262,7 +262,7 @@ fn expired_records_are_left_out() {
         ttl: Ttl::Seconds(10),
         ..Store::default()
     }));
-    // A touch of the last moment may still come.
+    // A touch of the last moment may still be under way.
     before.clock.advance(69);
     assert_eq!(before.checkpoint().records, 2);
     before.clock.advance(1);
@@ -271,8 +271,8 @@ fn expired_records_are_left_out() {
     assert_eq!(open_at(folder.path(), 1_070).records().into_keys().collect::<Vec<_>>(), [b"stays"]);
 }
 
-/// Writers work on keys of their own all the while, so that each knows what must be there in the end. The number of
-/// records goes up and down, so that buckets split and merge beneath the scan.
+/// Each writer uses its own keys, so that it knows the final state. The number of records rises and
+/// falls, so that buckets split and merge during the scan.
 #[test]
 fn checkpoint_under_writes_loads_the_last_state() {
     const WRITERS: u64 = 3;
@@ -291,7 +291,7 @@ fn checkpoint_under_writes_loads_the_last_state() {
                     let mut round = 0u64;
                     while !stops.load(Ordering::Relaxed) || round < 50_000 {
                         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        // Mostly stores for a while, then mostly removals.
+                        // Mostly stores for some time, then mostly removals.
                         let removes = (seed >> 60) < if (round / 10_000).is_multiple_of(2) { 2 } else { 14 };
                         let key = format!("{writer}:{}", (seed >> 33) % KEYS).into_bytes();
                         let value = match seed >> 40 & 63 {
@@ -336,7 +336,8 @@ fn checkpoint_under_writes_loads_the_last_state() {
     assert_eq!(verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap().damages, [""; 0]);
 }
 
-/// A folder with two checkpoints of few records, the second with a long one, and a log behind; and its records.
+/// Creates a directory with two checkpoints of few records, the second with a long record, and
+/// later log. Returns its records.
 fn two_checkpoints(folder: &Path, compression: CheckpointCompression) -> Records {
     let limit = MemHashOptions::default().limit;
     let opening = try_open(folder, 1_000, &options(compression), limit).unwrap();
@@ -372,7 +373,7 @@ fn flipped_checkpoint_bit_is_never_served() {
         let name = newest.display().to_string();
         assert!(verified.damages.len() == 1 && verified.damages[0].starts_with(&name), "{at}: {verified:?}");
         assert!(verified.damages[0].contains(" at offset "), "{at}: {verified:?}");
-        // Opening takes a moment; every byte is verified above by the same reader.
+        // Opening takes a moment; the same reader verifies every byte above.
         if at % 5 == 0 {
             let after = open(folder.path());
             assert_eq!(after.opened.refused, verified.damages, "{at}");
@@ -426,7 +427,7 @@ fn blocks_that_are_exchanged_or_missing_are_noticed() {
     drop((opening.checkpoint(), opening));
     let path = checkpoints(folder.path()).pop().unwrap();
     let whole = std::fs::read(&path).unwrap();
-    // Each record: a head, a piece with its key, one with its value.
+    // Each record has a head, a piece with its key, and a piece with its value.
     let len = (whole.len() - 96 - 56) / 3;
     let (head, body, foot) = (&whole[..96], &whole[96..whole.len() - 56], &whole[whole.len() - 56..]);
     let exchanged = [head, &body[len..2 * len], &body[..len], &body[2 * len..], foot].concat();
@@ -455,7 +456,7 @@ fn two_checkpoints_and_their_log_are_kept() {
     }
     let first = files(folder.path(), "log").remove(0);
     assert_eq!(first.file_stem().unwrap().to_str().unwrap(), format!("{:020}", made[3].start.0));
-    // Whoever holds the log keeps it.
+    // A hold keeps the log.
     let hold = opening.directory.hold(made[3].start);
     for _ in 0..3 {
         opening.set(b"n", b"more");
@@ -512,7 +513,7 @@ fn checkpoint_exceeding_memory_is_refused_without_eviction() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     let opening = try_open(folder.path(), 1_000, &options, limit(WhenFull::Evict)).unwrap();
     let status = opening.database.engine().status();
-    // Those who load at once may each take a page when there is room for one.
+    // Threads that load at the same time may each take one page beyond the limit.
     let most = (4 << 20) + (64 << 10);
     assert!(status.records > 1_000 && status.committed_bytes <= most, "{status:?}");
 }
@@ -559,7 +560,7 @@ fn checkpoint_is_due_after_enough_log() {
     assert!(!opening.directory.is_checkpoint_due(&opening.database));
 }
 
-/// Evictions are not in the log; what a client was told is not there any longer stays away all the same.
+/// Evictions are not logged; a record that a client has deleted stays deleted nevertheless.
 #[test]
 fn record_deleted_after_eviction_stays_deleted() {
     let folder = tempfile::tempdir().unwrap();
@@ -578,14 +579,15 @@ fn record_deleted_after_eviction_stays_deleted() {
     assert_eq!(records.into_keys().collect::<Vec<_>>(), [39_999u32.to_le_bytes()]);
 }
 
-/// Writes of all kinds by three threads, for keys that they share; returns when they have done so many each.
+/// Runs random writes on shared keys in three threads. Returns after each has made `commands`
+/// writes.
 fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl FnMut(u64)) {
     let worker_counters = opening.database.worker_counters();
     let mut dice = seed;
     for n in 0..commands {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let roll = dice >> 33;
-        // It grows for a while, and shrinks.
+        // The database grows for some time, and then shrinks.
         let removes = roll % 16 < if (n / 4_000).is_multiple_of(2) { 3 } else { 13 };
         let key = (roll % 5_003).to_string().into_bytes();
         let value = match dice >> 50 & 127 {
@@ -615,7 +617,8 @@ fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl F
     }
 }
 
-/// Round after round on one directory, with checkpoints, expiry, flushes and the sweep beside the writers.
+/// Repeated rounds on one directory, with checkpoints, expiry, flushes and the sweep beside the
+/// writers.
 #[test]
 fn checkpoints_do_not_change_the_restored_state() {
     const WRITERS: u64 = 3;
@@ -672,7 +675,8 @@ fn checkpoints_do_not_change_the_restored_state() {
     }
 }
 
-/// Where records are evicted beside it all, those that are left come back, and nothing that was replaced or deleted does.
+/// With evictions during all this, the remaining records are restored, and no replaced or deleted
+/// one is.
 #[test]
 fn records_left_by_evictions_are_restored() {
     let folder = tempfile::tempdir().unwrap();
@@ -730,7 +734,7 @@ fn records_left_by_evictions_are_restored() {
         for (key, record) in &left {
             assert_eq!(after.get(key), Some(record), "{}", key.escape_ascii());
         }
-        // Earlier rounds wrote the same keys, all of them anew in each.
+        // Every round writes all keys anew.
         for (key, record) in &after {
             assert_eq!(written.get(key), Some(record), "{}", key.escape_ascii());
         }

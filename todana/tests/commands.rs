@@ -1,7 +1,8 @@
-//! Commands over the real engine against a naive model: random sequences, a clock that moves.
+//! Operations on the real engine compared with a simple model: random sequences and a moving clock.
 //!
-//! The model is written from memcached's protocol: a map of items, an `if` for each sentence. Versions are opaque to
-//! it: it learns them from replies and knows only which one a later comparison must meet.
+//! The model follows memcached's protocol: a map of items, and an `if` for each sentence. Versions
+//! are opaque to it: it learns them from replies and only knows which of them a later comparison
+//! must match.
 
 mod model;
 
@@ -9,7 +10,7 @@ use model::{Item, Model, Operation, Pick};
 use proptest::prelude::*;
 use todana_core::{ArithmeticDirection, CommandFamily, StoreMode, Ttl};
 
-/// Fewer cases where each is slow, or more for a long run: `TODANA_CASES`.
+/// Fewer cases for slow machines, or more for a long run, by `TODANA_CASES`.
 fn cases(default: u32) -> u32 {
     std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
 }
@@ -21,7 +22,7 @@ fn ttl() -> impl Strategy<Value = Ttl> {
         4 => (1u32..40).prop_map(Ttl::Seconds),
         3 => (1u32..40).prop_map(Ttl::Sliding),
         1 => Just(Ttl::Seconds(2_592_000)),
-        // The clock starts at model::START, so some of these are past when they are said.
+        // The clock starts at model::START, so some of these times are already past.
         2 => (0u64..120).prop_map(|after| Ttl::At(model::START - 10 + after)),
     ]
 }
@@ -68,7 +69,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(key, shown, family)| Operation::Get { key, shown, family, touch: None, vivify: None, recache: None, given: None }),
         4 => (key(), any::<bool>(), maybe(ttl()), maybe(ttl()), maybe(0i64..40), given()).prop_map(
             |(key, shown, touch, vivify, recache, given)| {
-                // What R compares with when T changes it in the same request is nowhere written.
+                // The protocol does not state what R compares with if the same request contains T.
                 let recache = recache.filter(|_| touch.is_none());
                 Operation::Get { key, shown, family: CommandFamily::Meta, touch, vivify, recache, given }
             }),
@@ -99,12 +100,12 @@ proptest! {
         for operation in &operations {
             model.check(operation)?;
         }
-        // In the end both hold the same records, though nobody has read them meanwhile.
+        // At the end both have the same records, even those that were not read.
         model.check_all()?;
     }
 }
 
-/// The model itself can fail: a wrong item in it is noticed.
+/// The model can fail: a wrong item in it is detected.
 #[test]
 fn model_detects_a_difference() {
     let mut model = Model::new();

@@ -1,4 +1,4 @@
-//! Many threads on one database lose nothing.
+//! Many threads on one database lose no update.
 
 use std::sync::Arc;
 use todana::{Database, SystemClock};

@@ -1,7 +1,7 @@
-//! A directory opens as what it is or not at all.
+//! A directory is opened only as what it is.
 //!
-//! Once a tree's directory under the name of a hash, and the reverse, opened as an empty database and was written into, even by a `get`;
-//! so did a folder of somebody's files.
+//! A tree's directory under the name of a hash, and the reverse, was once opened as an empty
+//! database and written to, even by a `get`. So was a folder of foreign files.
 
 mod folder;
 
@@ -12,7 +12,7 @@ use std::process::Stdio;
 use todana::{Db, DbOptions, Records};
 use todana_core::ErrorKind;
 
-/// The names below a directory and the bytes of the files.
+/// Returns the names below a directory and the bytes of the files.
 fn all(directory: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -21,7 +21,7 @@ fn all(directory: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
             found.extend(all(&path));
             found.push((path, None));
         } else {
-            // LMDB notes its readers there.
+            // LMDB registers its readers there.
             let bytes = if path.ends_with("lock.mdb") { Vec::new() } else { fs::read(&path).unwrap() };
             found.push((path, Some(bytes)));
         }
@@ -30,7 +30,7 @@ fn all(directory: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found
 }
 
-/// Makes a database of a kind with a record in it, and gives its directory this name.
+/// Creates a database of a kind with one record, and renames its directory to `path`.
 fn made(kind: &str, path: &Path) {
     let first = path.with_file_name(format!("first.{kind}"));
     let db = match kind {
@@ -73,7 +73,7 @@ fn directory_of_another_kind_is_refused_unchanged() {
         if (kind, other) != ("tree", "data") {
             assert_eq!(all(&path), before, "{kind} as {other}");
         }
-        // By its own name it is there.
+        // By its own name it opens.
         let own = folder.path().join(format!("again.{kind}"));
         fs::rename(&path, &own).unwrap();
         assert_eq!(opened_as(kind, &own).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
@@ -92,16 +92,16 @@ fn folder_of_foreign_files_is_no_database() {
         assert!(error.to_string().contains("it holds files of something else (\"report.csv\")"), "{error}");
         assert_eq!(all(&path).len(), 1);
         fs::remove_file(path.join("report.csv")).unwrap();
-        // The root of a new volume is as good as empty.
+        // The root directory of a new volume counts as empty.
         fs::create_dir(path.join("lost+found")).unwrap();
         opened_as(kind, &path).unwrap().set(b"hello", b"world").unwrap();
-        // Beside a database other files are left alone.
+        // Foreign files beside a database are ignored.
         fs::write(path.join("README"), "mine\n").unwrap();
         assert_eq!(opened_as(kind, &path).unwrap().count(), 1);
     }
 }
 
-/// A folder with a `.gitkeep` alone, as version control needs one to keep it, was refused as files of something else.
+/// A folder that contained only a `.gitkeep`, as version control needs it, was refused as foreign.
 #[test]
 fn hidden_files_are_in_no_ones_way() {
     const HIDDEN: [&str; 6] =
@@ -121,7 +121,7 @@ fn hidden_files_are_in_no_ones_way() {
         assert!(!todana::begins_at(&path));
         assert_eq!(opened_as(kind, &path).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
         assert_eq!(fs::read(path.join(".gitkeep")).unwrap(), b".gitkeep");
-        // What is not hidden is in the way still.
+        // A file that is not hidden still prevents it.
         if kind != "data" {
             let other = folder.path().join(format!("y.{kind}"));
             fs::create_dir(&other).unwrap();
@@ -146,8 +146,8 @@ fn lock_link_is_not_followed() {
     }
 }
 
-/// A pipe in the place of a file kept `restore` waiting for ever, a link to /dev/zero as well, and a sparse file of 1 TiB was read in full
-/// before its length was compared.
+/// A pipe in place of a file made `restore` wait forever, so did a link to /dev/zero, and a sparse
+/// file of 1 TiB was read completely before its length was compared.
 #[test]
 fn backup_with_special_files_is_refused() {
     type Spoil = fn(&Path);
@@ -210,7 +210,7 @@ fn backup_with_special_files_is_refused() {
     }
 }
 
-/// A pipe in the place of a file kept the opening waiting for ever.
+/// A pipe in place of a file made the opening wait forever.
 #[test]
 fn pipe_in_place_of_a_file_never_blocks() {
     for kind in ["hash", "tree", "data"] {
@@ -232,7 +232,7 @@ fn pipe_in_place_of_a_file_never_blocks() {
             {
                 continue;
             }
-            // Refused, or none of the opening's business.
+            // The file is refused or ignored.
             drop(opened_as(kind, &path));
             let _ = fs::remove_file(file);
             if was_there {

@@ -1,4 +1,4 @@
-//! A copy has its name only once it is whole.
+//! A copy gets its name only when it is complete.
 
 mod folder;
 
@@ -29,7 +29,7 @@ fn cancelled_copy_leaves_nothing() {
         assert_eq!(called_off.unwrap_err().kind(), ErrorKind::Closed);
         assert!(was_begun);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        // What a killed process has left is no obstacle.
+        // The remains of a killed process do not prevent it.
         let left = folder.path().join(format!("{target}.partial")).join(target);
         fs::create_dir_all(left.join("log")).unwrap();
         fs::write(left.join("identity"), b"half").unwrap();

@@ -1,4 +1,4 @@
-//! Which command counts under which name of `stats`.
+//! Which operation counts under which name of `stats`.
 
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
@@ -14,7 +14,7 @@ fn database() -> (Database, Arc<ManualClock>) {
     (Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>), clock)
 }
 
-/// What a command adds to the counters.
+/// Returns what an operation adds to the counters.
 fn counted(database: &Database, command: Operation<'_>) -> Counters {
     database.reset_counters();
     let worker_counters = database.worker_counters();
@@ -45,7 +45,7 @@ fn reads_and_stores_count_by_outcome() {
     clock.advance(5);
     let expired = Counters { cmd_get: 1, get_misses: 1, get_expired: 1, reclaimed: 1, ..NONE() };
     assert_eq!(counted(&database, get(b"k")), expired);
-    // It is gone now, so it is an ordinary miss.
+    // The record was removed, so this is an ordinary miss.
     assert_eq!(counted(&database, get(b"k")), Counters { cmd_get: 1, get_misses: 1, ..NONE() });
 }
 
@@ -150,7 +150,7 @@ fn meta_reads_with_ttl_count_as_touches() {
     let miss = Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() };
     let touched = Counters { cmd_meta: 1, cmd_touch: 1, touch_hits: 1, ..NONE() };
     assert_eq!(counted(&database, mg(b"k", ttl, None)), miss);
-    // A record that is made for the caller to fill has been found.
+    // A record that was created for the caller to fill counts as found.
     let made = Counters { cmd_meta: 1, cmd_get: 1, get_hits: 1, total_items: 1, ..NONE() };
     assert_eq!(counted(&database, mg(b"k", None, ttl)), made);
     assert_eq!(counted(&database, mg(b"k", ttl, None)), touched);

@@ -1,11 +1,13 @@
-//! What is there after the power was lost, at every operation on the disk.
+//! The state after a power failure at every operation on the disk.
 //!
-//! A scripted session runs once; every operation on the disk is noted, and beside it what the log had told to be on disk. Then the
-//! disk is put back to each moment of it, loses its power there, comes up in several ways, and is opened: there must be what the
-//! session had after one of its commands, and not an earlier one than was promised. The session makes checkpoints, plain and
-//! compressed, with commands between any two of their operations, and is opened anew now and then.
+//! A scripted session runs once. Every operation on the disk is recorded, with the position that
+//! the log had reported as synced before. Then the disk is reset to each moment, loses its power
+//! there, restarts in several ways, and is opened: it must have the state after one of the
+//! session's commands, and not an earlier one than was promised. The session writes checkpoints,
+//! plain and compressed, with commands between any two of their operations, and is reopened from
+//! time to time.
 //!
-//! The test command takes one moment in several. `cargo xtask crash` takes all, in more ways.
+//! The test command covers one moment in several. `cargo xtask crash` covers all, in more ways.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -30,21 +32,21 @@ use todana_core::{
 const COMMANDS: usize = 2_000;
 const START: u64 = 1_700_000_000;
 
-/// What the session had behind a place of the log.
+/// The state of the session at a position of the log.
 struct Moment {
     end: u64,
     now: u64,
     records: Records,
-    /// When everything will be removed.
+    /// When all records will be removed.
     flush_at: Option<u64>,
 }
 
 struct Session {
     moments: Vec<Moment>,
     journal: Vec<Step>,
-    /// The log told, when it had ended, that all before this is on disk.
+    /// At the end the log reported that everything before this position was on disk.
     synced: u64,
-    /// How often what was left has been opened and looked at.
+    /// The number of times that a state was opened and checked.
     checks: Cell<u64>,
 }
 
@@ -52,12 +54,12 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// Small segments, so that there are many ends of them.
+/// Small segments, so that many of them end.
 fn small(sync: SyncPolicy) -> LogOptions {
     LogOptions { segment_len: 4_000, reserve_bytes: 1_000, ..options(sync) }
 }
 
-/// One command; notes when everything will be removed, if it has planned that.
+/// Runs one command. Records when all records will be removed, if it has planned that.
 fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     let key = [b'a' + dice.roll(12) as u8];
     let key = &key[..];
@@ -68,7 +70,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     };
     let mut value = dice.roll(1_000_000).to_string().into_bytes();
     match dice.roll(60) {
-        // In memory of its own, and written from there.
+        // Stored in memory of its own, and written from there.
         0 => value.resize(70_000, b'v'),
         1..=3 => value.resize(1_500, b'v'),
         4..=10 => value.resize(100, b'v'),
@@ -104,7 +106,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
         72..74 => kept.run(Operation::Get(Get { key, touch: Some(ttl), ..Get::default() })),
         74..80 => kept.run(Operation::Get(Get { key, needs: shows, ..Get::default() })),
         80..86 => {
-            // The version that is there, or not: versions count on from the first.
+            // The existing version or a missing one; versions count from the first.
             let compare = kept.records().get(key).map_or(1, |(_, attributes)| attributes.version);
             kept.run(Operation::Store(Store { compare: Some(compare), needs: shows, ..store }))
         }
@@ -129,7 +131,7 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     };
 }
 
-/// What the session has done so far.
+/// The course of the session so far.
 struct Course {
     sync: SyncPolicy,
     dice: Dice,
@@ -141,13 +143,13 @@ struct Course {
 
 impl Course {
     fn go_on(&mut self, kept: &Kept) {
-        // Whatever a command does, a flush that is due comes before it, and is a change of its own.
+        // A flush that is due happens before any command, and is a change of its own.
         kept.run(Operation::Noop);
         self.flush_at = self.flush_at.filter(|&at| at > kept.database.now().0);
         note_moment(kept, self.flush_at, &mut self.moments);
         command(kept, &mut self.dice, &mut self.flush_at);
         let end = kept.log().end();
-        // What came before a change is promised once that is.
+        // A durable change implies that all earlier ones are durable.
         if self.sync == SyncPolicy::Always {
             kept.log().wait(end).unwrap();
             assert!(kept.log().synced() >= end);
@@ -162,9 +164,10 @@ impl Course {
 
 const MAKER: &str = "maker of checkpoints";
 
-/// Stops the thread that makes a checkpoint at each of its operations, so that commands come in between, always the same ones.
+/// Stops the thread that writes a checkpoint at each of its operations, so that commands run in
+/// between, always the same ones.
 struct Gate {
-    /// That it has come to the next one; or to its end.
+    /// Sends true at each operation, and false at the end.
     told: Sender<bool>,
     comes: Receiver<bool>,
     goes: Sender<()>,
@@ -185,7 +188,7 @@ impl Gate {
         Gate { told, comes, goes }
     }
 
-    /// Makes a checkpoint and goes on meanwhile.
+    /// Writes a checkpoint and runs commands in the meantime.
     fn checkpoint(&self, kept: &Kept, course: &mut Course) {
         thread::scope(|scope| {
             let end = TellsEnd(self.told.clone());
@@ -205,7 +208,7 @@ impl Gate {
     }
 }
 
-/// Tells that the thread has ended, however it has.
+/// Reports that the thread has ended, in whatever way.
 struct TellsEnd(Sender<bool>);
 
 impl Drop for TellsEnd {
@@ -263,7 +266,7 @@ fn run(log: LogOptions, seed: u64) -> Session {
 
 fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
     let (now, end) = (kept.database.now().0, kept.log().end().0);
-    // What changes nothing on disk: the time, and what the time has done.
+    // Commands that change nothing on disk: those of the clock, and the effects of time.
     if moments.last().is_some_and(|last| last.end == end) {
         moments.pop();
     }
@@ -271,11 +274,11 @@ fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
 }
 
 impl Session {
-    /// Opens what came up, which must be allowed, and goes on with it.
+    /// Opens the restarted disk, checks that its state is allowed, and continues with it.
     fn check(&self, state: State, promised: u64, story: &str, dice: &mut Dice) {
         self.checks.set(self.checks.get() + 1);
         let disk = CrashDisk::with(state);
-        // Whoever reads everything finds no fault either, where there is a database already.
+        // A complete verification finds no damage either, if there is a database already.
         if dice.roll(4) == 0
             && let Ok(verified) = verify(Arc::new(disk.clone()), Path::new(DATA), &mut |_| ())
         {
@@ -289,7 +292,7 @@ impl Session {
         let moment = &self.moments[moment];
         assert!(moment.end >= promised, "{story}: ends at {end}, {promised} was promised");
         moment.compare(&kept, story);
-        // It goes on, twice, and keeps what it is told from then on.
+        // Continues twice, and keeps what is acknowledged from then on.
         if dice.roll(4) > 0 {
             return kept.kill();
         }
@@ -328,7 +331,7 @@ impl Moment {
         kept.clock.advance(self.now - now);
         let records = kept.records();
         assert!(records == self.records, "{story}: {records:?} is not {:?}", self.records);
-        // What is planned is still planned; nobody else's plan is carried out.
+        // A planned clear is still planned; a clear of another moment is not executed.
         let Some(flush_at) = self.flush_at else {
             kept.clock.advance(1_000);
             let lasting = |records: &Records| -> Vec<Vec<u8>> {
@@ -356,7 +359,7 @@ impl Moment {
     }
 }
 
-/// Opening may be stopped too, anywhere; what is opened then is as allowed.
+/// Stops the opening anywhere; the next opening must also yield an allowed state.
 fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::with(state.clone());
     disk.record(|| 0);
@@ -372,16 +375,16 @@ fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dic
     }
 }
 
-/// The moments of the session, each in so many ways, one in `every`.
+/// Covers one in `every` moments of the session, each in `ways` ways.
 fn lose_power(session: &Session, every: usize, ways: u64) {
     let mut state = State::default();
     let mut dice = Dice::new(every as u64);
     let (mut note, mut stops) = (0, 0u64);
     for (n, step) in session.journal.iter().enumerate() {
-        // What had been promised before an earlier operation began still is.
+        // A promise from before an earlier operation still holds.
         note = step.note.max(note);
         if n % every == dice.roll(every as u64) as usize {
-            // Before it, and in the middle of it.
+            // Before the operation, and in the middle of it.
             stops += 2;
             for _ in 0..ways {
                 let seed = dice.roll(1 << 40);
@@ -395,7 +398,7 @@ fn lose_power(session: &Session, every: usize, ways: u64) {
                     stop_opening(session, torn.reboot(seed), note, &story, &mut dice);
                     stop_opening(session, torn.clone(), note, &story, &mut dice);
                 }
-                // The process is killed, the machine goes on.
+                // The process is killed, but the machine keeps running.
                 session.check(torn, note, &format!("killed in step {n}"), &mut dice);
             }
         }

@@ -1,14 +1,17 @@
-//! What a database of each durable kind has after the power was lost, at every operation on the disk: what was promised, each
-//! transaction as a whole or not at all, and nothing that was never written.
+//! The state of a database of each durable kind after a power failure at every operation on the
+//! disk: all promised writes, each transaction completely or not at all, and nothing that was never
+//! written.
 //!
-//! A session runs through the library once; every operation on its disk is noted, with what had been promised when it began. Then
-//! the disk is put back to each moment, loses its power there, comes up and is opened. LMDB writes past that disk: of its file
-//! each state that was committed is kept, and beside a commit pages of the next one are there already.
+//! A session runs through the library once. Every operation on its disk is recorded, with the
+//! promises made before. Then the disk is reset to each moment, loses its power there, restarts and
+//! is opened. LMDB bypasses that disk: each committed state of its file is saved, and beside a
+//! commit some pages of the next one already exist.
 //!
-//! Sessions are of several kinds: of everyday writes; of short openings, one after the other, some of which end in a crash;
-//! of values of some millions of bytes. All have transactions, clears, times to live and sweeps.
+//! There are several kinds of sessions: everyday writes; short openings in sequence, some of which
+//! end in a crash; values of some millions of bytes. All include transactions, clears, times to
+//! live and sweeps.
 //!
-//! The test command takes one moment in several. `TODANA_CRASH=full` takes all, in more ways.
+//! The test command covers one moment in several. `TODANA_CRASH=full` covers all, in more ways.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -28,11 +31,11 @@ fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
 }
 
-/// What a session is like.
+/// The kind of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum History {
     Everyday,
-    /// It is opened, written to a little and closed, again and again; or killed, or the power goes.
+    /// Repeatedly opened, written to a little and closed, or killed, or cut off by a power failure.
     ShortOpenings,
     LongValues,
 }
@@ -44,7 +47,7 @@ impl History {
         if self == History::LongValues { LONG } else { ALONE }
     }
 
-    /// How many writes it is of.
+    /// Returns the number of writes.
     fn operations(self) -> u64 {
         match self {
             _ if is_full() => 2_000,
@@ -53,7 +56,8 @@ impl History {
         }
     }
 
-    /// How many sessions, which of their moments, one in so many, and each in how many ways.
+    /// Returns the number of sessions, the interval of the moments, and the number of ways for each
+    /// moment.
     fn extent(self) -> (u64, u64, u64) {
         match self {
             History::Everyday if is_full() => (2, 1, 2),
@@ -66,7 +70,8 @@ impl History {
     }
 }
 
-/// A kind of database, and where it lies: the path is the same on the crash disk and, for LMDB, on the machine's.
+/// A kind of database and its path, which is the same on the crash disk and, for LMDB, on the
+/// machine's disk.
 struct Place {
     name: &'static str,
     folder: tempfile::TempDir,
@@ -81,7 +86,7 @@ impl Place {
     }
 
     fn open(&self, disk: &CrashDisk) -> Result<Db> {
-        // Small segments, so that there are many ends of them.
+        // Small segments, so that many of them end.
         let log = LogOptions {
             sync: self.sync,
             segment_len: 4_000,
@@ -101,12 +106,12 @@ impl Place {
         self.folder.path().join(self.name).join("tree")
     }
 
-    /// The file that LMDB keeps, if there is one.
+    /// Returns the contents of LMDB's file, if there is one.
     fn page_file(&self) -> Option<Vec<u8>> {
         fs::read(self.lmdb().join("data.mdb")).ok()
     }
 
-    /// Puts it back.
+    /// Restores LMDB's file.
     fn restore(&self, pages: Option<&[u8]>) {
         let _ = fs::remove_dir_all(self.lmdb());
         if let Some(pages) = pages {
@@ -118,9 +123,10 @@ impl Place {
 
 const PAGE: usize = 4096;
 
-/// The number of the newest commit in a file of LMDB's.
+/// Returns the number of the newest commit in a file of LMDB.
 fn commit(pages: &[u8]) -> u64 {
-    // Of the two meta pages, behind a page's header: magic, version, address, size, two trees, last page.
+    // In the two meta pages, after the page header: magic, version, address, size, two trees, last
+    // page.
     let at = |page: usize| page * PAGE + 16 + 4 + 4 + 8 + 8 + 2 * 48 + 8;
     let number = |page| u64::from_le_bytes(pages[at(page)..at(page) + 8].try_into().unwrap());
     number(0).max(number(1))
@@ -131,13 +137,13 @@ fn commit(pages: &[u8]) -> u64 {
 struct Commits(Vec<Arc<Vec<u8>>>);
 
 impl Commits {
-    /// The index behind the newest state there is now; 0 for no file.
+    /// Adds the present state. Returns its index plus one, or 0 if there is no file.
     fn look(&mut self, place: &Place) -> u64 {
         while let Some(pages) = place.page_file().filter(|pages| pages.len() >= 2 * PAGE) {
             if self.0.last().is_some_and(|last| commit(last) == commit(&pages)) {
                 break;
             }
-            // The meta pages are written last: what has them has all that they lead to.
+            // The meta pages are written last, so a file with new meta pages has all their pages.
             self.0.push(Arc::new(pages));
         }
         self.0.len() as u64
@@ -147,7 +153,8 @@ impl Commits {
         index.checked_sub(1).map(|index| self.0[index as usize].as_slice())
     }
 
-    /// In the middle of the commit behind this state: its pages, or some of them, are there, its meta page is not.
+    /// Returns the file in the middle of the next commit: some of its pages are written, its meta
+    /// page is not.
     fn torn(&self, index: u64, dice: &mut Dice) -> Option<Vec<u8>> {
         let (before, after) = (self.at(index)?, self.0.get(index as usize)?);
         if commit(after) != commit(before) + 1 {
@@ -166,7 +173,8 @@ impl Commits {
     }
 }
 
-/// What the test knows at any moment: writes that have begun, that are promised to be on disk, and the state of LMDB's file.
+/// The knowledge of the test at a moment: writes that have begun, writes that are promised to be on
+/// disk, and the state of LMDB's file.
 #[derive(Clone, Copy)]
 struct Known {
     begun: u64,
@@ -188,7 +196,7 @@ impl Known {
 struct Session {
     place: Arc<Place>,
     history: History,
-    /// What there is behind each write.
+    /// The contents after each write.
     moments: Vec<Found>,
     journal: Vec<Step>,
     commits: Commits,
@@ -234,7 +242,8 @@ impl Course {
         }
     }
 
-    /// Opens and closes it, again and again, with hardly anything in between; not all of these openings end well.
+    /// Opens and closes the database repeatedly, with hardly any writes; not all of these openings
+    /// end well.
     fn open_shortly(&mut self, mut db: Db, dice: &mut Dice) -> Db {
         for _ in 0..2 + dice.roll(14) {
             let is_crash = dice.roll(5) == 0;
@@ -260,7 +269,7 @@ impl Course {
         db
     }
 
-    /// To the moment that is there after a crash. The same writes are made again then.
+    /// Goes back to the moment that exists after a crash. The later writes are then repeated.
     fn go_back(&mut self, db: &Db) {
         let (promised, found) = (self.promised.load(Ordering::SeqCst), writes::found(db));
         let moment = (promised..=self.number).find(|&moment| self.moments[moment as usize] == found);
@@ -281,7 +290,7 @@ fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Ses
         let (place, commits) = (Arc::clone(&place), Arc::clone(&commits));
         let (begun, promised) = (Arc::clone(&begun), Arc::clone(&promised));
         move || {
-            // In this order: what is promised was promised before the file was looked at.
+            // In this order: the promises are older than the state of the file.
             let promised = promised.load(Ordering::SeqCst);
             let commit = commits.lock().unwrap().look(&place);
             Known { begun: begun.load(Ordering::SeqCst), promised, commit }.pack()
@@ -318,7 +327,7 @@ fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Ses
                 db.database().want_sweep();
                 while db.database().maintain() {}
             }
-            // Beside writes.
+            // Concurrent with writes.
             _ => std::thread::scope(|scope| {
                 checkpoints += 1;
                 let maker = scope.spawn(|| db.checkpoint());
@@ -345,7 +354,7 @@ fn run(name: &'static str, sync: SyncPolicy, seed: u64, history: History) -> Ses
 }
 
 impl Session {
-    /// Opens what came up, which must be allowed, and goes on with it now and then.
+    /// Opens the restarted disk, checks that its state is allowed, and sometimes continues with it.
     fn check(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.place.restore(pages);
@@ -381,7 +390,7 @@ impl Session {
         disk.stop();
     }
 
-    /// Opening may be stopped too, anywhere; what is opened then is as allowed.
+    /// Stops the opening anywhere; the next opening must also yield an allowed state.
     fn stop_opening(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
         self.place.restore(pages);
         let disk = CrashDisk::shown_or_read(state.clone(), true);
@@ -399,7 +408,7 @@ impl Session {
         }
     }
 
-    /// The moments of the session, one in `every`, each in so many ways.
+    /// Covers one in `every` moments of the session, each in `ways` ways.
     fn lose_power(&self, every: u64, ways: u64) {
         let mut state = State::default();
         let mut dice = Dice::new(every);
@@ -407,7 +416,7 @@ impl Session {
         let mut stops = 0;
         for (n, step) in self.journal.iter().enumerate() {
             let now = Known::of(step.note);
-            // What had been promised before an earlier operation began still is.
+            // A promise from before an earlier operation still holds.
             known = Known {
                 promised: known.promised.max(now.promised),
                 begun: known.begun.max(now.begun),
@@ -430,7 +439,7 @@ impl Session {
                     if dice.roll(60) == 0 {
                         self.stop_opening(there.reboot(reboot), pages, known, &story, &mut dice);
                     }
-                    // The process is killed, the machine goes on.
+                    // The process is killed, but the machine keeps running.
                     let story = format!("{name}, killed in step {n} {}", short(step));
                     self.check(there, pages, known, &story, &mut dice);
                 }
@@ -461,7 +470,8 @@ fn every(name: &'static str) {
     for history in History::ALL {
         let (seeds, every, ways) = history.extent();
         for seed in 1..=seeds {
-            // With an interval that never ends, only what is asked for is promised, and what is there is a prefix.
+            // With an interval that never ends, only explicit syncs are promised, and the rest is a
+            // prefix.
             for sync in [SyncPolicy::Always, SyncPolicy::Every(Duration::from_secs(3600))] {
                 let session = run(name, sync, seed, history);
                 let (did, least) = (session.journal.len() as u64, history.operations() / 20);

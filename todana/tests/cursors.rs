@@ -1,4 +1,4 @@
-//! Cursors and iterators: a place among the records, whatever is written meanwhile, on each kind of database.
+//! Cursors and iterators under concurrent writes, on each kind of database.
 
 mod kinds;
 
@@ -54,7 +54,7 @@ fn iterator_ends_meet_exactly() {
         let model = fill(&db);
         let mut iter = db.iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
-        // Unevenly, so that they meet within a batch of one end, and then within one of the other.
+        // Unevenly, so that the ends meet within a batch of either end.
         for turn in 0.. {
             let next = if turn % 3 == 0 { iter.next_back() } else { iter.next() };
             let Some(item) = next else { break };
@@ -72,7 +72,7 @@ fn writes_do_not_disturb_an_iterator() {
         let mut seen = BTreeSet::new();
         for (turn, item) in db.iter().enumerate() {
             let (key, value) = item.unwrap();
-            // What it has shown goes, what it has not grows, and others come.
+            // Records already shown are removed, later ones grow, and new ones are added.
             if turn % 2 == 0 {
                 db.remove(&key).unwrap();
             } else {
@@ -139,7 +139,7 @@ fn cursor_survives_the_removal_of_records() {
             let key = cursor.key().unwrap().to_vec();
             seen.insert(key.clone(), cursor.value().unwrap().unwrap());
             assert!(cursor.remove().unwrap());
-            // It stands where the record was.
+            // The cursor stays at the position of the removed record.
             assert_eq!(cursor.key(), Some(&key[..]));
             assert_eq!(cursor.value().unwrap(), None);
             assert!(!cursor.set_value(b"x").unwrap());
@@ -180,7 +180,7 @@ fn cursor_jumps_to_a_key_and_continues() {
             assert!(cursor.last().unwrap());
             assert_eq!(cursor.key(), Some(&key(MANY - 1)[..]));
         } else {
-            // From there on come those that the engine shows behind it.
+            // The cursor continues with the records that the engine shows after it.
             let all: Vec<_> = db.iter().keys().map(Result::unwrap).collect();
             let at = all.iter().position(|other| *other == key(1500)).unwrap();
             for expected in &all[at + 1..] {

@@ -1,5 +1,6 @@
-//! A damaged log is never served: opening it fails and names file and offset, or, where it cannot be told from what a crash
-//! leaves, gives what there was at some earlier moment, and says what was cut off.
+//! A damaged log is never served: opening fails and names file and offset. If the damage cannot be
+//! distinguished from the remains of a crash, opening yields an earlier state and reports what was
+//! cut off.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -15,13 +16,14 @@ use todana_core::{Delete, ErrorKind, Operation};
 
 const NOW: u64 = 1_700_000_000;
 
-/// What a log held, and what there was behind each of its positions.
+/// The contents of a log and the state at each of its positions.
 struct Log {
     state: State,
     moments: Vec<(u64, Records)>,
 }
 
-/// Three segments of small records, each written and synced alone; ended in good order or not.
+/// Creates three segments of small records, each written and synced alone, closed in good order or
+/// not.
 fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
     let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
     let kept = open(disk, NOW, always).unwrap();
@@ -50,16 +52,16 @@ fn end(kept: Kept, is_closed: bool) {
 
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// Refused; the message.
+    /// Opening failed with this message.
     Damaged(String),
-    /// Opened with what there was at an earlier moment, and that said.
+    /// Opened with the state at an earlier moment, which was reported.
     Cut,
-    /// Opened as if nothing were wrong, with an end where one was or could have been.
+    /// Opened without a report, with an end where one was or could have been.
     Unseen,
 }
 
 impl Log {
-    /// What opening this makes of it. It may never show what never was.
+    /// Opens the damaged log. It must never show a state that never existed.
     fn judge(&self, state: State, story: &str) -> Verdict {
         let kept = match open(&CrashDisk::with(state), NOW, options(SyncPolicy::Never)) {
             Err(error) => {
@@ -100,7 +102,7 @@ fn no_flipped_bit_goes_unseen() {
                 state.flip(path, bit);
                 match log.judge(state, &story) {
                     Verdict::Damaged(message) => assert_names(&message, path, &story),
-                    // The one of a block's end that a torn write leaves so.
+                    // Only the bit at the end of a block can be left so by a torn write.
                     Verdict::Cut => {
                         let mut bytes = bytes.clone();
                         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -127,14 +129,15 @@ fn truncated_file_shows_only_written_records() {
                 let verdict = log.judge(state, &story);
                 match &verdict {
                     Verdict::Damaged(message) => assert_names(message, path, &story),
-                    // What a crash leaves of the last segment; its header was on disk before.
+                    // The remains of a crash in the last segment, whose header was already on disk.
                     _ => assert!(*path == last && len >= 64, "{story}: {verdict:?}"),
                 }
-                // Zeros instead: bytes that were promised and never written.
+                // Zeros in place of bytes that were promised to be written.
                 let mut state = log.state.clone();
                 let mut zeroed = bytes[..len].to_vec();
                 zeroed.resize(bytes.len(), 0);
-                // Where a zero stands for a zero nothing has changed: the header's last byte may be one.
+                // A zero in place of a zero changes nothing: the last byte of the header may be
+                // one.
                 let Some(changed_at) = zeroed.iter().zip(bytes).position(|(zero, byte)| zero != byte) else {
                     continue;
                 };
@@ -171,11 +174,11 @@ fn segments_in_the_wrong_place_are_damage() {
             assert_damaged(judge(&|state| state.put(path, other.clone()), &story), path, &story);
         }
     }
-    // A copy under a name that is not its own.
+    // A copy under another segment's name.
     let name = Path::new(DATA).join("log/00000000000000000777.log");
     let copy = |state: &mut State| state.put(&name, segments[2].1.clone());
     assert!(matches!(judge(&copy, "a copy"), Verdict::Damaged(_)));
-    // The one before the gap is named.
+    // The error names the segment before the gap.
     assert_damaged(judge(&|state| state.take_away(&segments[1].0), "the second"), &segments[0].0, "missing");
     match judge(&|state| state.take_away(&segments[0].0), "the first is missing") {
         Verdict::Damaged(message) => {
@@ -183,7 +186,7 @@ fn segments_in_the_wrong_place_are_damage() {
         }
         other => panic!("{other:?}"),
     }
-    // A file that is no segment is nobody's business.
+    // A file that is not a segment is ignored.
     let stranger = Path::new(DATA).join("log/notes.txt");
     let verdict = judge(&|state| state.put(&stranger, b"hello".to_vec()), "a stranger");
     assert_eq!(verdict, Verdict::Unseen);
@@ -205,7 +208,7 @@ fn foreign_entries_are_never_served() {
             }
             other => panic!("{other:?}"),
         }
-        // Under our header.
+        // Under the header of this database.
         let mut state = ours.state.clone();
         state.put(path, [&bytes[..64], &their_bytes[64..]].concat());
         assert_ne!(ours.judge(state, "their entries"), Verdict::Unseen);

@@ -1,10 +1,10 @@
-//! A record whose bytes on disk have changed is not taken for one that is not there, nor for a lack of room.
+//! A record that is damaged on disk is not treated as missing, nor as a lack of space.
 
 use std::path::Path;
 use todana::{Db, ErrorKind, Records, Ttl};
 use todana_core::{Arithmetic, Operation, RefusalReason, RefusedStore, Reply, StoreMode};
 
-/// Flips a bit of the only place in a folder's files where `bytes` stand.
+/// Flips a bit of the only occurrence of `bytes` in the files of a folder.
 fn spoil(folder: &Path, bytes: &[u8]) {
     let mut spoiled = 0;
     for file in std::fs::read_dir(folder).unwrap() {
@@ -111,7 +111,7 @@ fn write_past_own_transaction_is_busy() {
     assert_eq!(db.get(b"crane").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// A database, opened again, of the records "crane0" to "crane9", all of them damaged.
+/// Returns a reopened database with the records "crane0" to "crane9", all of them damaged.
 fn damaged_cranes(path: &Path) {
     let db = Db::open(path.to_str().unwrap()).unwrap();
     let value = |n: u32| format!("number {n} of those whose bytes will change");
@@ -126,7 +126,7 @@ fn transaction_overwrites_and_removes_damaged_records() {
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
     let db = Db::open(path.to_str().unwrap()).unwrap();
-    // One that is to keep what is replaced.
+    // A snapshot must keep replaced records.
     let snapshot = db.snapshot().unwrap();
     let transaction = db.begin().unwrap();
     assert_eq!(transaction.touch(b"crane1", Ttl::Seconds(9)).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -162,7 +162,7 @@ fn damaged_records_count_against_the_limit() {
         assert!(db.count() <= 100, "{} records after {n} writes", db.count());
     }
     assert!(db.count() >= 90);
-    // They went as others do.
+    // Damaged records are evicted like others.
     assert_eq!(db.get(b"crane0").unwrap(), None);
     assert_eq!(db.get(b"heron1999").unwrap().as_deref(), Some(&b"whole"[..]));
 }
@@ -205,7 +205,7 @@ fn damaged_records_leave_room_for_others() {
         };
         assert!(is_within(&db), "{limit}: {}", db.count());
         assert!(db.status().live_bytes <= 1500, "{limit}: {}", db.status().live_bytes);
-        // What the housekeeper finds too many of goes, and no record that is alone.
+        // Upkeep removes damaged records beyond the limit, but no intact one.
         assert_eq!(db.get(b"heron99").unwrap().as_deref(), Some(&b"whole"[..]));
         drop(db);
         assert!(is_within(&Db::open(&name).unwrap()), "{limit}");
@@ -222,7 +222,7 @@ fn skipped_parts_are_noted_at_opening() {
     db.set(b"crane1", b"new").unwrap();
     db.set(b"crane2", b"new").unwrap();
     db.sync().unwrap();
-    // As a kill leaves it: the index is that of before.
+    // As a killed process leaves it: the index is older.
     let killed = folder.path().join("killed.hash");
     std::fs::create_dir(&killed).unwrap();
     for entry in std::fs::read_dir(&path).unwrap() {

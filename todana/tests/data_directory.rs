@@ -1,4 +1,4 @@
-//! What a database keeps in its directory is there when it is opened again.
+//! The contents of a data directory are restored when it is opened again.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ struct Opening {
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
     opened: Opened,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     _directory: DataDirectory,
 }
 
@@ -100,7 +100,7 @@ fn every_kind_of_change_comes_back() {
         ..Arithmetic::default()
     }));
     before.run(Operation::Touch(Touch { key: b"number", ttl: Ttl::Seconds(500) }));
-    // An access moves the expiry of one, a version shown stays with the other.
+    // An access moves the expiry of the first record; the second keeps the version that was shown.
     before.clock.advance(30);
     before.run(Operation::Get(Get { key: b"sliding", ..Get::default() }));
     let needs = ReplyNeeds { version: true, ..ReplyNeeds::default() };
@@ -114,7 +114,7 @@ fn every_kind_of_change_comes_back() {
     let after = open(folder.path(), 1_040, SyncPolicy::Always);
     assert_eq!(after.opened.tail, LogTail::Clean);
     assert_eq!(after.records(), records);
-    // A version that is shown now was never shown before.
+    // A version shown now was never shown before.
     let shown = after.run(Operation::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
     let version: u64 = shown.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(version > records.values().map(|(_, attributes)| attributes.version).max().unwrap() + (1 << 31));
@@ -168,7 +168,7 @@ fn sync_policy_decides_when_a_change_is_durable() {
     assert!(log.synced() >= log.end());
 }
 
-/// One sync is for all who are likely to come back, and does not depend on it that they do.
+/// One sync serves all clients that are likely to return, and does not depend on their return.
 #[test]
 fn writes_together_with_ended_threads_become_durable() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,14 +210,15 @@ fn segments_follow_one_another_and_all_are_read() {
     drop(opening);
     let opening = open(folder.path(), 1, SyncPolicy::Never);
     assert_eq!(opening.records(), records);
-    // One that nothing was written to is not kept.
+    // A segment without entries is not kept.
     drop(opening);
     let segments = count();
     drop(open(folder.path(), 1, SyncPolicy::Never));
     assert!(count() <= segments + 1);
 }
 
-/// The log is read again by several threads: changes of one key, and what concerns all of them, keep their order.
+/// Several threads replay the log: changes of one key, and changes that concern all keys, keep
+/// their order.
 #[test]
 fn long_history_is_restored_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn long_history_is_restored_to_its_end() {
             _ => before.set(&key, format!("{n:0width$}", width = n as usize % 50).as_bytes()),
         }
         match n {
-            // Some keys are not written again behind a clear, nor behind a long value.
+            // Some keys are not written again after a clear, nor after a long value.
             20_000 | 59_000 => drop(before.run(Operation::Flush { at: Ttl::Expired })),
             30_000 | 59_500 => before.set(&key, &vec![b'l'; 100_000]),
             59_990 => drop(before.run(Operation::Flush { at: Ttl::Seconds(60) })),

@@ -1,4 +1,4 @@
-//! Backups of databases on disk: of one moment, whole, and told from what is not.
+//! Backups of databases on disk: consistent, complete, and protected against damage.
 
 mod saved;
 
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::disk::SystemDisk;
 use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, verify};
 
-/// The database that a backup becomes.
+/// Opens the database restored from a backup.
 fn restored(from: &Path, to: &Path) -> todana::Result<Db> {
     restore(from, to).map(|_| open(to))
 }
 
-/// Both accounts are changed by each transaction; their sum stays.
+/// Each transaction changes both accounts; their sum stays.
 #[test]
 fn backup_contains_transactions_completely_or_not() {
     const SUM: u64 = 1000;
@@ -27,14 +27,15 @@ fn backup_contains_transactions_completely_or_not() {
         let transfer = |from: u64| {
             let transaction = db.begin().unwrap();
             transaction.set(b"one", from.to_string().as_bytes()).unwrap();
-            // So that they lie apart.
+            // Places the two accounts apart.
             transaction.set(b"between", &[b'x'; 5000]).unwrap();
             transaction.set(b"two", (SUM - from).to_string().as_bytes()).unwrap();
             transaction.commit().unwrap();
         };
         transfer(0);
         let (commits, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-        // While a backup is made, and just before it; what it is made of would grow and grow otherwise.
+        // Only shortly before and during a backup, because the database would grow without end
+        // otherwise.
         let writes = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -75,7 +76,7 @@ fn hash_stream_detects_changed_and_missing_bits() {
     }
     let whole = stream(&db);
     let target = folder.path().join("saved");
-    // Each takes some waits for the disk.
+    // Each backup waits for the disk several times.
     for at in (0..whole.len()).step_by(13) {
         let mut changed = whole.clone();
         changed[at] ^= 1 << (at % 8);
@@ -107,7 +108,8 @@ fn hash_backup_includes_its_dictionaries() {
     while !folder.path().join("x.hash/001.dictionary").exists() {
         db.database().maintain();
     }
-    // The file is there a little before records are compressed by it, and a backup takes what its records need.
+    // The dictionary exists a little before records are compressed with it, and a backup contains
+    // only the files that its records need.
     let (mut saved, mut attempts) = (folder.path().join("saved"), 0);
     while !saved.join("hash/001.dictionary").exists() {
         attempts += 1;
@@ -156,7 +158,7 @@ fn stored_hash_backup_detects_changed_bytes() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << (at % 8);
             std::fs::write(&path, &changed).unwrap();
-            // Without its list it is not known to be a backup at all.
+            // Without its manifest it is not known to be a backup.
             let seen = verify(Arc::new(SystemDisk), &saved, &mut |_| ());
             assert!(seen.is_err() || !seen.unwrap().damages.is_empty(), "{} at {at}", path.display());
             if at % 37 == 0 {
@@ -180,7 +182,7 @@ fn database_only_in_memory_is_not_backed_up() {
     assert_eq!(restored.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Changes a byte of an entry of the only segment of a hash, where this stands in it.
+/// Changes a byte of the entry that contains `what` in the only segment of a hash.
 fn spoil(hash: &Path, what: &[u8]) {
     let path = std::fs::read_dir(hash).unwrap().map(|entry| entry.unwrap().path());
     let path = path.into_iter().find(|path| path.extension().is_some_and(|end| end == "segment")).unwrap();
@@ -190,7 +192,7 @@ fn spoil(hash: &Path, what: &[u8]) {
     std::fs::write(&path, &bytes).unwrap();
 }
 
-/// An entry that counts no more, and is damaged, kept all the others from being backed up.
+/// A damaged entry that was already replaced prevented the backup of all others.
 #[test]
 fn damaged_hash_is_backed_up_and_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,7 +209,7 @@ fn damaged_hash_is_backed_up_and_reported() {
     assert!(damage.starts_with(&saved.join("hash").display().to_string()), "{damage}");
     let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));
-    // It is not restored in silence, and the message is of the backup's own file.
+    // It is not restored silently, and the message names the file of the backup.
     let error = restore(&saved, &folder.path().join("again.hash")).unwrap_err().to_string();
     assert!(error.starts_with(&saved.join("hash").display().to_string()), "{error}");
     assert!(error.contains("damaged before it was backed up"), "{error}");

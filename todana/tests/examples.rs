@@ -1,4 +1,4 @@
-//! The examples run, and what they assert holds.
+//! Runs the examples; they check their own results.
 
 #[path = "../examples/bank.rs"]
 mod bank;

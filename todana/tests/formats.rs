@@ -1,7 +1,9 @@
-//! Data directories of every version of the formats there has been, kept in `tests/fixtures`: they open for good, with exactly
-//! what is written beside them. What a later version has written is refused, and why is said.
+//! Data directories in every version of the formats, kept in `tests/fixtures`: they must always
+//! open, with exactly the contents stored beside them. Data of a later version is refused with the
+//! reason.
 //!
-//! A new version of a format gets a new folder; those that are there are never made again. This makes the folders that are missing:
+//! A new version of a format gets a new folder; existing ones are never created again. This command
+//! creates the missing ones:
 //!
 //!     cargo test -p todana --test formats -- --ignored
 
@@ -28,7 +30,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
 }
 
-/// The files of a fixture, by their places in a data directory.
+/// Returns the files of a fixture by their paths in a data directory.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for part in ["", "log", "checkpoints"] {
@@ -53,7 +55,7 @@ fn state(files: &[(PathBuf, Vec<u8>)]) -> State {
     state
 }
 
-/// All records in order, a line each; what goes on and on is told by its length.
+/// Lists all records in order, one per line; long values are replaced by their lengths.
 fn contents(kept: &Kept) -> String {
     let mut text = String::new();
     let short = |bytes: &[u8]| match bytes.len() {
@@ -92,7 +94,7 @@ fn assert_opens(folder: &Path) {
         open(&disk, NOW, options(SyncPolicy::Always)).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
     assert_eq!(contents(&kept), expected, "{folder:?}");
     assert_eq!((&kept.opened.tail, &kept.opened.refused[..]), (&LogTail::Clean, &[][..]), "{folder:?}");
-    // It can be gone on with, too.
+    // The database accepts writes as well.
     kept.set(b"later", b"1");
     kept.directory.checkpoint(&kept.database).unwrap();
     kept.log().close().unwrap();
@@ -116,7 +118,7 @@ fn every_version_opens_with_what_was_written() {
     assert!(opened >= 4);
 }
 
-/// The same of another version: the checksum over what stands before it is right.
+/// Changes the version of a header, and its checksum accordingly.
 fn of_version(bytes: &[u8], version: u32, checksum: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     bytes[8..12].copy_from_slice(&version.to_le_bytes());
@@ -143,7 +145,7 @@ fn later_format_version_is_refused() {
         let (disk, names) = changed(suffix, version, checksum);
         let error = open(&disk, NOW, options(SyncPolicy::Never)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        // The log is read from the newest checkpoint's position on.
+        // The log is read from the position of the newest checkpoint on.
         let why = format!("format version {version}; this program knows {known}");
         let whys: Vec<String> = names.iter().map(|name| format!("{name} at offset 0: {why}")).collect();
         assert!(whys.iter().any(|why| error.to_string().starts_with(why)), "{error}");
@@ -158,8 +160,8 @@ fn later_format_version_is_refused() {
     }
 }
 
-/// Contents of entries, as docs/format/update-log.md has them: every kind and every field. By hand, for the program itself does
-/// not write all of them yet.
+/// Contents of entries as in docs/format/update-log.md: every kind and every field. Written by
+/// hand, because the program does not write all of them yet.
 const ENTRIES: [&[u8]; 16] = [
     b"\x00\0\xa0\x85\x8d\x8b\x01\0\0\0\0\0\0\0\0\0\0",
     b"\x01\x05plainvalue",
@@ -168,10 +170,10 @@ const ENTRIES: [&[u8]; 16] = [
     b"\x09\x05flags\xac\x02value",
     // Expiry 2^33.
     b"\x11\x06expiry\x80\x80\x80\x80\x20value",
-    // The same, sliding by 60 s.
+    // The same expiry, sliding by 60 s.
     b"\x31\x07sliding\x80\x80\x80\x80\x20\x3cvalue",
     b"\x41\x07version\x07value",
-    // Stale and token out, from server 5.
+    // Stale and token sent, from server 5.
     b"\x81\x07\x05\x05marksvalue",
     b"\x01\x08retagged123",
     // All fields.
@@ -179,16 +181,16 @@ const ENTRIES: [&[u8]; 16] = [
     b"\x01\x04goneaway",
     b"\x03\x04gone",
     b"\x06\0\0\0",
-    // A clear that is planned, and called off again.
+    // A planned clear, and its cancellation.
     b"\x05\x80\x80\x80\x80\x20",
     b"\x05\x00",
     b"\x01\x04last1",
 ];
 
-/// What version 2 has besides: puts and removals as one.
+/// An addition of version 2: puts and removals as one transaction.
 const TRANSACTION: &[u8] = b"\x07\x08\x01\x03onenew\x06\x03\x04last\x0b\x09\x03two\x05flags";
 
-/// A log with these entries.
+/// Creates a log with these entries.
 fn by_hand(version: u8, entries: &[&[u8]]) -> Vec<(PathBuf, Vec<u8>)> {
     const ID: &[u8; 16] = b"0123456789abcdef";
     let with_checksum = |mut bytes: Vec<u8>| {
@@ -221,7 +223,8 @@ fn with_transaction() -> Vec<&'static [u8]> {
     ENTRIES.into_iter().chain([TRANSACTION]).collect()
 }
 
-/// Sets of every kind, in a log of several segments and, where there is to be compression, two checkpoints.
+/// Creates records of every kind, in a log of several segments and, if compression is given, two
+/// checkpoints.
 fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
     let disk = CrashDisk::new();
     let compression_or_none = compression.unwrap_or(CheckpointCompression::None);
@@ -302,7 +305,7 @@ fn made(compression: Option<CheckpointCompression>) -> Vec<(PathBuf, Vec<u8>)> {
 #[ignore = "makes the fixtures that are missing"]
 fn make_missing_fixtures() {
     let all = [
-        // Those of version 1 are there; no program makes them any more.
+        // The fixtures of version 1 exist; no program writes them any longer.
         ("2/entries", by_hand(2, &with_transaction())),
         ("2/log", made(None)),
         ("2/plain", made(Some(CheckpointCompression::None))),

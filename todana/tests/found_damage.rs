@@ -1,8 +1,9 @@
-//! `verify` and `salvage` find what a hostile review made them miss.
+//! Regression tests for damage that `verify` and `salvage` once missed.
 //!
-//! The newest segment of a hash could be gone, or cut between two entries, and neither said a word; a hash without segments was "no data
-//! directory"; 1000 damages looked like all; a tree had no `verify` but one that opened it for writing; a new database was made within
-//! the folder that it was salvaged from.
+//! The newest segment of a hash could be missing, or truncated between two entries, without a
+//! report. A hash without segments was "no data directory". 1000 damages looked like all of them. A
+//! tree could only be verified by opening it for writing. A new database was created within the
+//! folder that it was salvaged from.
 
 mod folder;
 
@@ -30,7 +31,7 @@ fn open(path: &Path) -> Db {
     Db::open(path.to_str().unwrap()).unwrap()
 }
 
-/// A hash that was opened, written to and closed three times, so it has three segments.
+/// Creates a hash that was opened, written to and closed three times, so it has three segments.
 fn three_segments(folder: &Path) -> PathBuf {
     let path = folder.join("x.hash");
     for key in [b"k1", b"k2", b"k3"] {
@@ -68,7 +69,8 @@ fn segment_cut_between_two_entries_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = three_segments(folder.path());
     let cut = newest_segment(&path);
-    // The put of k3: 4 bytes of checksum, tag, two lengths, key and value, padded to a multiple of 8.
+    // The put of k3: 4 bytes of checksum, tag, two lengths, key and value, padded to a multiple of
+    // 8.
     let len = fs::metadata(&cut).unwrap().len() - 16;
     fs::File::options().write(true).open(&cut).unwrap().set_len(len).unwrap();
     let damages = verify(&path).unwrap().damages;
@@ -121,7 +123,8 @@ fn damages_beyond_the_list_are_counted() {
     assert_eq!(damages[1_000], format!("{}: 200 more damages are not listed", path.display()));
 }
 
-/// All below a directory: bytes and time of change of each file, none of a directory.
+/// Returns everything below a directory: bytes and modification time of each file, nothing for a
+/// directory.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<(Vec<u8>, SystemTime)>> {
     let files = folder::files(directory).into_iter();
     let content = |path: &PathBuf| {
@@ -131,7 +134,8 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Option<(Vec<u8>, SystemTime)>
     files.map(|path| (path.clone(), content(&path))).collect()
 }
 
-/// A tree with nine records as of its last checkpoint and one more in its log, which a killed process has left without locks.
+/// Creates a tree with nine records in its last checkpoint and one more in its log, as a killed
+/// process without locks leaves it.
 fn tree(folder: &Path) -> PathBuf {
     let (made, path) = (folder.join("made.tree"), folder.join("x.tree"));
     let db = open(&made);
@@ -158,12 +162,12 @@ fn verify_of_a_tree_changes_nothing() {
     assert_eq!(verified.tree.map(|tree| (tree.records, tree.without_checksum)), Some((9, 0)));
     assert_eq!(verified.changes, 1);
     assert_eq!(contents(&path), before);
-    // Nor does reading its records, which the command does besides.
+    // Reading its records, as the command also does, changes nothing either.
     let db = DbOptions::default().read_only().open(path.to_str().unwrap()).unwrap();
     assert_eq!(db.count(), 10);
     drop(db);
     assert_eq!(contents(&path), before);
-    // It opens for writing afterwards.
+    // Afterwards it can be opened for writing.
     assert_eq!(open(&path).count(), 10);
 }
 
@@ -186,7 +190,7 @@ fn tree_verification_reads_pages_and_log() {
     assert!(verify(&path).unwrap().damages.is_empty());
     let log = folder::files(&path.join("log"));
     let segment = log.iter().find(|path| path.extension().is_some_and(|ending| ending == "log")).unwrap();
-    // Its header: a damaged entry at the end would be a torn tail.
+    // Damages the header: a damaged entry at the end would be a torn tail.
     damaged(segment, b"TODANA", "is no segment of an update log");
 
     let shown = path.display();

@@ -1,4 +1,4 @@
-//! What holds when the memory is full and nothing may be evicted.
+//! Behaviour when memory is full and nothing may be evicted.
 
 use std::sync::Arc;
 use todana::{Database, ManualClock, WorkerCounters};
@@ -8,7 +8,7 @@ use todana_core::{
 };
 use todana_engine::{MemHash, MemHashOptions};
 
-/// A database that takes no more, and how many records `0`, `1` ... it holds.
+/// Returns a full database, and the number of its records `0`, `1` ...
 fn full() -> (Database, Arc<WorkerCounters>, usize) {
     let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
     let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
@@ -29,7 +29,7 @@ fn full() -> (Database, Arc<WorkerCounters>, usize) {
     }
 }
 
-/// The reply as text, without what it borrows.
+/// Returns the reply as text, without borrows.
 fn answer(database: &Database, worker_counters: &WorkerCounters, command: Operation<'_>) -> String {
     let mut answer = String::new();
     database.execute(worker_counters, &command, &mut |reply| {

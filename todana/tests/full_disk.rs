@@ -1,8 +1,8 @@
-//! A full disk: a database on it opens, is read, and takes removals, which lead to more room.
+//! A database on a full disk opens, is readable, and accepts removals, which free space.
 //!
-//! Once a start on a full disk was refused, as each opening begins a new segment, so that even reads that had gone on before were gone;
-//! and `delete` and `flush` were refused as well, because what tells the log of a removal needs room, too. Room could only come from
-//! outside.
+//! Once a start on a full disk was refused, because each opening begins a new segment, so not even
+//! reads were possible any longer. `delete` and `flush` were refused as well, because the log entry
+//! of a removal needs space, too. Only other programs could free space.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -44,7 +44,7 @@ fn is_well(kept: &Kept) -> bool {
     kept.log().health() == DurabilityHealth::Well
 }
 
-/// Waits until the log's health is well.
+/// Waits until the health of the log is well.
 fn recover(kept: &Kept) {
     let (sender, told) = std::sync::mpsc::channel();
     kept.log().on_progress(move || {
@@ -55,11 +55,11 @@ fn recover(kept: &Kept) {
     }
 }
 
-/// Stores records until one is refused; returns how many there are.
+/// Stores records until one is refused. Returns their number.
 fn fill(kept: &Kept) -> usize {
     for number in 0.. {
         let stored = kept.set(&key(number), &[b'v'; 400]);
-        // Written by now, so that the disk is full where it is full.
+        // Write everything now, so that the disk is really full.
         let _ = kept.log().sync_to(kept.log().end());
         if stored == REFUSED {
             return number;
@@ -77,7 +77,7 @@ fn full_disk_takes_removals_and_refuses_all_else() {
         let records = fill(&kept);
         assert!(records > 30, "{records}");
         assert!(!is_well(&kept) && !kept.database.takes_changes());
-        // The one that met the full disk is kept: its room is that of the reserve.
+        // The change that met the full disk is kept, in the space of the reserve.
         for number in 0..records {
             assert_eq!(kept.get(&key(number)), Some(vec![b'v'; 400]));
         }
@@ -110,7 +110,7 @@ fn flush_on_a_full_disk_frees_space() {
     fill(&kept);
     assert_eq!(kept.run(Operation::Flush { at: Ttl::Never }), "Done");
     kept.log().wait(kept.log().end()).unwrap();
-    // However little the log has grown.
+    // Even if the log has hardly grown.
     assert!(kept.directory.is_checkpoint_due(&kept.database));
     kept.directory.checkpoint(&kept.database).unwrap();
     assert!(!kept.directory.is_checkpoint_due(&kept.database));
@@ -168,7 +168,7 @@ fn full_disk_allows_opening_and_removals() {
         let disk = CrashDisk::with(disk.state());
         assert!(disk.state().has_name(&Path::new(kept::DATA).join(RESERVE)));
         disk.limit(disk.used());
-        // Once more on what the first of them has left.
+        // Again with the remains of the first opening.
         for opening in 0..3 {
             let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();
             assert_eq!(kept.records().len(), 50 - opening);
@@ -215,7 +215,7 @@ fn log_continues_without_a_new_segment() {
             kept.log().wait(kept.logged()).unwrap();
         }
         assert_eq!((segments(&disk), is_well(&kept)), (1, true));
-        // A checkpoint needs one, and says why it has none.
+        // A checkpoint needs a new segment, and reports why there is none.
         let error = kept.directory.checkpoint(&kept.database).unwrap_err();
         assert!(error.to_string().starts_with("cannot begin a segment of the update log: "), "{error}");
         assert!(is_well(&kept));
@@ -232,7 +232,8 @@ fn log_continues_without_a_new_segment() {
     }
 }
 
-/// A directory in which the reserve could not be created was taken for one on a full disk, and every write refused.
+/// A directory in which the reserve could not be created was treated as one on a full disk, and
+/// every write was refused.
 #[test]
 fn writes_work_without_a_reserve() {
     // EACCES, EMFILE.
@@ -249,8 +250,8 @@ fn writes_work_without_a_reserve() {
     }
 }
 
-/// A segment got its name, and its directory could not be synced (one descriptor too few): the log went on in the segment before it, and
-/// the next opening found a gap.
+/// A segment got its name, but its directory could not be synced (one descriptor too few). The log
+/// continued in the segment before it, and the next opening found a gap.
 #[test]
 fn log_waits_for_a_possibly_named_segment() {
     let disk = CrashDisk::new();
@@ -330,7 +331,7 @@ impl Hash {
         self.database.engine().durable().unwrap()
     }
 
-    /// Stores records until one is refused; returns how many there are.
+    /// Stores records until one is refused. Returns their number.
     fn fill(&self) -> usize {
         let records = (0..).find(|&number| self.set(number) != "Stored").unwrap();
         self.files().sync().unwrap();
@@ -359,7 +360,7 @@ fn hash_on_full_disk_recovers_by_removals() {
         assert_eq!(hash.run(delete(&key(number))), "Deleted", "{number}");
     }
     hash.files().sync().unwrap();
-    // Compaction finds its room, too.
+    // Compaction also finds its space.
     hash.keep_house();
     assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(0), "Stored");
@@ -393,7 +394,7 @@ fn hash_opens_on_full_disk_for_removals() {
         }
         let state = hash.disk.state();
         let disk = CrashDisk::with(state);
-        // What is removed at the opening makes no room for the reserve.
+        // Removals at the opening do not free enough space for the reserve.
         disk.limit(disk.used() - 5_000);
         for opening in 0..3 {
             let hash = open_hash(&disk);

@@ -1,4 +1,4 @@
-//! Changes are refused, and reads are not, while too much waits in memory for a checkpoint.
+//! Changes are refused, and reads are not, while too many changes wait in memory for a checkpoint.
 
 use std::sync::Arc;
 use todana::{CachedClock, Database};

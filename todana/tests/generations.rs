@@ -1,8 +1,9 @@
-//! A database that dies again and again: what a process does is cut off anywhere, the power fails or only the process does, the
-//! next one opens what is left, goes on, and dies in turn. At each opening there is what there was after one of the commands of
-//! the generation before, and not an earlier one than was acknowledged.
+//! A database that crashes repeatedly: a process is stopped anywhere, by a power failure or by a
+//! kill; the next one opens what is left, continues, and is stopped in turn. Each opening finds the
+//! state after one of the commands of the generation before, and not an earlier one than was
+//! acknowledged.
 //!
-//! The seed of a failure is printed with it. `TODANA_CRASH=full` tries many more.
+//! A failure prints its seed. `TODANA_CRASH=full` tries many more seeds.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -22,13 +23,13 @@ use todana_core::{Arithmetic, Delete, Operation, Store, StoreMode, Touch, Ttl};
 const START: u64 = 1_700_000_000;
 const GENERATIONS: usize = 12;
 
-/// What one generation has left: the moments it went through, by the log's end, and its operations on the disk.
+/// The result of a generation: its moments by the end of the log, and its operations on the disk.
 struct Life {
     before: State,
-    /// What had been promised before it began.
+    /// What was promised before it began.
     promised: u64,
     now: u64,
-    /// Those of earlier generations too, as far as they have come down to this one.
+    /// Includes the moments of earlier generations that still apply.
     moments: BTreeMap<u64, Records>,
     journal: Vec<crash_disk::Step>,
     is_closed: bool,
@@ -89,7 +90,8 @@ fn command(kept: &Kept, dice: &mut Dice) {
     };
 }
 
-/// Opens what its forebear has left, works for a while, and ends: in good order, or not at all.
+/// Opens the result of the generation before, runs some commands, and ends in good order or not at
+/// all.
 fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut Dice) -> Life {
     let disk = CrashDisk::with(before.clone());
     let acknowledged = Arc::new(AtomicU64::new(0));
@@ -105,7 +107,7 @@ fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut D
         moments = life.moments.range(..=end).map(|(end, records)| (*end, records.clone())).collect();
         promised = its_promise;
     }
-    // Whoever has read it may rely on it.
+    // A reader of this value may rely on it.
     acknowledged.store(end, Ordering::SeqCst);
     moments.insert(end, kept.records());
     for _ in 0..dice.roll(120) {
@@ -128,7 +130,7 @@ fn live(before: State, forebear: Option<(&Life, u64)>, story: &str, dice: &mut D
 }
 
 impl Life {
-    /// The disk after a death somewhere in it, and what had been promised by then.
+    /// Returns the disk after a crash at a random operation, and what was promised by then.
     fn die(&self, dice: &mut Dice) -> (State, u64) {
         let stop = if self.is_closed || dice.roll(3) == 0 {
             self.journal.len()
@@ -145,14 +147,14 @@ impl Life {
             promised = step.note.max(promised);
             state.apply_in_part(&step.op, dice);
         }
-        // Half of the time it is only the process that ends.
+        // In half of the cases only the process ends.
         (if dice.coin() { state.reboot(dice.roll(1 << 40)) } else { state }, promised)
     }
 
     fn expects(&self, kept: &Kept, promised: u64, story: &str) {
         let end = kept.opened.end.0;
         assert!(end >= promised, "{story}: ends at {end}, {promised} was promised");
-        // Nothing at all was there before the first.
+        // Before the first moment the database was empty.
         let records = self.moments.range(..=end).next_back().map(|(_, records)| records.clone());
         let now = kept.database.now();
         let mut records = records.unwrap_or_default();
