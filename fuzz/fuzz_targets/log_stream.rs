@@ -11,4 +11,4 @@ mod kept;
 #[path = "../../todana/tests/opener/mod.rs"]
 mod opener;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| incoming::take_apart_any(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| incoming::decode_any(bytes));

@@ -1,13 +1,14 @@
-//! Questions to checkpoints, each answered for so many records of 8-digit decimal key and value:
+//! Questions about checkpoints, each for a number of records with 8-digit decimal keys and values:
 //!
-//! - `size`: how many bytes does a checkpoint have, as it is and compressed, and how long does it take to make?
-//! - `load`: how long does a restart take from a checkpoint and a tenth as many entries of the log, and how long does
-//!   reading and checking alone?
-//! - `work`: how much does resident memory grow while one is made under full write load, and what becomes of the
-//!   latency of sets?
+//! - `size`: how many bytes does a checkpoint have, plain and compressed, and how long does it take
+//!   to write?
+//! - `load`: how long does a restart take with a checkpoint and a tenth as many log entries, and
+//!   how long do reading and checking alone take?
+//! - `work`: how much does resident memory grow while a checkpoint is written under full load, and
+//!   how does the latency of sets change?
 //!
-//! Run: `cargo bench -p todana --bench checkpoint -- QUESTION [RECORDS] [DIRECTORY]`; the directory is to be on a real disk, and
-//! what is written there is removed again.
+//! Run: `cargo bench -p todana --bench checkpoint -- QUESTION [RECORDS] [DIRECTORY]`. The directory
+//! should be on a real disk; the files written there are removed again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,13 +21,14 @@ use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock, seed_of, 
 use todana_core::{Operation, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
 }
 
-/// Seconds of processor time of this process, of all its threads: steady on a busy machine too.
+/// Returns the processor time of all threads of this process in seconds, which is steady on a busy
+/// machine too.
 fn processor_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let numbers = stat.rsplit(')').next().expect("a name").split_whitespace().skip(11).take(2);
@@ -47,7 +49,7 @@ fn decimal(n: u64) -> [u8; 8] {
     text
 }
 
-/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+/// Returns the n-th number of a fixed sequence of arbitrary 64-bit numbers (splitmix64).
 fn arbitrary(n: u64) -> u64 {
     let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -55,7 +57,7 @@ fn arbitrary(n: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// What values there are: equal to the key, or any eight digits.
+/// The form of the values: equal to the key, or any eight digits.
 #[derive(Clone, Copy)]
 enum Values {
     Keys,
@@ -93,7 +95,7 @@ fn open(
 fn set(database: &Database, worker_counters: &todana::WorkerCounters, key: &[u8], value: &[u8]) {
     let command = Operation::Store(Store { key, value, ..Store::default() });
     let end = database.execute(worker_counters, &command, &mut |_| ()).into();
-    // As the server does: nobody runs ahead of the log.
+    // Waits for the log as the server does.
     if let Some(log) = database.log()
         && !log.is_durable(end)
     {
@@ -103,7 +105,7 @@ fn set(database: &Database, worker_counters: &todana::WorkerCounters, key: &[u8]
 
 fn fill(database: &Database, records: u64, values: Values) {
     let worker_counters = database.worker_counters();
-    // No order that a store could make use of.
+    // In an order that is of no use to the engine.
     (0..records).for_each(|n| {
         let n = n.wrapping_mul(7_368_787) % records;
         set(database, &worker_counters, &decimal(n), &values.of(n));
@@ -212,7 +214,7 @@ fn work(records: u64, folder: &Path) {
                 let worker_counters = database.worker_counters();
                 let mut latencies =
                     [Latencies(Vec::with_capacity(1 << 25)), Latencies(Vec::with_capacity(1 << 25))];
-                // Resident before it is measured.
+                // Resident before the measurement.
                 latencies.iter_mut().for_each(|latencies| {
                     latencies.0.resize(latencies.0.capacity(), 1);
                     latencies.0.clear();

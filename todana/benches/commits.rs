@@ -1,9 +1,11 @@
-//! Question: how many writes a second are on disk one by one, by so many threads, for each kind of database that keeps its data
-//! there, and how many times as many as by one thread is that? A write returns once it is on disk (`SyncPolicy::Always`), and writes of several threads share a
-//! sync; so it is for transactions of ten records each.
+//! Question: how many writes per second reach the disk one by one with this number of threads, for
+//! each kind of database on disk, and what is the factor over one thread? A write returns when it
+//! is on disk (`SyncPolicy::Always`), and writes of several threads share a sync. The same for
+//! transactions of ten records each.
 //!
-//! Medians of five rounds, all kinds in turn. Run: `cargo bench -p todana --bench commits -- [DIRECTORY [SECONDS]]`; the directory is to be
-//! on a real disk, and what is written there is removed again.
+//! Medians of five rounds, all kinds in turn. Run: `cargo bench -p todana --bench commits --
+//! [DIRECTORY [SECONDS]]`. The directory should be on a real disk; the files written there are
+//! removed again.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +27,7 @@ fn open(name: &str, folder: &Path) -> Db {
     opened.expect("it opens")
 }
 
-/// The n-th key of a thread: 16 bytes, in no order.
+/// Returns the n-th key of a thread: 16 bytes, in no order.
 fn key(thread: u64, n: u64) -> [u8; 16] {
     let mixed = (thread << 40 | n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mut key = [0; 16];
@@ -44,7 +46,7 @@ fn together(db: &Db, thread: u64, n: u64) -> Result<()> {
     transaction.commit()
 }
 
-/// Commits a second.
+/// Returns the commits per second.
 fn rate(db: &Db, threads: u64, seconds: f64, commit: fn(&Db, u64, u64) -> Result<()>) -> f64 {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     let first = BEGUN.fetch_add(1 << 24, Ordering::Relaxed);

@@ -1,11 +1,12 @@
-//! How long does it take to count the words of much text, in little memory?
+//! How long does it take to count the words of a large text with little memory?
 //!
 //! ```text
 //! cargo bench -p todana --bench map_reduce -- [TEXT_MB [MEMORY_MB [THREADS]]]      (100 64 2)
 //! ```
 //!
-//! Lines of 100 words of a language with 200,000 of them, the n-th one as frequent as 1/n, in a hash on disk. Told are wall and CPU time,
-//! what the process has taken of memory at most, and how many words there were of how many different ones.
+//! Lines of 100 words from a language of 200,000 words, the n-th with frequency 1/n, in a hash on
+//! disk. Reports wall and CPU time, the peak memory of the process, and the numbers of words and of
+//! different words.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -18,7 +19,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// A word whose rank is distributed as 1/n: the exponential of an even number.
+/// Appends a word whose rank is distributed as 1/n: the exponential of a uniform number.
 fn word(state: &mut u64, line: &mut String) {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -42,14 +43,14 @@ fn fill(db: &Db, bytes: u64) -> Result<()> {
     db.sync()
 }
 
-/// A field of the process's status, in KiB.
+/// Returns a field of the process's status, in KiB.
 fn status_kib(field: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// CPU time of the process in ticks of 10 ms.
+/// Returns the CPU time of the process in ticks of 10 ms.
 fn cpu_ticks() -> u64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -1,4 +1,4 @@
-//! Money moved between accounts in transactions, by many threads at once: none is lost, and none comes from nowhere.
+//! Many threads move money between accounts in transactions: the sum stays the same.
 //!
 //! ```text
 //! cargo run -p todana --example bank
@@ -15,7 +15,7 @@ fn account(number: u64) -> Vec<u8> {
     format!("account:{number}").into_bytes()
 }
 
-/// False if there is too little; then nothing has happened.
+/// Moves an amount. Returns false and changes nothing if the balance is too low.
 fn transfer(db: &Db, from: u64, to: u64, amount: i64) -> Result<bool> {
     let transaction = db.begin()?;
     if transaction.increment(&account(from), -amount, None)? < 0 {
@@ -28,7 +28,7 @@ fn transfer(db: &Db, from: u64, to: u64, amount: i64) -> Result<bool> {
 }
 
 fn total(db: &Db) -> Result<i64> {
-    // Within a transaction, so that nobody moves anything while it is added up.
+    // In a transaction, so that no amount moves during the addition.
     let transaction = db.begin()?;
     let mut total = 0;
     for item in transaction.prefix(b"account:") {

@@ -1,4 +1,4 @@
-//! A leaderboard on an ordered database: scores are keys, so that the best ones lie side by side.
+//! A leaderboard in an ordered database: scores are keys, so that the best ones are neighbours.
 //!
 //! ```text
 //! cargo run -p todana --example leaderboard
@@ -6,7 +6,8 @@
 
 use todana::{Db, Records, Result, UpdateAction};
 
-/// `player:NAME` holds the score, `score:SCORE:NAME` nothing: the order is in the key. Both change together.
+/// `player:NAME` holds the score, `score:SCORE:NAME` is empty: the order is in the key. Both change
+/// together.
 fn score(db: &Db, name: &str, points: u64) -> Result<u64> {
     let transaction = db.begin()?;
     let player = format!("player:{name}").into_bytes();
@@ -25,7 +26,8 @@ fn score(db: &Db, name: &str, points: u64) -> Result<u64> {
     Ok(after)
 }
 
-/// With leading zeros, so that the order of the bytes is that of the numbers.
+/// Returns the key of a score, with leading zeros, so that the order of the bytes is that of the
+/// numbers.
 fn entry(score: u64, name: &str) -> Vec<u8> {
     format!("score:{score:020}:{name}").into_bytes()
 }
@@ -44,7 +46,7 @@ fn best(db: &Db, count: usize) -> Result<Vec<(String, u64)>> {
         .collect()
 }
 
-/// How many have more than this.
+/// Returns the number of players with a higher score.
 fn rank(db: &Db, score: u64) -> Result<usize> {
     Ok(1 + db.range(entry(score + 1, "")..b"score;".to_vec())?.keys().count())
 }

@@ -1,4 +1,4 @@
-//! Sessions that end when nobody has used them for a while, kept across restarts.
+//! Sessions that expire when they are unused for some time, and survive restarts.
 //!
 //! ```text
 //! cargo run -p todana --example sessions
@@ -6,14 +6,14 @@
 
 use todana::{Db, DbOptions, Records, Result, Ttl, UpdateAction};
 
-/// Each access begins the time anew.
+/// Each access restarts this time.
 const IDLE: Ttl = Ttl::Sliding(15 * 60);
 
 struct Sessions(Db);
 
 impl Sessions {
     fn begin(&self, id: &str, user: &str) -> Result<bool> {
-        // Nobody else's session is taken over: an id that is in use is not given again.
+        // An ID in use is not assigned again, so no session of another user is taken over.
         let is_new = self.0.add(&key(id), format!("user={user}").as_bytes())?;
         if is_new {
             self.0.touch(&key(id), IDLE)?;
@@ -51,7 +51,7 @@ pub(crate) fn main() -> Result<()> {
     sessions.add_to_cart("4711", "teapot")?;
     drop(sessions);
 
-    // The program has been restarted.
+    // The program restarts here.
     let sessions = Sessions(options.open("mem:hash")?);
     let record = sessions.0.get_record(&key("4711"))?.expect("it was kept");
     assert_eq!(record.value, b"user=ada item=teapot");

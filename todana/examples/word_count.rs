@@ -1,4 +1,4 @@
-//! Counts the words of a text by map-reduce: on all cores, and on disk what does not fit into memory.
+//! Counts the words of a text by map-reduce: on all cores, and on disk if memory is too small.
 //!
 //! ```text
 //! cargo run -p todana --example word_count [FILE]
@@ -37,7 +37,7 @@ fn count(db: &Db) -> Result<Vec<(String, u64)>> {
         }
         Ok(())
     };
-    // Ones become sums before they become many.
+    // Combines counts early, which saves memory.
     let combine = |_: &[u8], values: &mut dyn Iterator<Item = &[u8]>, sum: &mut Vec<u8>| {
         sum.extend_from_slice(&values.map(number).sum::<u64>().to_le_bytes());
     };

@@ -338,7 +338,7 @@ impl Hash {
         records
     }
 
-    fn keep_house(&self) {
+    fn run_upkeep(&self) {
         for _ in 0..100 {
             self.database.maintain();
             self.files().sync().unwrap();
@@ -361,7 +361,7 @@ fn hash_on_full_disk_recovers_by_removals() {
     }
     hash.files().sync().unwrap();
     // Compaction also finds its space.
-    hash.keep_house();
+    hash.run_upkeep();
     assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(0), "Stored");
     hash.files().sync().unwrap();
@@ -377,7 +377,7 @@ fn hash_on_a_full_disk_is_cleared() {
     hash.disk.limit(hash.disk.used() + 200_000);
     hash.fill();
     assert_eq!(hash.run(Operation::Flush { at: Ttl::Never }), "Done");
-    hash.keep_house();
+    hash.run_upkeep();
     assert_eq!(hash.files().refused_write_error(), None);
     assert_eq!(hash.set(1), "Stored");
     assert_eq!(hash.database.engine().status().records, 1);

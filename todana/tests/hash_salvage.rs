@@ -1,4 +1,5 @@
-//! What is whole of a damaged hash on disk, or of its backup, becomes a database that opens; what is lost is told.
+//! The intact part of a damaged hash on disk, or of its backup, becomes a new database; losses are
+//! reported.
 
 mod saved;
 
@@ -33,7 +34,8 @@ fn rescue(from: &Path, to: &Path) -> todana::Result<(Vec<Damage>, Restored)> {
     Ok((salvaged.damages, salvaged.restored))
 }
 
-/// Changes two bytes where this stands in one of the files below; returns that file.
+/// Changes two bytes of the occurrence of `what` in one of the files below `directory`. Returns
+/// that file.
 fn spoil(directory: &Path, what: &[u8]) -> PathBuf {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -48,7 +50,7 @@ fn spoil(directory: &Path, what: &[u8]) -> PathBuf {
     panic!("it is in none of them");
 }
 
-/// All values but those of the numbers given are as they were, and those are not there.
+/// Checks that all values are unchanged except those of the given numbers, which must be missing.
 fn is_without(db: &Db, without: &[usize]) {
     for n in 0..COUNT {
         let wanted = (!without.contains(&n)).then(|| value(n));
@@ -78,7 +80,7 @@ fn damaged_hash_backup_is_salvaged() {
     assert!(told[2].contains("2 records are lost"), "{told:?}");
     assert!(told[3].contains("there were 2000 records") && told[3].contains("2 are lost"), "{told:?}");
     assert_eq!(told.len(), 4);
-    // What it was made of is as it was.
+    // The source is unchanged.
     assert_eq!(fs::read(&segment).unwrap(), before);
     assert_eq!(rescue(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(rescue(&saved, &path("y.tree")).unwrap_err().kind(), ErrorKind::Invalid);
@@ -99,7 +101,7 @@ fn hash_backup_without_manifest_is_salvaged() {
     let (damages, _) = rescue(&saved, &path("b.hash")).unwrap();
     assert!(damages.is_empty(), "{damages:?}");
     is_without(&open(&path("b.hash")), &[]);
-    // A file of the list is missing, the last one, which no other one tells of.
+    // The last file of the manifest is missing; no other file refers to it.
     fs::write(saved.join("backup"), &list).unwrap();
     let mut segments: Vec<PathBuf> =
         fs::read_dir(saved.join("hash")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -119,7 +121,7 @@ fn damaged_tree_backup_is_salvaged_to_disk() {
         let path = |name: &str| folder.path().join(name);
         let saved = path("saved");
         let db = open(&path("x.tree"));
-        // Some blocks of a checkpoint.
+        // Several blocks of a checkpoint.
         let count = 20_000;
         (0..count).for_each(|n| db.set(&key(n), &value(n)).unwrap());
         back_up(&db, &saved);
@@ -140,7 +142,7 @@ fn damaged_tree_backup_is_salvaged_to_disk() {
         for n in (0..count).filter(|&n| again.contains(&key(n)).unwrap()) {
             assert_eq!(again.get(&key(n)).unwrap(), Some(value(n)));
         }
-        // Nothing stays beside it.
+        // Nothing is left beside it.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
     }
 }
@@ -170,7 +172,7 @@ fn damaged_hash_is_salvaged_unless_it_is_open() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
-/// Bytes of the segments in a directory.
+/// Returns the bytes of the segments in a directory.
 fn segment_bytes(path: &Path) -> u64 {
     let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
     let segments = files.filter(|file| file.path().extension().is_some_and(|end| end == "segment"));
@@ -209,7 +211,7 @@ fn salvaged_values_are_compressed_on_request() {
     }
 }
 
-/// All records of the source came in, whatever the limits of the name.
+/// All records of the source were stored, regardless of the limits in the name.
 #[test]
 fn restored_database_keeps_the_limits_of_its_name() {
     let folder = tempfile::tempdir().unwrap();

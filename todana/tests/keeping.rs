@@ -1,4 +1,5 @@
-//! Looking after a data directory: what is kept of its log, reading that beside the writer, and salvaging what is damaged.
+//! Maintenance of a data directory: which log is kept, following the log beside its writer, and
+//! salvage.
 
 mod folder;
 
@@ -20,7 +21,7 @@ fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
     open_with(path, &DataOptions { log, checkpoints })
 }
 
-/// Ten seconds of changes, a segment each, and two checkpoints behind them.
+/// Ten seconds of changes, each in its own segment, followed by two checkpoints.
 fn ten_seconds(data: &Path, len: u64, age: Duration) -> Kept {
     let kept = kept_with(data, len, age);
     for second in 0..10 {
@@ -39,7 +40,7 @@ fn ten_seconds(data: &Path, len: u64, age: Duration) -> Kept {
     kept
 }
 
-/// The seconds that the log still tells of.
+/// Returns the seconds whose changes are still in the log.
 fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
     let folder = folder();
     let data = folder.path().join("data");
@@ -64,7 +65,7 @@ fn seconds_in(data: &Path) -> Vec<u64> {
 fn requested_length_of_old_log_is_kept() {
     assert_eq!(seconds_left(0, Duration::MAX), Vec::<u64>::new());
     assert_eq!(seconds_left(u64::MAX, Duration::MAX), (0..10).collect::<Vec<_>>());
-    // Each second ends when the next one begins, and now is the tenth.
+    // Each second ends when the next one begins, and the present second is the tenth.
     assert_eq!(seconds_left(u64::MAX, Duration::from_secs(3)), [6, 7, 8, 9]);
     let some = seconds_left(700, Duration::MAX);
     assert!(!some.is_empty() && some.len() < 7 && some.ends_with(&[9]), "{some:?}");
@@ -83,7 +84,7 @@ fn kept_log_is_released_up_to_a_time() {
         seconds_in(&data)
     };
     assert_eq!(left_behind(NOW), (0..10).collect::<Vec<_>>());
-    // The fifth second has ended with the sixth.
+    // The fifth second ended when the sixth began.
     assert_eq!(left_behind(NOW + 6), [5, 6, 7, 8, 9]);
     kept.clock.advance(1);
     assert_eq!(left_behind(u64::MAX), Vec::<u64>::new());
@@ -162,17 +163,17 @@ fn log_is_read_from_a_position_or_time() {
     assert_eq!(keys(Some(position.0), None), all[3..]);
     assert_eq!(keys(Some(position.0 - 1), None), all[3..]);
     assert_eq!(keys(Some(position.0 + 1), None), all[4..]);
-    // Whole segments are passed over; the caller looks at the times of the rest.
+    // Complete segments are skipped; the caller filters the rest by time.
     assert!(keys(None, Some(NOW + 4)).ends_with(&all[4..]));
     assert!(keys(None, Some(NOW + 4)).len() < all.len());
 }
 
-/// A closed directory of two checkpoints and some log.
+/// A closed directory with two checkpoints and some log.
 fn closed(data: &Path) -> usize {
     closed_of(data, 4)
 }
 
-/// The same, with so many changes before, between and behind the checkpoints.
+/// Such a directory with this number of changes before, between and after the checkpoints.
 fn closed_of(data: &Path, changes: usize) -> usize {
     let kept = open(data, 150);
     for round in 0..3 {
@@ -215,7 +216,7 @@ fn opens(data: &Path) -> Result<usize, String> {
     }
 }
 
-/// What is salvaged, which opens with as many records, and how many.
+/// Returns the result of the salvage and the number of records with which it opens.
 fn saved(data: &Path) -> (Salvaged, usize) {
     let target = data.with_extension("salvaged");
     let salvaged = salvage(data, &target).unwrap();
@@ -286,7 +287,7 @@ fn checkpoint_without_its_log_is_salvaged() {
     assert_eq!((&first.finding.path, first.finding.lost), (&before[1], 0));
     let outcome = &first.outcome;
     assert!(outcome.starts_with("saved, with 8 records as of 2") && outcome.contains("alone"), "{outcome}");
-    // All but what the last four changes have made.
+    // Everything except the last four changes.
     assert_eq!(left, had - 4);
 }
 
@@ -298,7 +299,7 @@ fn checkpoint_after_the_log_end_is_salvaged() {
     let newest: u64 = named(&data, ".checkpoint")[1].file_stem().unwrap().to_str().unwrap().parse().unwrap();
     let start = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
     let mut logs = named(&data, ".log");
-    // With them goes the last one before the checkpoint.
+    // The last segment before the checkpoint is removed as well.
     let at = logs.iter().position(|path| start(path) == newest).unwrap();
     for path in logs.drain(at - 1..) {
         fs::remove_file(path).unwrap();
@@ -314,7 +315,7 @@ fn gap_before_the_log_is_marked_lost() {
     let had = closed_of(&data, 12);
     let start = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
     let newest = start(&named(&data, ".checkpoint")[1]);
-    // What stands right behind the newest checkpoint, and all before it.
+    // The segment right after the newest checkpoint, and all before it.
     let logs = named(&data, ".log");
     let next = logs.iter().map(start).find(|&start| start > newest).unwrap();
     for path in logs.iter().filter(|path| start(path) < next) {

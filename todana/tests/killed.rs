@@ -1,7 +1,7 @@
-//! What is there after a process was killed that wrote through the library: every write that it was told of, each transaction as a
-//! whole or not at all, and nothing that was never written.
+//! The state after a process that wrote through the library was killed: every acknowledged write,
+//! each transaction completely or not at all, and nothing that was never written.
 //!
-//! `TODANA_KILLS=200` kills so many processes of each kind of database.
+//! `TODANA_KILLS=200` kills this number of processes of each kind of database.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -22,10 +22,10 @@ const NAME: &str = "TODANA_TEST_KILLED_NAME";
 const FOLDER: &str = "TODANA_TEST_KILLED_FOLDER";
 const KNOWN: &str = "TODANA_TEST_KILLED_KNOWN";
 const SYNC: &str = "TODANA_TEST_KILLED_SYNC";
-/// Nothing is synced while it runs.
+/// Nothing is synced while the process runs.
 const HOURLY: SyncPolicy = SyncPolicy::Every(Duration::from_secs(3600));
 const WRITERS: u64 = 6;
-/// It ends by itself, should nobody kill it.
+/// The process ends by itself if it is not killed.
 const WRITES_MAX: u64 = 100_000;
 
 fn open(name: &str, folder: &Path, sync: SyncPolicy) -> Db {
@@ -39,7 +39,8 @@ fn open(name: &str, folder: &Path, sync: SyncPolicy) -> Db {
     .unwrap()
 }
 
-/// How many writes each writer has made; there must be those that were acknowledged, and the one behind them or not.
+/// Returns the number of writes of each writer: those that were acknowledged, and possibly the next
+/// one.
 fn counts(found: &Found, acknowledged: &[u64]) -> Vec<u64> {
     let mut expected = Found::new();
     let counts = acknowledged.iter().zip(1..).map(|(&acknowledged, writer)| {
@@ -66,7 +67,7 @@ fn counts(found: &Found, acknowledged: &[u64]) -> Vec<u64> {
     counts
 }
 
-/// The process that is killed: this very test, started again with a database.
+/// The process that is killed: this test, started again with a database.
 #[test]
 fn writes_until_it_is_killed() {
     let (Ok(name), Some(folder), Ok(known)) =
@@ -78,7 +79,7 @@ fn writes_until_it_is_killed() {
     let db = open(&name, folder.as_ref(), sync);
     let known: Vec<u64> = known.split(',').map(|count| count.parse().unwrap()).collect();
     let counts = counts(&writes::found(&db), &known);
-    // One line is one call of the system: it has been said, or it has not.
+    // Each line is one system call, so it is printed completely or not at all.
     let say = |line: String| std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
     let texts: Vec<String> = counts.iter().map(u64::to_string).collect();
     say(format!("begins {}", texts.join(",")));
@@ -136,7 +137,8 @@ fn kill_again_and_again(name: &str, sync: SyncPolicy) {
             }
             true
         };
-        // In the middle of its work mostly, now and then while it opens what the last one has left; at any moment of what it does.
+        // Mostly killed while it writes, sometimes while it opens the database that the last
+        // process has left.
         let wanted = if dice.roll(5) == 0 { 0 } else { 1 + dice.roll(400) };
         let mut heard = 0;
         while heard < wanted {
@@ -146,7 +148,7 @@ fn kill_again_and_again(name: &str, sync: SyncPolicy) {
         let moment_us = if wanted == 0 { 25_000 } else { 2_000 };
         std::thread::sleep(Duration::from_micros(dice.roll(moment_us)));
         child.kill().unwrap();
-        // What it had said until then.
+        // The lines that it printed before.
         for line in lines {
             hear(line);
         }
@@ -161,7 +163,7 @@ fn kill_again_and_again(name: &str, sync: SyncPolicy) {
         "{name}, {sync:?}: {kills} kills, {unbegun} of them while it opened; {writes} writes there, {unacknowledged} of them unacknowledged"
     );
     assert!(writes > kills);
-    // It goes on.
+    // The database accepts writes.
     db.set(b"after", b"1").unwrap();
     drop(db);
     assert_eq!(open(name, folder.path(), sync).get(b"after").unwrap().as_deref(), Some(&b"1"[..]));
@@ -188,8 +190,9 @@ fn killed_tree_on_disk_has_what_was_acknowledged() {
     kill_again_and_again("x.tree", SyncPolicy::Always);
 }
 
-// `--sync` with any time lost what a killed process had not handed to the system: up to all of its last second, acknowledged. Kyoto
-// Cabinet and Kyoto Tycoon lose none of it.
+// `--sync` with any time lost what a killed process had not passed to the system: all writes of up
+// to the last second, although they were acknowledged. Kyoto Cabinet and Kyoto Tycoon lose none of
+// them.
 
 #[test]
 fn killed_unsynced_mem_hash_keeps_acknowledged_writes() {

@@ -1,8 +1,9 @@
-//! `restore`, `verify` and `salvage` of what a killed process has left, and nobody has opened since, see every acknowledged write, and
-//! change nothing.
+//! `restore`, `verify` and `salvage` see every acknowledged write of a killed process whose
+//! database has not been opened since, and change nothing.
 //!
-//! They read the segments alone, and not `recent` beside them: what the process had not handed to the system was missing in what they
-//! made, without a word, though the next opening had all of it. A repaired hash had lost it for good.
+//! They read only the segments, and not `recent` beside them, so their results silently lacked the
+//! writes that the process had not passed to the system, although the next opening had all of them.
+//! A repaired hash had lost them for good.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -32,7 +33,7 @@ fn hourly() -> SyncPolicy {
     SyncPolicy::Every(Duration::from_secs(3600))
 }
 
-/// Nothing is synced before it is closed, and several segments are begun.
+/// Nothing is synced before the close, and several segments are begun.
 fn unsynced() -> LogOptions {
     LogOptions { segment_len: 3000, ..options(hourly()) }
 }
@@ -41,7 +42,8 @@ fn acknowledge(kept: &Kept) {
     kept.log().wait(kept.logged()).unwrap();
 }
 
-/// The files of the database, but for its lock, which is created to see that nobody has it open.
+/// Returns the files of the database except its lock, which is created to see that the database is
+/// not open.
 fn source(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = state.files();
     files.retain(|path, _| path.starts_with(DATA) && !path.ends_with("lock"));
@@ -58,7 +60,7 @@ fn from_data() -> RestoreOptions {
     RestoreOptions { from: DATA.into(), target: TARGET.into(), ..RestoreOptions::default() }
 }
 
-/// What the directory that was restored holds, without the versions, which are its own.
+/// Returns the records of the restored directory, without versions, which it assigns itself.
 fn restored(disk: &CrashDisk) -> Records {
     let moved = disk.state();
     let mut state = CrashDisk::new().state();
@@ -117,7 +119,7 @@ fn verify_reads_the_writes_of_a_killed_process() {
     }
 }
 
-/// The log of a killed process goes on after a backup's.
+/// The log of a killed process continues after that of a backup.
 #[test]
 fn restore_replays_the_log_of_killed_process() {
     let disk = CrashDisk::new();
@@ -142,12 +144,12 @@ fn restore_replays_the_log_of_killed_process() {
     assert_eq!(restored(&killed), kept.records());
 }
 
-/// Damage before the last segment's end does not take with it what lies beside the segment.
+/// Damage before the end of the last segment does not affect the entries in the ring.
 #[test]
 fn salvaged_log_includes_the_ring() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
-    // More than is kept beside it, and marks that tell that all of it is on disk.
+    // More than the ring holds, with marks that state that all of it is on disk.
     for number in 0..800 {
         kept.set(format!("key {number}").as_bytes(), b"value");
         if number % 50 == 0 {
@@ -161,7 +163,7 @@ fn salvaged_log_includes_the_ring() {
     let mut state = disk.state();
     let (segment, bytes) =
         source(&state).into_iter().find(|(path, _)| path.extension() == Some("log".as_ref())).unwrap();
-    // Two changed bits, since a single one is mended.
+    // Two changed bits, because a single one is corrected.
     for bit in [0, 1] {
         state.flip(&segment, 900 * 8 + bit);
     }
@@ -176,7 +178,7 @@ fn salvaged_log_includes_the_ring() {
     (90..810).for_each(|number| assert!(found.contains_key(format!("key {number}").as_bytes()), "{number}"));
 }
 
-/// A database on disk as a killed process leaves it, which nobody has synced.
+/// Creates a database on disk as a killed process leaves it, without any sync.
 fn killed(folder: &Path, name: &str, count: usize) -> PathBuf {
     let (place, left) = (folder.join(name), folder.join(format!("left-{name}")));
     let log = LogOptions { sync: hourly(), ..LogOptions::default() };
@@ -205,7 +207,7 @@ fn salvaged(from: &Path, to: &Path) -> (Salvaged, Db) {
 #[test]
 fn copy_of_killed_hash_has_every_write() {
     let folder = folder::folder();
-    // Nothing, a part and most of it is in the segments.
+    // The segments contain none, some and most of the writes.
     for count in [1, 100, 5000, 20_000] {
         let left = killed(folder.path(), &format!("{count}.hash"), count);
         let before = contents(&left);
@@ -222,7 +224,7 @@ fn copy_of_killed_hash_has_every_write() {
 
 #[test]
 fn salvaged_hash_loses_the_damaged_record_alone() {
-    // More than is kept beside its segments, where what is damaged is found intact.
+    // More than the ring beside the segments holds, because damaged entries are found intact there.
     const COUNT: usize = 100_000;
     let folder = folder::folder();
     let left = killed(folder.path(), "x.hash", COUNT);

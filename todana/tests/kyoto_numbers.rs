@@ -1,6 +1,7 @@
-//! Numbers as Kyoto Cabinet stores them, added to by the library and by the calls of a server alike.
+//! Numbers in the format of Kyoto Cabinet, incremented by the library and by a server's calls
+//! alike.
 //!
-//! The library once knew decimal text alone: a number that ktserver had stored was "no number" to it.
+//! The library once knew only decimal text, so a number stored by ktserver was "no number" for it.
 
 use todana::kyoto::{KyotoRecords, NEVER};
 use todana::{Db, ErrorKind, IncrementOrigin, Records, Ttl};

@@ -1,6 +1,6 @@
-//! Snapshots of Kyoto Cabinet's by the library: `.kcss` files and streams.
+//! Kyoto Cabinet's snapshots in the library: `.kcss` files and streams.
 //!
-//! Once only the command line and a server's scripts read and wrote them.
+//! Once only the command line and the scripts of a server could read and write them.
 
 mod kinds;
 
@@ -13,7 +13,7 @@ use todana::{Db, DumpedValues, Error, ErrorKind, Expiry, OwnedRecord, Records, T
 const BARE: DumpedValues = DumpedValues::Bare;
 const TIMED: DumpedValues = DumpedValues::Timed;
 
-/// Captured: Kyoto Cabinet 1.2.76 has written it.
+/// Captured: written by Kyoto Cabinet 1.2.76.
 const CAPTURED: &[u8] = b"KCSS\n\0\
     \x00\x00\x02\x00\xff\
     \x00\x05\x05japantokyo\
@@ -113,7 +113,7 @@ fn damaged_file_is_refused_before_anything_is_stored() {
     };
     assert_eq!(refusal(&changed(0)), "byte 0: this is no dump of Kyoto Cabinet's");
     assert_eq!(refusal(&changed(11)), "byte 11: no record begins here");
-    // A length that is only claimed takes no memory.
+    // A length that the file only claims allocates no memory.
     let claims = [&CAPTURED[..6], b"\x00\x01\x83\xff\xff\xff\x7fk"].concat();
     assert_eq!(refusal(&claims), "byte 6: the file ends within the record that begins here");
     let claims = [&CAPTURED[..6], b"\x00\x01\x8f\xff\xff\xff\x7fk"].concat();
@@ -133,7 +133,7 @@ fn damaged_stream_is_loaded_up_to_the_damage() {
     assert_eq!((db.count(), db.get(b"japan").unwrap().unwrap()), (2, b"tokyo".to_vec()));
 }
 
-/// A stream that takes or gives this many bytes, and fails then.
+/// A stream that fails after this number of bytes.
 struct Failing(usize);
 
 impl Write for Failing {

@@ -1,8 +1,10 @@
-//! The thread that writes the update log keeps the directory locked as long as it lives.
+//! The thread that writes the update log keeps the directory locked while it lives.
 //!
-//! A server gave up a disk that had not answered in time, gave the directory's lock up, and left the thread to itself. The next opening read
-//! the log and went on at its end; then the disk answered, and the thread wrote its last mark behind that end. The opening after that
-//! found "the log goes on at position 22527, not at 22552", and the thread removed the later opening's ring of recent writes.
+//! A server abandoned a disk that had not answered in time, released the lock of the directory, and
+//! left the thread running. The next opening read the log and continued at its end; then the disk
+//! answered, and the thread wrote its last mark after that end. The opening after that found "the
+//! log goes on at position 22527, not at 22552", and the thread removed the later opening's ring of
+//! recent writes.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -23,7 +25,7 @@ fn unsynced() -> LogOptions {
     options(SyncPolicy::Every(Duration::from_secs(3600)))
 }
 
-/// The first who comes waits at it until it is opened.
+/// The first thread that arrives waits until the gate is opened.
 #[derive(Default)]
 struct Gate {
     is_open: Mutex<bool>,
@@ -37,7 +39,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Returns once somebody waits at it.
+    /// Returns when a thread waits at the gate.
     fn wait(&self) {
         while !self.has_come.load(Ordering::SeqCst) {
             std::thread::yield_now();
@@ -72,7 +74,7 @@ fn busy_or_open(disk: &CrashDisk) -> Option<Kept> {
     }
 }
 
-/// Opens it as soon as nobody has it any more.
+/// Opens the database as soon as its directory is not locked any longer.
 fn open_when_free(disk: &CrashDisk) -> Kept {
     loop {
         if let Some(kept) = busy_or_open(disk) {
@@ -84,7 +86,7 @@ fn open_when_free(disk: &CrashDisk) -> Kept {
 
 #[test]
 fn abandoned_writer_keeps_the_directory_locked() {
-    // With a write in flight, and with nothing but the last mark.
+    // With a write under way, and with only the last mark.
     for waits in ["the write", "the mark"] {
         let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
         let kept = open(&disk, NOW, unsynced()).unwrap();
@@ -111,7 +113,8 @@ fn abandoned_writer_keeps_the_directory_locked() {
     }
 }
 
-/// It was kept beside the log, which was about to end, and so answered; the log's end removed it.
+/// The change was kept in the ring and acknowledged, although the log was about to end; the end of
+/// the log removed the ring.
 #[test]
 fn change_behind_the_last_batch_is_not_acknowledged() {
     let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());

@@ -1,4 +1,4 @@
-//! The update log as bytes, read while it is written.
+//! The update log as bytes, read while it is being written.
 
 #[path = "../../tests/swayed_disk/mod.rs"]
 mod swayed_disk;
@@ -24,7 +24,7 @@ fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: SyncPolicy) -> (DataDirecto
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
     let directory = DataDirectory::open(disk, folder).unwrap();
-    // Many segments.
+    // Small segments, so that there are many.
     let log = LogOptions { sync, segment_len: 4096, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
@@ -36,7 +36,7 @@ fn set(database: &Database, key: &str, value: &[u8]) {
     database.execute(&database.worker_counters(), &Operation::Store(store), &mut |_| ());
 }
 
-/// The puts that come out of these entries: keys and values.
+/// Appends the keys and values of the puts in these entries.
 fn puts(entries: &mut EntryDecoder, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
     while let Some((_, entry)) = entries.next_entry().unwrap() {
         if let LogChange::Put { key, record } = entry.change {
@@ -72,7 +72,7 @@ fn log_bytes_follow_all_segments_in_order() {
                 let until = log.readable();
                 while bytes.position() < until {
                     let before = bytes.position();
-                    // Not where entries end.
+                    // Not at the end of an entry.
                     bytes.read(until, 777, &mut piece).unwrap();
                     assert_eq!(bytes.position().0 - before.0, piece.len() as u64);
                     assert!((1..=777).contains(&piece.len()));
@@ -80,7 +80,7 @@ fn log_bytes_follow_all_segments_in_order() {
                     piece.clear();
                     puts(&mut entries, &mut found);
                 }
-                // What can be read ends behind an entry.
+                // The readable part ends after an entry.
                 assert!(entries.is_empty());
                 if was_over {
                     break;
@@ -119,7 +119,7 @@ fn log_being_read_is_not_removed() {
         bytes.read(until, usize::MAX, &mut all).unwrap();
     }
     assert_eq!(all.len() as u64, until.0);
-    // What has been read is let go.
+    // Log that was read is released.
     write();
     assert!(segments() < held, "{} of {held}", segments());
     let error = directory.log_bytes(Some(LogPosition(0))).map(|_| ()).unwrap_err();
@@ -132,7 +132,7 @@ fn log_being_read_is_not_removed() {
         bytes.read(until, usize::MAX, &mut all).unwrap();
     }
     log.close().unwrap();
-    // The bytes are those that the library's own reader takes for the same entries.
+    // The bytes contain the entries that the library's own reader returns.
     let mut reader =
         LogReader::open(Arc::new(SystemDisk), &folder.path().join("log"), directory.identity(), first)
             .unwrap();
@@ -183,10 +183,10 @@ fn foreign_or_damaged_entries_are_refused() {
     }
 }
 
-/// What is done before a file of the log is opened or removed, once.
+/// Called once before a file of the log is opened or removed.
 type Hook = Box<dyn FnOnce(&Path) + Send>;
 
-/// The machine's disk, with a moment in which something else happens.
+/// The machine's disk with a hook.
 #[derive(Default)]
 struct Interrupted {
     opens: Mutex<Option<Hook>>,
@@ -212,7 +212,7 @@ impl Sway for Arc<Interrupted> {
     }
 }
 
-/// Reads all that can be read.
+/// Reads everything that is readable.
 fn drained(bytes: &mut LogBytes, until: LogPosition) -> u64 {
     let (from, mut all) = (bytes.position(), Vec::new());
     while bytes.position() < until {
@@ -274,14 +274,14 @@ fn reader_start_stops_removals() {
     let its_own = Arc::clone(&directory);
     let begin = move |_: &Path| sender.send(its_own.log_bytes(None).unwrap()).unwrap();
     *disk.removes.lock().unwrap() = Some(Box::new(begin));
-    // The log of the first checkpoint is not needed any more, and is removed segment by segment.
+    // The log of the first checkpoint is not needed any longer, and is removed segment by segment.
     directory.checkpoint(&database).unwrap();
     let mut bytes = receiver.try_recv().expect("something was removed");
     let (from, until) = (bytes.position(), log.readable());
     assert_eq!(from, LogPosition(0));
     assert_eq!(drained(&mut bytes, until), until.0);
     drop(bytes);
-    // Nobody reads it any longer.
+    // The reader does not exist any longer.
     write();
     directory.checkpoint(&database).unwrap();
     assert!(directory.log_bytes(None).unwrap().position() > LogPosition(0));

@@ -1,4 +1,4 @@
-//! Of a damaged log everything but what is gone comes back in a new database.
+//! A damaged log yields everything except the lost entries in a new database.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -19,7 +19,7 @@ struct Log {
     end: LogPosition,
 }
 
-/// Three segments; no key is set twice.
+/// Creates three segments in which no key is set twice.
 fn log() -> Log {
     let disk = CrashDisk::new();
     let always = LogOptions { segment_len: 250, ..options(SyncPolicy::Always) };
@@ -44,7 +44,8 @@ fn segments(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Salvages; returns what was damaged and the records of the new database, without their versions, which are its own.
+/// Salvages. Returns the damage and the records of the new database, without versions, which it
+/// assigns itself.
 fn save(log: &Log, state: State, story: &str) -> (Vec<LogDamage>, Records) {
     let disk = CrashDisk::with(state);
     let found = salvage(&disk, NOW).unwrap_or_else(|error| panic!("{story}: {error}"));
@@ -95,11 +96,11 @@ fn entries_around_damage_are_salvaged() {
             state.put(path, damaged);
             let (findings, records) = save(&log, state, &story);
             let lost: u64 = findings.iter().map(|finding| finding.lost).sum();
-            // At most the entries that were hit and those up to the next mark.
+            // At most the damaged entries and those up to the next mark.
             assert!((9..=160).contains(&lost), "{story}: {findings:?}");
             assert!(findings.iter().all(|finding| finding.path == *path), "{story}");
             for (key, record) in &records {
-                // Its removal may be what is lost.
+                // The lost entry may be a removal.
                 assert!(key == b"b" || log.records[key] == *record, "{story}");
             }
             assert!(records.len() >= log.records.len() - 3, "{story}: {records:?}");
@@ -124,14 +125,15 @@ fn missing_segment_loses_only_its_entries() {
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert_eq!((&finding.path, finding.lost), (&segments[0].0, segments[1].1.len() as u64 - 64));
     assert!(records.iter().all(|(key, record)| log.records.get(key) == Some(record) || key == b"b"));
-    // Where the first one is missing, the rest is saved.
+    // If the first segment is missing, the rest is salvaged.
     let mut state = log.state.clone();
     state.take_away(&segments[0].0);
     let (findings, records) = save(&log, state, "the first is missing");
     assert!(!findings.is_empty() && records.len() > 5 && records.len() < log.records.len());
 }
 
-/// A directory without its log, whose newest checkpoint is behind an older one, or is the only one and damaged.
+/// A directory without its log, whose newest checkpoint follows an older one, or is the only one
+/// and damaged.
 fn without_log(is_damaged: bool) -> State {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, options(SyncPolicy::Always)).unwrap();

@@ -1,4 +1,4 @@
-//! Map-reduce: the same outcome on each kind of database, in much memory and in little.
+//! Map-reduce has the same result on each kind of database, with much memory and with little.
 
 mod kinds;
 
@@ -14,7 +14,7 @@ fn sum(_: &[u8], values: &mut dyn Iterator<Item = &[u8]>, sum: &mut Vec<u8>) {
     sum.extend_from_slice(&values.map(number).sum::<u64>().to_le_bytes());
 }
 
-/// Counts words; asserts that they come in order.
+/// Counts words, and checks that they arrive in order.
 fn count(map_reduce: &MapReduce<'_>, db: &Db) -> Result<BTreeMap<Vec<u8>, u64>> {
     let mut counts: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     map_reduce.run(
@@ -36,7 +36,7 @@ fn count(map_reduce: &MapReduce<'_>, db: &Db) -> Result<BTreeMap<Vec<u8>, u64>> 
     Ok(counts)
 }
 
-/// Lines of words, and how often each is there.
+/// Stores lines of words, and returns the count of each word.
 fn fill(db: &Db, lines: u64, words: u64) -> BTreeMap<Vec<u8>, u64> {
     let mut model = BTreeMap::new();
     let mut state = 1u64;
@@ -73,7 +73,7 @@ fn word_count_does_not_depend_on_memory() {
 fn many_runs_are_merged_in_steps() {
     let db = Db::open("mem:hash").unwrap();
     let model = fill(&db, 3000, 1_000_000);
-    // A run takes some hundreds of words at least, and there are 60,000.
+    // A run holds some hundreds of words at least, and there are 60,000.
     let map_reduce = MapReduce::new().threads(1).memory_max(1);
     assert_eq!(count(&map_reduce, &db).unwrap(), model);
     assert_eq!(count(&map_reduce.combine(&sum), &db).unwrap(), model);
@@ -137,7 +137,7 @@ fn error_ends_the_job_and_is_returned() {
         Ok(())
     };
     assert_eq!(MapReduce::new().run(&db, &emits, &mut |_, _| fails()).unwrap_err().to_string(), "enough");
-    // Longer than all the memory there is.
+    // Longer than the memory limit.
     let long = vec![0; 1 << 20];
     let emits_long = |_: &[u8], _: todana::Record<'_>, emit: &mut todana::PairEmitter<'_>| {
         emit.emit(b"a", &long);

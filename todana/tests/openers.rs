@@ -20,7 +20,7 @@ proptest! {
         opener::open_any(&bytes);
     }
 
-    /// Contents that are nearly right.
+    /// Contents that are almost valid.
     #[test]
     fn any_entries_open_or_are_damaged(
         damage in any::<[u8; 3]>(),
@@ -36,7 +36,7 @@ proptest! {
         opener::open_any(&bytes);
     }
 
-    /// Blocks that are nearly right, and a log behind them.
+    /// Blocks that are almost valid, and later log.
     #[test]
     fn any_blocks_open_or_are_damaged(
         damage in 0u8..12,
@@ -72,7 +72,8 @@ fn block() -> impl Strategy<Value = (u8, u8, Vec<u8>)> {
     let content = prop_oneof![bytes, small, rows(), rows(), rows()];
     let shape = prop_oneof![Just(1u8), Just(9), Just(13), any::<u8>()];
     let of_any = (shape, 0u8..4, content);
-    // One plain record each, and a long one of a key of 1 and a value of 3 bytes, whole or not.
+    // One plain record each, and a long one with a key of 1 and a value of 3 bytes, complete or
+    // not.
     let long = Just((2, 1, b"\0\x01\0\0\0\x03\0\0\0".to_vec()));
     let piece = proptest::collection::vec(any::<u8>(), 0..5).prop_map(|content| (3, 0, content));
     prop_oneof![
@@ -84,7 +85,7 @@ fn block() -> impl Strategy<Value = (u8, u8, Vec<u8>)> {
     ]
 }
 
-/// Two records in columns, nearly right: numbers, text, attributes.
+/// Two records in columns, almost valid: numbers, text, attributes.
 fn rows() -> impl Strategy<Value = Vec<u8>> {
     let form = prop_oneof![Just(0x00u8), Just(0x08), Just(0x80), Just(0x88), any::<u8>()];
     let tag = prop_oneof![Just(0u8), Just(1), 0u8..64];

@@ -1,7 +1,8 @@
-//! What was acknowledged is there when the process is killed, though it was never synced, and nothing else is.
+//! Acknowledged writes survive a killed process although they were never synced, and nothing else
+//! does.
 //!
-//! It was gathered in the process's memory for up to half of the time that `--sync` names, and lost with the process: 5,000 of 5,000
-//! writes. The original Kyoto Tycoon and Kyoto Cabinet lose none.
+//! They were collected in the memory of the process for up to half of the time of `--sync`, and
+//! lost with it: 5,000 of 5,000 writes. The original Kyoto Tycoon and Kyoto Cabinet lose none.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -15,7 +16,7 @@ use todana::update_log::{LogOptions, SyncPolicy};
 
 const NOW: u64 = 1_700_000_000;
 
-/// Nothing is synced before it is closed.
+/// Nothing is synced before the close.
 fn unsynced() -> LogOptions {
     LogOptions { segment_len: 20_000, ..options(SyncPolicy::Every(Duration::from_secs(3600))) }
 }
@@ -24,7 +25,7 @@ fn recent() -> PathBuf {
     Path::new(DATA).join("log/recent")
 }
 
-/// As a server does before its answer leaves.
+/// Waits as a server does before it sends the reply.
 fn acknowledge(kept: &Kept) {
     kept.log().wait(kept.logged()).unwrap();
 }
@@ -41,9 +42,9 @@ fn killed_process_leaves_every_acknowledged_write() {
     for number in 0..400 {
         let key = format!("key {}", dice.roll(40));
         let len = match dice.roll(40) {
-            // It has memory of its own, and is too long for the ring.
+            // Has memory of its own, and is too long for the ring.
             0 => 70_000,
-            // It is too long for the ring.
+            // Too long for the ring.
             1 => 5_000,
             2..10 => 500,
             _ => dice.roll(30) as usize,
@@ -61,7 +62,7 @@ fn killed_process_leaves_every_acknowledged_write() {
     assert_eq!(records(disk.state()), expected);
 }
 
-/// A process that is killed again before it has written what the one before it had left.
+/// A process that is killed again before it has written what the previous one left.
 #[test]
 fn writes_of_killed_processes_outlive_the_next_ones() {
     let disk = CrashDisk::new();
@@ -79,7 +80,8 @@ fn writes_of_killed_processes_outlive_the_next_ones() {
     }
 }
 
-/// The power was lost, and with it what two processes wrote at the same positions; of the ring, what the first of them wrote has stayed.
+/// A power failure lost what two processes wrote at the same positions; in the ring, the entries of
+/// the first one have stayed.
 #[test]
 fn ring_of_an_earlier_opening_is_not_read() {
     let disk = CrashDisk::new();
@@ -108,7 +110,7 @@ fn ring_of_an_earlier_opening_is_not_read() {
     assert_eq!(found.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"FIRST"]);
 }
 
-/// On a file system whose memory cannot be shared the ring is written to; where that fails, too, the log is.
+/// If the memory of a file cannot be shared, the ring is written to; if that fails too, the log is.
 #[test]
 fn log_is_written_first_without_shared_memory() {
     let disk = CrashDisk::new();
@@ -125,7 +127,7 @@ fn log_is_written_first_without_shared_memory() {
     }
 }
 
-/// Any bytes in the ring, and one of any length, are entries that were acknowledged or none.
+/// A ring of arbitrary bytes and any length yields only acknowledged entries.
 #[test]
 fn damaged_ring_yields_entries_before_the_damage() {
     let disk = CrashDisk::new();

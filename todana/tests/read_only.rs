@@ -1,4 +1,4 @@
-//! Databases that are opened for reading: several at a time, beside no writer, and nothing changes on disk.
+//! Read-only databases: several at a time, never beside a writer, and nothing changes on disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -50,7 +50,7 @@ fn refusal<T>(outcome: Result<T>) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
-/// Every file below a directory, with its bytes and the time of its last change.
+/// Returns every file below a directory with its bytes and modification time.
 fn image(directory: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
@@ -105,7 +105,7 @@ fn readers_share_a_database_and_keep_writers_out() {
     }
 }
 
-/// The newest file of changes in a database.
+/// Returns the newest log file of a database.
 fn last_log(path: &Path) -> PathBuf {
     let folder = if path.join("log").is_dir() { path.join("log") } else { path.to_path_buf() };
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -141,7 +141,7 @@ fn readers_after_a_killed_writer_change_nothing() {
         let before = image(folder.path());
         assert_eq!(contents(&place.read(folder.path()).unwrap()), expected, "{place:?}");
         assert_eq!(image(folder.path()), before, "{place:?}");
-        // A writer finds the same.
+        // A writer finds the same records.
         assert_eq!(contents(&place.write(folder.path()).unwrap()), expected, "{place:?}");
     }
 }
@@ -179,7 +179,7 @@ fn read_only_operations_change_nothing() {
             assert_eq!(kind, ErrorKind::Invalid, "{place:?} {number}");
             assert!(message.ends_with("was opened for reading only"), "{place:?} {number}: {message}");
         }
-        // Reads that a writer would note on the record, and reads of what has expired.
+        // Reads that a writer would note on the record, and reads of expired records.
         assert!(db.get_record(b"key 1").unwrap().is_some());
         assert_eq!(db.get(b"key 2").unwrap(), None);
         db.update(b"key 2", &mut |old| {
@@ -207,8 +207,8 @@ fn read_only_operations_change_nothing() {
     }
 }
 
-/// A reader of a copy without `lock` created the file and removed it afterwards, so it wrote to the
-/// copy.
+/// A reader of a copy without `lock` created that file and removed it afterwards, so it wrote to
+/// the copy.
 #[test]
 fn copy_without_lock_is_read_unchanged_and_guarded() {
     for place in PLACES {
@@ -248,7 +248,8 @@ fn missing_database_is_not_created_for_reading() {
 
 const FOLDER: &str = "TODANA_TEST_READ_ONLY_FOLDER";
 
-/// Starts a test of this file as a process of its own, in a folder; returns it, and the lines that it prints.
+/// Starts a test of this file as a process of its own, in a folder. Returns the process and the
+/// lines that it prints.
 fn start(test: &str, folder: &Path) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture", test])
@@ -265,7 +266,7 @@ fn start(test: &str, folder: &Path) -> (Child, impl Iterator<Item = String> + us
 #[test]
 fn writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    // All is in memory that outlives the process, and in nothing else.
+    // Everything is only in memory that survives the process.
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let unsynced = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
     for place in PLACES {
@@ -278,14 +279,14 @@ fn writes_until_it_is_killed() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// A process beside this one that reads.
+/// A second process that reads.
 #[test]
 fn reads_until_its_input_ends() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     for place in PLACES {
         let db = place.read(folder.as_ref()).unwrap();
         println!("found {}", db.iter().count());
-        // It holds them all.
+        // It keeps all of them open.
         std::mem::forget(db);
     }
     let _ = std::io::stdin().read(&mut [0]);

@@ -1,9 +1,11 @@
-//! A change that cannot be kept leaves what is there as it was, wherever an engine refuses it and for whatever cause.
+//! A change that cannot be stored leaves the existing record unchanged, whichever engine refuses it
+//! for whatever cause.
 //!
-//! Once a `set` that a hash on disk refused, because no further segment could be created (no inode, a quota, too many open files,
-//! a read-only file system), removed the record that it could not replace: memcached's rule for a cache was applied to every refusal and
-//! every engine, and the short entry of the removal still fitted into the last segment. All of 1,000 records were lost in that way, and
-//! neither health nor counters nor the log reported anything.
+//! Once a `set` that a hash on disk refused, because no further segment could be created (no inode,
+//! a quota, too many open files, a read-only file system), removed the record that it could not
+//! replace: memcached's rule for a cache was applied to every refusal and every engine, and the
+//! short entry of the removal still fitted into the last segment. All of 1,000 records were lost in
+//! that way, and neither health nor counters nor the log reported anything.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -23,7 +25,7 @@ use todana_core::{
 use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
 
 const NOW: u64 = 1_700_000_000;
-/// As many records fill most of a first segment.
+/// This number of records fills most of a first segment.
 const RECORDS: usize = 100;
 /// ENOSPC, EDQUOT, EMFILE, ENFILE, EROFS, EACCES, EIO.
 const CAUSES: [i32; 7] = [28, 122, 24, 23, 30, 13, 5];
@@ -53,7 +55,7 @@ fn value(number: usize) -> Vec<u8> {
 }
 
 impl Hash {
-    /// A database of which little of the first segment is left.
+    /// A database with little space left in its first segment.
     fn with_records() -> Hash {
         let hash = open_hash(&CrashDisk::new());
         for number in 0..RECORDS {
@@ -96,8 +98,8 @@ impl Hash {
         value
     }
 
-    /// Housekeeping comes round a few times.
-    fn keep_house(&self) {
+    /// Runs maintenance several times.
+    fn run_upkeep(&self) {
         for _ in 0..100 {
             self.database.maintain();
         }
@@ -142,11 +144,11 @@ fn records_stay_when_a_file_refuses_writes() {
                 why.is_refused_write() && why.to_string().starts_with("cannot write /data/"),
                 "{story}: {why}"
             );
-            hash.keep_house();
+            hash.run_upkeep();
             assert!(hash.files().refused_write_error().is_some(), "{story}: it has not been mended");
 
             fails.store(false, Ordering::SeqCst);
-            hash.keep_house();
+            hash.run_upkeep();
             assert_eq!(hash.files().refused_write_error(), None, "{story}");
             assert_eq!(hash.set(&key(0), &long), "Stored", "{story}");
             hash.files().sync().unwrap();
@@ -164,7 +166,7 @@ fn records_stay_when_a_file_refuses_writes() {
 fn failed_change_leaves_the_record() {
     let hash = Hash::with_records();
     assert_eq!(hash.set(b"count", b"41"), "Stored");
-    // So much waits that the next change, however short, must write, and cannot.
+    // So many bytes wait that the next change, however short, must write, and cannot.
     hash.disk.limit(0);
     for filler in [vec![b'f'; 60_000], vec![b'f']] {
         let mut fillers = 0;
@@ -209,7 +211,8 @@ fn refused_batch_changes_nothing() {
     assert_eq!(hash.files().refused_write_error(), Some(error));
 }
 
-/// The codec refuses what is longer than the limit, or finds no memory, before the engine sees it.
+/// The codec refuses a value that is too long, or for which there is no memory, before the engine
+/// sees it.
 #[test]
 fn too_long_value_removes_nothing_on_disk() {
     let refused = |refusal| {
@@ -259,7 +262,8 @@ fn full_memory_keeps_logged_records() {
     assert_eq!(kept.set(b"user", &long), "Refused(OutOfMemory)");
     assert_eq!(kept.get(b"user").as_deref(), Some(&b"precious"[..]));
 
-    // A cache does as memcached does: what the client believes replaced is not read again.
+    // A cache does as memcached does: a value that the client believes to be replaced is not read
+    // again.
     let engine = MemHash::new(MemHashOptions { shards: Some(1), ..MemHashOptions::default() }).unwrap();
     let cache = Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(NOW))));
     let worker_counters = cache.worker_counters();

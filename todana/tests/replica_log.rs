@@ -1,8 +1,10 @@
-//! The update log beside a hash on disk goes on only if the hash holds exactly what it held when both were closed; else it begins anew,
-//! and no place of a replica's is found in it.
+//! The update log beside a hash on disk continues only if the hash has exactly the contents that it
+//! had when both were closed. Otherwise the log begins anew, and no position of a replica is found
+//! in it.
 //!
-//! They were taken for the same by the number of openings, of records and of bytes, so a copy that was changed alike passed for what
-//! replicas had been told of; and where the clock had been put back meanwhile, replicas found their places in a log that began anew.
+//! Both were considered unchanged if the numbers of openings, records and bytes matched, so a copy
+//! changed in the same way was mistaken for what replicas had received. If the clock was set back
+//! in the meantime, replicas found their positions in a log that had begun anew.
 
 mod folder;
 
@@ -26,7 +28,7 @@ struct Followed {
     database: Arc<Database>,
     worker_counters: Arc<WorkerCounters>,
     goes_on: bool,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     directory: DataDirectory,
 }
 
@@ -61,7 +63,8 @@ impl Followed {
         self.directory.close_replica_log(&self.database).unwrap();
     }
 
-    /// What a replica is told that has all up to a time stamp, and whether its place was found.
+    /// Returns the changes for a replica that has everything up to a time stamp, and whether its
+    /// position was found.
     fn told(&self, after: u64) -> (FeedStart, BTreeMap<u64, String>) {
         self.sync();
         let (mut feed, begins) = ReplicationFeed::open(&self.directory, 0, 1, after).unwrap();
@@ -91,7 +94,7 @@ fn log_goes_on_after_a_stop_in_order() {
     assert_eq!((begins, told.len()), (FeedStart::Complete, 1));
     let place = *told.keys().next().unwrap();
     first.close();
-    // Also with the clock put back, and closed again without a change.
+    // Also with the clock set back, and closed again without a change.
     for now in [NOW - 100, NOW + 5, NOW - 1000] {
         let next = open(folder.path(), now);
         assert!(next.goes_on, "{now}");
@@ -104,7 +107,7 @@ fn log_goes_on_after_a_stop_in_order() {
     assert!(told.values().next().unwrap().contains("Put"), "{told:?}");
 }
 
-/// The copy had as many openings, records and bytes.
+/// The copy had the same numbers of openings, records and bytes.
 #[test]
 fn copy_that_was_changed_alike_is_another_database() {
     let folder = folder::folder();
@@ -134,7 +137,7 @@ fn unlogged_change_is_detected_though_undone() {
     assert!(!open(folder.path(), NOW + 1).goes_on);
 }
 
-/// The log began anew at position 0, as that of a database in which nothing was ever removed.
+/// The log began anew at position 0, like that of a database in which nothing was ever removed.
 #[test]
 fn replica_log_begins_at_0_only_once() {
     let folder = folder::folder();
@@ -143,7 +146,8 @@ fn replica_log_begins_at_0_only_once() {
     let place = *first.told(0).1.keys().last().unwrap();
     let end = first.database.log().unwrap().end();
     first.close();
-    // As a crash leaves it between the removal of the old segments and the first new one, and somebody who begins the hash anew.
+    // As after a crash between the removal of the old segments and the first new one, with a new
+    // hash in place of the old.
     fs::remove_dir_all(folder.path().join("x.hash")).unwrap();
     for segment in folder::files(&folder.path().join("ulog/log")) {
         fs::remove_file(segment).unwrap();
@@ -162,8 +166,8 @@ fn replica_log_begins_at_0_only_once() {
     }
 }
 
-/// A log that began anew under a clock that was put back passed for one that replicas had read already: they were neither told to clear
-/// nor of what had changed.
+/// A log that began anew with the clock set back was mistaken for one that replicas had already
+/// read: they received neither a clear nor the changes.
 #[test]
 fn new_log_with_earlier_clock_hides_old_positions() {
     for is_closed in [false, true] {
@@ -177,7 +181,7 @@ fn new_log_with_earlier_clock_hides_old_positions() {
                 first.close();
                 change_without_log(folder.path(), "key", "y");
             }
-            // As a crash leaves it.
+            // As after a crash.
             false => drop(first),
         }
         for back in [0, 1, 5000] {

@@ -1,4 +1,4 @@
-//! The update log as replicas are sent it, beside a clock that is put back and a log that is let go.
+//! The update log for replicas, with a clock that is set back and log that is released.
 
 mod folder;
 
@@ -20,7 +20,7 @@ fn kept(path: &Path) -> Kept {
     open_with(path, &DataOptions { log, checkpoints })
 }
 
-/// Time stamps and keys behind a time stamp.
+/// Returns the changes after a time stamp with their stamps and keys.
 fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, FeedStart) {
     let (mut feed, begins) = ReplicationFeed::open(&kept.directory, 0, 1, after).unwrap();
     let end = kept.database.log().unwrap().end();
@@ -39,11 +39,11 @@ fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, FeedStart) {
 fn store(kept: &Kept, key: &str) {
     kept.set(key, "1");
     kept.settle();
-    // Each in a segment of its own.
+    // Each change in its own segment.
     kept.database.log().unwrap().rotate().unwrap();
 }
 
-/// Whoever has had any of these changes is sent all that follow it.
+/// Checks that a replica with any of these changes receives all later ones.
 fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
     let (all, _) = changes(kept, 0);
     let keys = |changes: &[(u64, String)]| changes.iter().map(|change| change.1.clone()).collect::<String>();
@@ -79,13 +79,13 @@ fn clock_set_back_between_runs_hides_nothing() {
     let path = folder.path().join("data");
     let kept = kept(&path);
     for key in ["a", "b", "c"] {
-        // In one segment, whose own time tells nothing of theirs.
+        // In one segment, whose creation time is not related to theirs.
         kept.clock.advance(500);
         kept.set(key, "1");
         kept.settle();
     }
     drop(kept);
-    // Its clock begins where the other's did.
+    // Its clock begins where the other one began.
     let kept = self::kept(&path);
     for key in ["d", "e", "f", "g", "h"] {
         kept.clock.advance(10);
@@ -110,7 +110,7 @@ fn only_unneeded_log_is_released() {
         store(&kept, &format!("k{number}"));
     }
     let before = count();
-    // There is nothing that all of it could be read back from.
+    // There is no checkpoint from which all of it could be restored.
     kept.directory.release_log(&kept.database, &|_| true).unwrap();
     assert_eq!(count(), before);
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What is restored is exactly what there was at the time asked for; what is damaged is refused, and nothing stays of it.
+//! A restore yields exactly the state at the requested time; damage is refused, and leaves nothing.
 
 mod folder;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use todana::{Clock, DataDirectory, Db, ManualClock, Records, RestoreOptions, Restored, restore, verify};
 use todana_core::{ErrorKind, Get, Operation, ReplyNeeds, Result, Ttl, UnixSeconds};
 
-/// As the machine's clock would show it: long after the last change.
+/// The machine's clock: long after the last change.
 const LATER: u64 = NOW + 10_000;
 
 fn restored(from: &Path, log: Option<&Path>, until: Option<u64>, target: &Path) -> Result<Restored> {
@@ -37,7 +37,8 @@ fn restored_at(
 
 type Moments = BTreeMap<u64, BTreeMap<String, String>>;
 
-/// Twelve seconds of changes; a backup was made in the middle of them, checkpoints before and after. The state at each second.
+/// Twelve seconds of changes, with a backup in the middle and checkpoints before and after it.
+/// Returns the state at each second.
 fn history(folder: &Path) -> (Kept, Moments) {
     let kept = open(&folder.join("data"), 300);
     let mut moments = Moments::from([(NOW - 1, BTreeMap::new())]);
@@ -72,12 +73,12 @@ fn each_second_is_restored_as_it_was() {
     drop(kept);
     let path = |name: &str| folder.path().join(name);
     for (&second, had) in &moments {
-        // From a backup and the log of the directory that it was made of; from the directory itself.
+        // From a backup and the log of its source; and from the source itself.
         for (from, log) in [("backup", Some("data")), ("backup", Some("data/log")), ("data", None)] {
             let target = path(&format!("{from} {log:?} {second}").replace('/', " "));
             let outcome = restored(&path(from), log.map(path).as_deref(), Some(second), &target);
             if from == "backup" && second < NOW + 5 {
-                // Its checkpoint is younger, and the log is gone that told of the time before.
+                // Its checkpoint is later, and the earlier log was removed.
                 let error = outcome.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Invalid, "{second}: {error}");
                 assert!(error.to_string().contains("does not go back"), "{error}");
@@ -144,7 +145,7 @@ fn restored_database_repeats_no_version() {
         version
     };
     receive(&drain(kept.start_backup()), &path("backup")).unwrap();
-    // Opened some more times, versions shown each time.
+    // Opened several more times, with versions shown each time.
     drop(kept);
     let mut last = 0;
     for _ in 0..3 {
@@ -178,7 +179,7 @@ fn restore_cancels_a_later_planned_clear() {
     let outcome = restored(&path("data"), None, Some(NOW + 5), &path("then")).unwrap();
     assert_eq!((outcome.records, outcome.called_off), (0, None));
     assert_eq!(restored(&path("data"), None, None, &path("end")).unwrap().records, 0);
-    // One that is still to come stays planned.
+    // A clear that is still to come stays planned.
     let outcome = restored_at(NOW + 4, &path("data"), None, None, &path("planned")).unwrap();
     assert_eq!((outcome.records, outcome.called_off), (2, None));
     let kept = open(&path("planned"), 1 << 20);

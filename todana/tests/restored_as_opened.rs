@@ -1,4 +1,5 @@
-//! What opening a data directory accepts, restoring from it accepts, too, with the same records; and what the one refuses, the other does.
+//! Restoring from a data directory accepts and refuses exactly what opening it does, with the same
+//! records.
 
 mod folder;
 
@@ -35,7 +36,7 @@ fn newest(directory: &Path, end: &str) -> PathBuf {
     all.filter(|path| path.extension().is_some_and(|found| found == end)).max().unwrap()
 }
 
-/// Does something to a directory.
+/// Changes a directory in some way.
 type Deed = fn(&Path);
 
 const DEEDS: &[(&str, Deed)] = &[

@@ -1,4 +1,5 @@
-//! A version that was shown behind a backup is not made again for another record by what is restored from it.
+//! A version given out after a backup is not assigned to another record by a database restored from
+//! that backup.
 
 mod saved;
 
@@ -37,7 +38,7 @@ fn token(db: &Db, value: &[u8]) -> u64 {
     version
 }
 
-/// Whether a store that compares with this version is made.
+/// Returns true if a store that compares with this version succeeds.
 fn fits(db: &Db, version: u64) -> bool {
     db.compare_and_set(b"key", b"by an old token", version).unwrap() == CompareOutcome::Stored
 }
@@ -54,22 +55,22 @@ fn later_version_never_matches_after_restore() {
         let before = token(&db, b"1");
         back_up(&db, &saved);
         let mut old = Vec::new();
-        // It goes on, and is opened some times more.
+        // The original continues, and is opened several more times.
         old.extend((0..5).map(|_| token(&db, b"2")));
         drop(db);
         for _ in 0..5 {
             let db = open(&original);
             old.extend((0..5).map(|_| token(&db, b"3")));
         }
-        // So does one that is restored, and another one that is made later of the same backup. The first two are made with a clock
-        // that knows nothing of the time.
+        // A restored database does so too, and another one restored later from the same backup. The
+        // first two use a clock that does not know the time.
         let mut last = 0;
         for (number, now) in [1000, YEAR_LATER, YEAR_LATER + 100].into_iter().enumerate() {
             let again = folder.path().join(format!("{number}{}", to[number % 2]));
             restore(&saved, &again, now);
             for opening in 0..3 {
                 let db = open(&again);
-                // What was shown before the backup still counts, until it is written to.
+                // A version shown before the backup is valid until its record is written.
                 if opening == 0 && number == 0 {
                     assert!(fits(&db, before), "{from} {to:?}");
                 }

@@ -1,5 +1,6 @@
-//! What is salvaged from each fixture of `tests/fixtures` after each kind of damage to each of its files: never fewer records than
-//! `salvaged.txt` says. A better salvage writes the table anew:
+//! Salvages each fixture of `tests/fixtures` after each kind of damage to each of its files: never
+//! fewer records than `salvaged.txt` states. After an improvement this command writes the table
+//! anew:
 //!
 //!     cargo test -p todana --test salvage_fixtures -- --ignored
 
@@ -16,7 +17,7 @@ use todana::update_log::SyncPolicy;
 
 const NOW: u64 = 1_700_000_000;
 
-/// What becomes of the bytes of a file; `None`: it is missing.
+/// Changes the bytes of a file; `None` removes it.
 type Damage = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
 
 const DAMAGES: [Damage; 9] = [
@@ -59,7 +60,7 @@ fn sorted(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The files of a fixture, by their places within it.
+/// Returns the files of a fixture by their paths in it.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let paths = ["", "log", "checkpoints"].into_iter().flat_map(|part| sorted(&folder.join(part)));
     paths
@@ -77,7 +78,8 @@ fn state(files: &[(PathBuf, Vec<u8>)], root: &str) -> State {
     state
 }
 
-/// How many records a database opens with, and a checksum of all but their versions, which are its own.
+/// Returns the number of records of a database, and a checksum of all but their versions, which it
+/// assigns itself.
 fn records(disk: &CrashDisk) -> String {
     let kept = open(disk, NOW, options(SyncPolicy::Always)).unwrap();
     let (mut count, mut crc) = (0, 0);
@@ -92,7 +94,7 @@ fn records(disk: &CrashDisk) -> String {
     format!("{count} records {crc:08x}")
 }
 
-/// What is salvaged into a new data directory.
+/// Salvages into a new data directory and describes the result.
 fn yielded(state: &State) -> String {
     let disk = CrashDisk::with(state.clone());
     match salvage(&disk, NOW) {

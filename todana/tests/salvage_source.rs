@@ -1,4 +1,4 @@
-//! Salvaging changes nothing of what it reads, whatever is wrong with that.
+//! Salvage changes nothing in its source, whatever is wrong with it.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -21,7 +21,7 @@ fn first_file(directory: &Path) -> PathBuf {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).min().unwrap()
 }
 
-/// What is wrong with a directory, and how many damages there are.
+/// What is wrong with a directory, and the number of damages.
 type Story = (&'static str, fn(&Path), usize);
 
 const STORIES: [Story; 9] = [
@@ -118,7 +118,7 @@ fn salvage_leaves_the_damaged_backup_unchanged() {
     );
 }
 
-/// What is lost is marked byte for byte, which would fill any disk.
+/// Lost log is marked byte for byte, which could fill any disk.
 #[test]
 fn distant_segment_does_not_fill_the_disk() {
     for far in ["09000000000000000000.log", "18446744073709551615.log", "00000000100000000000.log"] {

@@ -1,7 +1,7 @@
 //! A file that has the name of the log's next segment.
 //!
-//! Whatever it was, it was replaced in silence; and one that could not be was named in no message, though nothing could be written any
-//! more.
+//! Any such file was once replaced silently, and one that could not be replaced was not named in
+//! any message, although nothing could be written any longer.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -24,7 +24,8 @@ fn set(kept: &Kept, number: usize) -> todana_core::Result<()> {
     kept.log().wait(kept.logged())
 }
 
-/// A database of so many records whose next write needs a new segment, and the name of that.
+/// Creates a database whose next write needs a new segment. Returns it with the number of its
+/// records and the path of that segment.
 fn full_segment(disk: &CrashDisk) -> (Kept, usize, PathBuf) {
     let kept = open(disk, NOW, log()).unwrap();
     let mut number = 0;

@@ -1,4 +1,4 @@
-//! Snapshots: the database as it was, on each kind, whatever is written meanwhile.
+//! Snapshots on each kind of database, under concurrent writes.
 
 mod kinds;
 
@@ -52,13 +52,14 @@ fn snapshot_shows_old_records_in_every_way() {
             assert!(back.into_iter().rev().eq(before.clone()));
             assert_eq!(snapshot.range(7u32.to_be_bytes()..19u32.to_be_bytes()).unwrap().count(), 12);
         }
-        // A later one shows what is now.
+        // A later snapshot shows the present state.
         assert_eq!(all(&db.snapshot().unwrap()), all(&db));
     });
 }
 
-/// `Snapshot::scan` began again at the first key where an iterator, which walks, did not: a caller who stopped after each record of an
-/// ordered database met one that had changed again and again, without end.
+/// `Snapshot::scan` started again at the first key where an iterator, which walks, did not: a
+/// caller who stopped after each record of an ordered database met a changed record again and
+/// again, without end.
 #[test]
 fn ordered_snapshot_scan_resumes_after_each_record() {
     on_each_kind(|db| {
@@ -72,7 +73,7 @@ fn ordered_snapshot_scan_resumes_after_each_record() {
             let mut has_broken = false;
             place = snapshot
                 .scan(place, &mut |key, record| {
-                    // What is shown after the break is shown no more.
+                    // A record shown after the break is not shown again.
                     seen.push((key.to_vec(), record.value.to_vec()));
                     has_broken = true;
                     ControlFlow::Break(())
@@ -95,7 +96,7 @@ fn ordered_snapshot_scan_resumes_after_each_record() {
 #[test]
 fn snapshot_is_consistent_under_writes() {
     on_each_kind(|db| {
-        // The left one is always written first.
+        // The left record is always written first.
         db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -30,7 +30,7 @@ fn fuzz_inputs_are_received_or_refused() {
             "with_a_checkpoint",
         ]
         .contains(&name.as_str());
-        // The fuzzer has found others, which its corpus names by a sum.
+        // The other inputs were found by the fuzzer; the corpus names them by a checksum.
         assert!(is_received == is_complete || name.len() == 40, "{name}");
         received += usize::from(is_received && is_complete);
     }
@@ -42,10 +42,10 @@ fn fuzz_inputs_are_received_or_refused() {
 
 #[test]
 fn inputs_of_the_fuzz_target_are_taken_apart() {
-    fuzz_inputs::play_all("log_stream", 20, incoming::take_apart_any);
+    fuzz_inputs::play_all("log_stream", 20, incoming::decode_any);
 }
 
-/// Each file takes room in memory and a place on the disk, however little is in it.
+/// Each file takes memory and a place on the disk, even if it is small.
 #[test]
 fn stream_with_too_many_files_is_refused() {
     let disk = CrashDisk::new();
@@ -69,7 +69,7 @@ fn stream_with_too_many_files_is_refused() {
     assert!(disk.state().files().is_empty());
 }
 
-/// Whoever sends the log says where it begins.
+/// The sender of the log states its start position.
 #[test]
 fn entry_beyond_the_last_position_is_an_error() {
     for (from, entries_len) in [(u64::MAX - 9, 1), (u64::MAX - 8, 0), (u64::MAX - 18, 2)] {
@@ -90,7 +90,7 @@ proptest! {
         incoming::receive_any(&bytes);
     }
 
-    /// Pieces that are nearly right.
+    /// Pieces that are almost valid.
     #[test]
     fn any_pieces_are_received_or_refused(
         head in (0u8..64, 0u8..9, any::<[u8; 2]>(), 0u8..2),
@@ -105,7 +105,7 @@ proptest! {
         incoming::receive_any(&bytes);
     }
 
-    /// A backup's list with a few wrong numbers.
+    /// The manifest of a backup with a few wrong numbers.
     #[test]
     fn any_list_is_right_or_told(
         form in 0u8..6,
@@ -131,6 +131,6 @@ proptest! {
             bytes.push(tag);
             bytes.extend_from_slice(&content);
         }
-        incoming::take_apart_any(&bytes);
+        incoming::decode_any(&bytes);
     }
 }

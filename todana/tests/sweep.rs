@@ -1,4 +1,4 @@
-//! Expired records that nobody asks for: they go, and give their memory back.
+//! Expired records that are never read: they are removed, and their memory is freed.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock, Weak};
@@ -29,7 +29,7 @@ fn over(engine: Box<dyn Engine>) -> Under {
 }
 
 impl Under {
-    /// False if there was no memory.
+    /// Returns false if there was no memory.
     fn run(&self, command: Operation<'_>) -> bool {
         let mut done = true;
         self.database.execute(&self.worker_counters, &command, &mut |reply| {
@@ -56,7 +56,7 @@ fn sweep_removes_expired_records_only() {
         under.set(&format!("soon:{n}"), b"1", Ttl::Seconds(10));
         under.set(&format!("idle:{n}"), b"1", Ttl::Sliding(10));
     }
-    // By every way that a record comes by a time to live.
+    // By every way in which a record gets a time to live.
     let key = |n: &'static str| n.as_bytes();
     under.run(Operation::Touch(Touch { key: key("never:0"), ttl: Ttl::Seconds(9) }));
     let get = Get { key: key("never:1"), touch: Some(Ttl::Seconds(9)), ..Get::default() };
@@ -115,20 +115,20 @@ fn store_without_memory_reuses_expired_records() {
     }
     assert!(held > 20, "{held} records");
     under.clock.advance(50);
-    // Nobody has swept. As many as have expired find room, and no more.
+    // Without a sweep. The freed records make room for the same number of others, and not more.
     let mut fresh = 0u32;
     while under.set(&format!("new:{fresh}"), &value, Ttl::Never) {
         fresh += 1;
     }
     assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
     assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
-    // They went for the sake of room: reclaimed, and not swept.
+    // They were removed to make room: reclaimed, not swept.
     let status = under.database.status();
     assert_eq!(status.reclaimed, u64::from(held - held / 2));
     assert_eq!((under.database.counters().reclaimed, under.database.sweeps().removed), (0, 0));
 }
 
-/// An engine that is swept by somebody else just after it has refused something.
+/// An engine that is swept by another thread right after it has refused a store.
 struct Swept {
     inner: MemHash,
     database: Arc<OnceLock<Weak<Database>>>,
@@ -187,8 +187,8 @@ impl Engine for Swept {
     }
 }
 
-/// A store was refused, though memory was free by then: the sweep in the background had just removed all that the store
-/// itself went to look for.
+/// A store was refused although memory was free by then: the background sweep had just removed
+/// everything that the store itself then searched for.
 #[test]
 fn concurrent_sweep_makes_room_for_a_store() {
     let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
@@ -230,14 +230,15 @@ fn expired_records_are_evicted_first() {
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let under = Under { worker_counters: database.worker_counters(), database, clock };
     let set = |n: u32, ttl| assert!(under.set(&format!("key:{n}"), b"some value of some length", ttl));
-    // Nearly full: two of three records are over soon.
+    // Almost full: two of three records expire soon.
     let mut held = 0;
     while !under.database.engine().bounded().unwrap().is_near_limit() {
         set(held, if held.is_multiple_of(3) { Ttl::Never } else { Ttl::Seconds(10) });
         held += 1;
     }
     under.clock.advance(10);
-    // This tells the engine the time, and sweeps for a moment; far more is wanted than that can have won.
+    // Tells the engine the time and sweeps for a moment; far more memory is needed than that can
+    // free.
     under.database.maintain();
     let before = under.database.engine().status();
     (held..held + held / 2).for_each(|n| set(n, Ttl::Never));

@@ -1,4 +1,5 @@
-//! A directory that is being made belongs to one process until it has its name or is gone; links lead nobody elsewhere.
+//! A directory under construction belongs to one process until it has its name or is removed; links
+//! are never followed.
 
 mod folder;
 
@@ -64,17 +65,17 @@ fn link_in_place_of_a_target_is_refused() {
         assert_eq!(files(&elsewhere), before, "{link}");
         assert!(before.iter().all(|path| fs::read(path).unwrap() == b"somebody's"));
         assert!(!path("nothing").exists() && fs::read_dir(path("empty")).unwrap().count() == 0);
-        // Nor is it removed: it is not ours.
+        // The link is not removed either, because it is foreign.
         assert!(fs::symlink_metadata(place(link)).unwrap().is_symlink(), "{link}");
         fs::remove_file(place(link)).unwrap();
     }
     receive(&stream, &target).unwrap();
 }
 
-/// A disk beside which another process tries to make the same directory, whenever anything is done to it.
+/// A disk beside which another process tries to create the same directory at every operation.
 struct Beset {
     target: PathBuf,
-    /// Since the lock has been taken.
+    /// Attempts since the lock was taken.
     attempts: AtomicUsize,
     is_locked: Mutex<bool>,
 }
@@ -164,7 +165,7 @@ fn unfinished_target_is_locked() {
         })
     };
     receive(&stream, &from).unwrap();
-    // One that fails.
+    // A creation that fails.
     let disk = beset();
     let mut receiver = Receiver::create(disk.clone(), &target).unwrap();
     receiver.take(&stream[..stream.len() - 1]).unwrap();
@@ -172,7 +173,7 @@ fn unfinished_target_is_locked() {
     assert!(disk.attempts.load(Ordering::Relaxed) > 20);
     assert!(!*disk.is_locked.lock().unwrap());
     assert!(!target.exists() && !target.with_extension("partial").exists());
-    // One that does not.
+    // A creation that succeeds.
     let disk = beset();
     assert_eq!(restored(disk.clone(), &from, &target).unwrap().records, 20);
     assert!(disk.attempts.load(Ordering::Relaxed) > 40);
@@ -221,7 +222,8 @@ fn concurrent_targets_have_at_most_one_winner() {
     }
 }
 
-/// Whoever opened a file before it was removed must not hold a lock that nobody else sees.
+/// A process that opened the file before its removal must not hold a lock that no other process
+/// sees.
 #[test]
 fn lock_is_exclusive_though_its_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Transactions: all or nothing, for readers beside them, after failures, and after a restart.
+//! Transactions are atomic for concurrent readers, after failures, and after a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use todana::{
 use todana_core::{Engine, MemoryLimit};
 use todana_engine::{MemHash, MemHashOptions};
 
-/// Runs a test on a database of each kind, made in a folder of its own.
+/// Runs a test on a database of each kind, each in its own folder.
 fn on_each_kind(test: impl Fn(Db)) {
     for name in ["mem:hash", "mem:tree", "x.hash", "x.tree"] {
         let folder = tempfile::tempdir().unwrap();
@@ -81,7 +81,7 @@ fn aborted_transaction_leaves_nothing() {
         transaction.remove(b"a").unwrap();
         drop(transaction);
         assert_eq!(text(&db, b"a").as_deref(), Some("1"));
-        // The gate is open again.
+        // The transaction lock is open again.
         db.set(b"a", b"3").unwrap();
         assert_eq!(text(&db, b"a").as_deref(), Some("3"));
     });
@@ -125,8 +125,8 @@ fn writer_waits_for_the_transaction() {
     });
 }
 
-/// Accounts among which transactions move money while others move it by single writes of their own, and readers look: no
-/// unit is ever lost or made, and no reader sees half of a transaction.
+/// Transactions move money between accounts, other threads move it by single writes, and readers
+/// check the sums: no unit is lost or created, and no reader sees half of a transaction.
 #[test]
 fn transactions_are_serializable() {
     const ACCOUNTS: u64 = 16;
@@ -135,7 +135,7 @@ fn transactions_are_serializable() {
         for account in 0..ACCOUNTS {
             db.set(&key(account), b"100").unwrap();
         }
-        // Each commit gives a pair of records the same number.
+        // Each commit gives the same number to both records of a pair.
         db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
         let ends = AtomicBool::new(false);
         let seen = AtomicU64::new(0);
@@ -152,7 +152,8 @@ fn transactions_are_serializable() {
                             transaction.increment(&key(from), -amount, None).unwrap();
                             transaction.increment(&key(to), amount, None).unwrap();
                             let number = transaction.increment(b"left", 1, None).unwrap();
-                            // They lie between the two in the order in which a commit makes its changes.
+                            // They lie between the two in the order in which a commit applies its
+                            // changes.
                             for between in 0..100u8 {
                                 transaction.set(&[b'm', between], &[between]).unwrap();
                             }
@@ -167,14 +168,14 @@ fn transactions_are_serializable() {
                 })
                 .collect();
             scope.spawn(|| {
-                // Written past transactions, one record at a time.
+                // Written outside of transactions, one record at a time.
                 while !ends.load(Ordering::Relaxed) {
                     db.increment(b"beside", 1, Some(1)).unwrap();
                 }
             });
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
-                    // What was read later is never older.
+                    // A later read is never older.
                     let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
                     let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
                     assert!(right >= left, "{left} and then {right}");
@@ -208,7 +209,7 @@ fn failed_commit_restores_everything() {
     for number in 0..1000u32 {
         transaction.remove(format!("old {number}").as_bytes()).unwrap();
     }
-    // Sorted before what is removed, so that the room is not there yet.
+    // Sorted before the removed records, so that their memory is not free yet.
     for number in 0..8000u32 {
         transaction.set(format!("new {number}").as_bytes(), &value).unwrap();
     }
@@ -219,7 +220,8 @@ fn failed_commit_restores_everything() {
     }
 }
 
-/// The new values fill what the smaller ones leave free, so that the old ones do not fit while all the new ones are there.
+/// The new values fill what the smaller ones leave free, so that the old ones do not fit while all
+/// the new ones exist.
 #[test]
 fn undo_restores_records_in_full_memory() {
     let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
@@ -240,7 +242,8 @@ fn undo_restores_records_in_full_memory() {
         assert!(value.as_ref() == Some(&old), "a{number:03} is {:?}", value.map(|value| value.len()));
     }
     assert_eq!(db.count(), count);
-    // The limit counts again. There may be room for one more, as the records lie otherwise than before, by a seed of the day.
+    // The limit applies again. There may be room for one more record, because the records lie in
+    // other places, which depend on the seed.
     let mut more = (0..3u8).map(|number| db.set(&[number], &old));
     assert_eq!(more.find_map(Result::err).unwrap().kind(), ErrorKind::Full);
     assert!(db.status().committed_bytes <= 4 << 20);
@@ -357,7 +360,7 @@ fn due_flush_keeps_later_records() {
     transaction.set(b"before", b"1").unwrap();
     transaction.commit().unwrap();
     clock.advance(11);
-    // It is carried out before the transaction begins.
+    // It is executed before the transaction begins.
     let transaction = database.begin(&worker_counters).unwrap();
     assert_eq!(transaction.get(b"before").unwrap(), None);
     transaction.set(b"after", b"2").unwrap();
@@ -467,7 +470,7 @@ fn transaction_is_one_log_entry() {
     assert!(lines[0].starts_with("Put { key: [97]") && lines[1].starts_with("Put { key: [98]"), "{lines:?}");
 }
 
-/// The memory limit is the engine's; a layer above it takes none of it.
+/// The memory limit applies to the engine; a buffer above it does not count.
 #[test]
 fn full_engine_commits_pure_removals() {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Records on their way from one database to another, on each kind.
+//! Moving records from one database to another, on each kind.
 
 mod kinds;
 
@@ -54,7 +54,7 @@ fn dump_round_trips_records_and_attributes() {
         let again = Db::open("mem:tree").unwrap();
         assert_eq!(again.load(&mut dumped.as_slice()).unwrap(), LoadSummary { stored: 2502, expired: 0 });
         let (mut one, mut other) = (all(&db), all(&again));
-        // It has begun anew.
+        // The span has started anew.
         let spans =
             [&mut one, &mut other].map(|records| records.remove(&b"sliding"[..]).unwrap().expiry.span_s());
         assert_eq!(spans, [Some(900), Some(900)]);
@@ -76,7 +76,7 @@ fn invalid_dump_line_is_named() {
     });
 }
 
-/// Has those who go on until it is said end, also when a check fails.
+/// Stops the other threads when it is dropped, also after a failed check.
 struct Ends<'e>(&'e AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,5 @@
-//! A tree on disk lies in a directory with an update log, and is no data directory all the same, whatever it is called.
+//! A tree on disk lies in a directory with an update log. It is never a data directory, whatever
+//! its name is.
 
 mod folder;
 
@@ -11,7 +12,7 @@ use todana::{DataDirectory, Database, Db, DbOptions, Records, RestoreOptions, Sy
 use todana_core::{Error, ErrorKind};
 use todana_engine::{MemHash, MemHashOptions};
 
-/// A tree with one record, and under a name that does not say so.
+/// Creates a tree with one record, and renames it to a name without `.tree`.
 fn renamed_tree(folder: &Path) -> PathBuf {
     let (tree, renamed) = (folder.join("u.tree"), folder.join("users"));
     let db = Db::open(tree.to_str().unwrap()).unwrap();
@@ -40,7 +41,7 @@ fn database() -> Database {
     Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock))
 }
 
-/// Salvage knows a tree by its files.
+/// Salvage recognises a tree by its files.
 #[test]
 fn renamed_tree_is_salvaged_as_a_tree() {
     let folder = folder();
@@ -50,7 +51,7 @@ fn renamed_tree_is_salvaged_as_a_tree() {
     expect_whole(&tree);
 }
 
-/// So does verify: the records that were put before the drop lie in the tree's own file.
+/// So does verify: the records put before the close are in the tree's own file.
 #[test]
 fn renamed_tree_is_verified_as_a_tree() {
     let folder = folder();

@@ -1,9 +1,11 @@
-//! One changed bit, anywhere in the files of a tree on disk: it is refused at the opening, or fails a read, or changes nothing, or a
-//! check reports it. No wrong value is served, and the process lives on.
+//! One changed bit anywhere in the files of a tree on disk: opening fails, or a read fails, or
+//! nothing changes, or a verification reports it. No wrong value is served, and the process
+//! survives.
 //!
-//! Of 457 changed bits 27 were served as wrong values or missing records, and two ended the process by a signal.
+//! Of 457 changed bits 27 were served as wrong values or missing records, and two ended the process
+//! by a signal.
 //!
-//! The seed is printed; `TODANA_CASES` and `TODANA_SEED` take others.
+//! The seed is printed; `TODANA_CASES` and `TODANA_SEED` select other runs.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -24,7 +26,8 @@ fn name(place: &Path) -> String {
     place.to_str().unwrap().into()
 }
 
-/// A tree with branches, long values, sheaves and free pages, and a log after its checkpoint; as a killed process leaves it.
+/// Creates a tree with branches, long values, sheaves and free pages, and later log, as a killed
+/// process leaves it.
 fn tree(folder: &Path) -> (PathBuf, Map) {
     let (place, left) = (folder.join("x.tree"), folder.join("left.tree"));
     let db = Db::open(&name(&place)).unwrap();
@@ -78,7 +81,7 @@ fn is_told(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Unavailable)
 }
 
-/// What becomes of a damaged tree. `spare` is a copy of it.
+/// Returns the effect of the damage on a tree. `spare` is a copy of it.
 fn outcome(place: &Path, spare: &Path, records: &Map) -> Outcome {
     let db = match Db::open(&name(place)) {
         Ok(db) => db,
@@ -143,7 +146,8 @@ fn changed_tree_bit_never_yields_wrong_values() {
         let data = all.iter().position(|path| path.ends_with("data.mdb")).unwrap();
         let file = &all[if case % 8 == 0 { below(all.len()) } else { data }];
         let mut bytes = fs::read(file).unwrap();
-        // Most of a page is zeros that nothing reads: three of four places are others.
+        // Most of a page is zeros that are never read, so three of four places are chosen
+        // elsewhere.
         let at = (0..1000)
             .map(|_| below(bytes.len()))
             .find(|&at| case % 4 == 0 || bytes[at] != 0)
@@ -164,7 +168,8 @@ fn changed_tree_bit_never_yields_wrong_values() {
     assert!(outcomes.len() >= 3, "{outcomes:?}");
 }
 
-/// A page that holds random bytes, as a controller leaves it that wrote to the wrong place: all of it, or what follows its header.
+/// A page with random bytes, as after a misdirected write of a controller: all of it, or everything
+/// after its header.
 #[test]
 fn overwritten_tree_page_never_yields_wrong_values() {
     const PAGE: usize = 4096;

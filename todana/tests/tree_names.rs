@@ -1,7 +1,8 @@
-//! The names of a tree's files are on disk before anything of its log is removed.
+//! The names of a tree's files are on disk before any of its log is removed.
 //!
-//! `x.tree/tree` was made after the last sync of `x.tree`, and neither was synced again, while each checkpoint removed the log before
-//! its mark. Where the sync of a file does not sync its name, a power failure lost the whole tree.
+//! `x.tree/tree` was created after the last sync of `x.tree`, and neither was synced again, while
+//! each checkpoint removed the log before its mark. On a file system where syncing a file does not
+//! sync its name, a power failure lost the complete tree.
 
 #[path = "../../tests/swayed_disk/mod.rs"]
 mod swayed_disk;
@@ -11,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana::{DbOptions, Records};
 
-/// What happened, in order.
+/// The operations in order.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
-    /// A directory was synced, which then had these names.
+    /// A directory was synced while it had these names.
     Synced(PathBuf, Vec<String>),
     Removed(PathBuf),
 }
@@ -40,7 +41,7 @@ fn tree_names_are_synced_before_log_is_removed() {
     let place = folder.path().join("x.tree");
     let recorder = EventRecorder::default();
     let options = DbOptions::default();
-    // A tree that is there already may have lost its owner before its names were synced.
+    // An existing tree may have lost its process before its names were synced.
     for round in 0..2 {
         recorder.0.lock().unwrap().clear();
         let disk = Arc::new(Swayed(recorder.clone()));

@@ -1,4 +1,4 @@
-//! A tree on disk beside its update log, opened again after its process was killed.
+//! A tree on disk with its update log, reopened after its process was killed.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -22,7 +22,7 @@ struct Tree {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
     clock: Arc<ManualClock>,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     directory: DataDirectory,
 }
 
@@ -33,7 +33,7 @@ fn open(path: &Path) -> Tree {
     let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
     let engine = DiskTree::open(&path.join("tree"), options).unwrap();
     let database = Database::new(Box::new(engine), clock_too());
-    // Nothing comes to disk by itself.
+    // Nothing is synced without a request.
     let log = LogOptions { sync: SyncPolicy::Every(Duration::from_secs(3600)), ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
     directory.restore(&database, clock_too(), &options, &mut |_| ()).unwrap();
@@ -88,7 +88,7 @@ fn tree_with_front(folder: &Path, front_bytes: u64) -> Database {
     Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(START))))
 }
 
-/// Reads the log of this disk into a database, until it `breaks`.
+/// Replays the log of this disk into a database, and stops early if `breaks` is true.
 fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::Result<DataDirectory> {
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(LOG)).unwrap();
     let log = LogOptions { sync: SyncPolicy::Never, ..LogOptions::default() };
@@ -102,7 +102,7 @@ fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::
 fn tree_never_outruns_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
-    // Written, but by no means on disk.
+    // Written, but not synced.
     let disk = CrashDisk::new();
     let database = tree_with_front(&place("first"), 1 << 30);
     let _directory = restore(&disk, &database, false).unwrap();
@@ -118,7 +118,7 @@ fn tree_never_outruns_its_log() {
     }
     disk.stop();
 
-    // The next one makes a checkpoint while it reads, and dies at once.
+    // The next process writes a checkpoint while it reads, and ends immediately.
     let disk = CrashDisk::with(disk.state());
     let tree = tree_with_front(&place("second"), 256 << 10);
     restore(&disk, &tree, true).map(|_| ()).unwrap_err();

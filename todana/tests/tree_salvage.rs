@@ -1,4 +1,5 @@
-//! A tree on disk whose update log is damaged or lost: its records are whole up to its last checkpoint, and can be had again.
+//! A tree on disk with a damaged or lost update log: its records up to the last checkpoint are
+//! intact, and can be salvaged.
 
 mod folder;
 
@@ -62,14 +63,15 @@ fn texts(salvaged: &Salvaged) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Files with their bytes, but for the lock's.
+/// Returns the files with their bytes, except the lock.
 fn contents(tree: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let files = folder::files(tree).into_iter().filter(|path| path.is_file());
     let files = files.filter(|path| !path.ends_with("lock") && !path.ends_with("lock.mdb"));
     files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// The tree that is salvaged of one that does not open; the new tree has its path, and the old one stays beside it as it is.
+/// Salvages a tree that does not open. The new tree has its path, and the old one stays unchanged
+/// beside it.
 fn salvaged(tree: &Path, says: &str) -> Db {
     let error = open(tree).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -92,7 +94,7 @@ fn salvaged(tree: &Path, says: &str) -> Db {
     db
 }
 
-/// It goes on, and keeps what it is told from then on.
+/// Checks that the database accepts writes and keeps them.
 fn assert_goes_on(db: Db, tree: &Path) {
     let left = tree.with_extension("left.tree");
     db.set(b"c", b"1").unwrap();
@@ -121,7 +123,7 @@ fn tree_with_only_pages_has_its_records() {
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
     fs::remove_file(tree.join("identity")).unwrap();
-    // Opening it makes another identity, which is not the tree's.
+    // Opening it creates another identity, which is not the tree's.
     let db = salvaged(&tree, "told by the other files");
     assert_eq!(keys(&db), NINE);
     assert_goes_on(db, &tree);
@@ -230,7 +232,7 @@ fn open_tree_is_not_salvaged() {
     assert_eq!(keys(&db).len(), 18);
     assert_eq!(salvage(&tree, &target).unwrap_err().kind(), ErrorKind::Busy);
     drop(db);
-    // Of a tree without its pages there is what the log tells.
+    // Of a tree without its pages only the contents of the log remain.
     let other = folder::folder();
     let tree = killed_tree(other.path());
     fs::remove_file(tree.join("tree/data.mdb")).unwrap();

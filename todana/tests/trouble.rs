@@ -1,4 +1,4 @@
-//! What becomes of the log when the disk is full, fails, hangs or may not be written.
+//! The behaviour of the log when the disk is full, fails, hangs or is read-only.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -18,7 +18,7 @@ const REFUSED: &str = "Refused(LogUnwritable)";
 const MODES: [SyncPolicy; 3] =
     [SyncPolicy::Always, SyncPolicy::Every(Duration::from_millis(5)), SyncPolicy::Never];
 
-/// Returns once the log's health is as `is_so` wants it.
+/// Waits until `is_so` accepts the health of the log.
 fn wait_for(log: &UpdateLog, is_so: impl Fn(&DurabilityHealth) -> bool) {
     let (sender, told) = mpsc::channel();
     log.on_progress(move || {
@@ -45,7 +45,7 @@ fn put<'a>(key: &'a [u8], value: &'a [u8]) -> LogChange<'a> {
     LogChange::Put { key, record: Record::new(value, Attributes::default()) }
 }
 
-/// Opens what the machine has on its disk when its power is lost now.
+/// Opens what the machine has on its disk after a power failure now.
 fn after_power_loss(kept: Kept, seed: u64) -> Kept {
     let state = kept.disk.state().reboot(seed);
     let now = kept.database.now().0;
@@ -53,7 +53,7 @@ fn after_power_loss(kept: Kept, seed: u64) -> Kept {
     open(&CrashDisk::with(state), now, options(SyncPolicy::Always)).unwrap()
 }
 
-/// Every write fails.
+/// Makes every write fail.
 fn fails_writes(kind: IoErrorKind) -> impl Fn(&Op) -> io::Result<()> {
     move |op| match op {
         Op::Write { .. } => Err(kind.into()),
@@ -88,7 +88,7 @@ fn full_disk_refuses_writes_and_loses_nothing() {
         assert_eq!(kept.get(&acknowledged[0]), Some(vec![b'v'; 40]));
         assert_eq!(kept.database.counters().log_refusals, 1);
         if seed % 2 == 0 {
-            // There is room again.
+            // There is space again.
             disk.heal();
             wait_for(kept.log(), is_well);
             kept.log().wait(kept.logged()).unwrap();
@@ -113,7 +113,7 @@ fn failing_write_is_retried_in_every_mode() {
             disk.fault(fails_writes(kind));
             kept.set(b"k", b"1");
             let log = kept.log();
-            // Whatever the mode, this brings it about.
+            // This call detects the failure in every mode.
             assert_eq!(log.sync_to(log.end()).unwrap_err().kind(), ErrorKind::Unavailable);
             assert_eq!(kept.set(b"k", b"2"), REFUSED);
             assert_eq!(kept.get(b"k").unwrap(), b"1");
@@ -134,7 +134,7 @@ fn changes_under_way_survive_a_stuck_log() {
         let log = kept.log();
         log.append(&put(b"first", b"1"));
         log.sync_to(log.end()).unwrap_err();
-        // This worker looked before that.
+        // This worker had checked before that.
         let end = log.append(&put(b"second", b"2"));
         if sync == SyncPolicy::Always {
             assert!(!log.is_durable(end));
@@ -185,7 +185,7 @@ fn reads_accumulate_nothing_while_the_log_is_stuck() {
         assert!(kept.run(Operation::Get(Get { key: b"s", needs, ..Get::default() })).starts_with("Hit"));
     }
     assert_eq!(kept.log().end(), end);
-    // One that would change something is refused.
+    // A read that would change something is refused.
     let touch = Some(Ttl::Seconds(5));
     assert_eq!(kept.run(Operation::Get(Get { key: b"s", touch, ..Get::default() })), REFUSED);
     kept.kill();
@@ -210,12 +210,13 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
         disk.heal();
         assert_eq!(kept.set(b"k", b"2"), REFUSED);
         assert_eq!(kept.get(b"k").unwrap(), b"1");
-        // Neither what was written before nor what was on its way.
+        // Neither the entries written before nor those under way.
         let dropped = log.append(&put(b"k", b"3"));
         assert!(!log.is_durable(end) && !log.is_durable(dropped) && log.wait(dropped).is_err());
         assert!(log.is_durable(log.synced()));
         assert!(log.rotate().is_err() && log.close().is_err());
-        // The next process sees what the system had taken for written, and tells nobody that it is there before it is.
+        // The next process sees what the system had reported as written, and acknowledges nothing
+        // before it is on disk.
         let state = disk.state();
         kept.kill();
         let second = open(&CrashDisk::with(state), NOW, options(SyncPolicy::Always)).unwrap();
@@ -237,7 +238,7 @@ fn unwritable_directory_is_not_opened() {
         (IoErrorKind::PermissionDenied, "permission denied"),
         (IoErrorKind::StorageFull, "no storage space"),
     ] {
-        // A new directory, and one that holds something.
+        // A new directory, and one with data.
         let kept = open(&CrashDisk::new(), NOW, options(SyncPolicy::Always)).unwrap();
         kept.set(b"k", b"v");
         kept.log().close().unwrap();
@@ -257,7 +258,7 @@ fn unwritable_directory_is_not_opened() {
     }
 }
 
-/// Operations of a kind wait here until they are let go.
+/// Operations of a kind wait here until they are released.
 #[derive(Default)]
 struct Gate {
     is_shut: Mutex<bool>,
@@ -298,7 +299,7 @@ fn hanging_sync_stops_acknowledgements_after_the_interval() {
     while log.is_durable(log.end()) {
         std::thread::yield_now();
     }
-    // What comes now is not acknowledged either, for as long as it hangs.
+    // Later changes are not acknowledged either while it hangs.
     kept.set(b"k", b"2");
     assert!(!log.is_durable(log.end()) && log.synced() == LogPosition(0));
     gate.open();
@@ -384,7 +385,7 @@ fn rotation_finishes_all_earlier_entries() {
         let disk = CrashDisk::new();
         let kept = open(&disk, NOW, options(sync)).unwrap();
         let log = kept.log();
-        // Nothing is there, all is synced, nothing is.
+        // Nothing appended, everything synced, nothing synced.
         log.rotate().unwrap();
         for syncs in [true, false] {
             kept.set(b"k", b"v");
@@ -395,7 +396,8 @@ fn rotation_finishes_all_earlier_entries() {
             log.rotate().unwrap();
             assert!(last_start(&disk) >= end.0 && log.synced() >= end);
         }
-        // It fails between the old segment and the new one, after the entries have been written.
+        // The failure occurs between the old segment and the new one, after the entries were
+        // written.
         kept.set(b"k", b"w");
         disk.fault(|op| match op {
             Op::Create { .. } | Op::Rename { .. } => Err(IoErrorKind::StorageFull.into()),
@@ -425,8 +427,8 @@ fn failed_writer_thread_wakes_all_waiters() {
     assert!(is_lost(&log.health()) && log.close().is_err());
 }
 
-/// Many threads append and wait, another rotates, and the disk fails now and then: all get through, and what they were told is
-/// there is there.
+/// Many threads append and wait, another one rotates, and the disk fails from time to time: all of
+/// them complete, and acknowledged entries exist.
 #[test]
 fn acknowledged_writes_survive_disk_errors() {
     const THREADS: u32 = 8;
@@ -449,7 +451,7 @@ fn acknowledged_writes_survive_disk_errors() {
                 scope.spawn(move || {
                     for n in 0..EACH {
                         let end = log.append(&put(format!("{thread} {n}").as_bytes(), b"v"));
-                        // It is on its way all the same; wait until it has come through.
+                        // The entry is under way; wait until it is written.
                         while log.wait(end).is_err() {
                             wait_for(log, |health| !is_stuck(health));
                         }
@@ -473,7 +475,7 @@ fn acknowledged_writes_survive_disk_errors() {
     }
 }
 
-/// A client that still holds a version from before must not meet it again on another value.
+/// A client with a version from before must not find it again on another value.
 #[test]
 fn lost_version_is_not_assigned_again() {
     let shown = |kept: &Kept| -> u64 {
@@ -492,7 +494,7 @@ fn lost_version_is_not_assigned_again() {
         first.kill();
         for round in 0..4 {
             let kept = open(&CrashDisk::with(state.reboot(seed + round)), NOW, lazily).unwrap();
-            // What was noted may have come through, and is the same then.
+            // The access may have been logged, with the same contents.
             let is_there = kept.records()[&b"k"[..]].1.version != 0;
             let version = shown(&kept);
             assert!(is_there || versions.iter().all(|&before| before < version), "{versions:?} {version}");

@@ -1,4 +1,4 @@
-//! What the name of a database says beside its kind: it works, or it is refused.
+//! The tuning in the name of a database works or is refused.
 
 mod kinds;
 
@@ -28,7 +28,7 @@ fn capcnt_bounds_records_and_keeps_the_newest() {
                 assert!(db.contains(key.as_bytes()).unwrap(), "{name}: {key}");
             }
             assert!(db.count() >= max * 9 / 10, "{name}: {} of {max}", db.count());
-            // By a visitor and by a sum as well.
+            // Also by a visitor and by a sum.
             db.update(b"visited", &mut |_| UpdateAction::Value(b"1".to_vec())).unwrap();
             db.increment(b"sum", 1, Some(1)).unwrap();
             assert!(db.count() <= max);
@@ -54,7 +54,7 @@ fn capsiz_bounds_bytes() {
     }
 }
 
-/// `mg KEY N0` creates records, and went past the limits: 50000 of them stayed in a database of 100.
+/// `mg KEY N0` creates records, and ignored the limits: 50000 of them stayed in a database of 100.
 #[test]
 fn records_that_reads_create_are_limited_too() {
     for limit in ["capcnt=100", "capsiz=100k"] {
@@ -72,7 +72,7 @@ fn records_that_reads_create_are_limited_too() {
     }
 }
 
-/// A transaction of 5000 records stayed whole in a database of 100, until upkeep had come round to it.
+/// A transaction of 5000 records stayed complete in a database of 100 until the next upkeep.
 #[test]
 fn transaction_is_limited_at_its_commit() {
     for (_folder, name) in names() {
@@ -84,7 +84,7 @@ fn transaction_is_limited_at_its_commit() {
         transaction.commit().unwrap();
         assert!(db.count() <= 100, "{name}: {}", db.count());
         assert_eq!(db.iter().count() as u64, db.count());
-        // What is committed stays where others can go.
+        // A committed record stays while others can be evicted.
         for number in 0..300u32 {
             let keys = [0u8, 1, 2].map(|part| [&number.to_be_bytes()[..], &[part]].concat());
             let transaction = db.begin().unwrap();
@@ -97,7 +97,8 @@ fn transaction_is_limited_at_its_commit() {
     }
 }
 
-/// Bytes, too, and all that stores many records at once: [`Db::load`], [`Db::merge`], [`Records::set_many`].
+/// The limit on bytes, and every function that stores many records: [`Db::load`], [`Db::merge`],
+/// [`Records::set_many`].
 #[test]
 fn bulk_store_is_limited_before_it_returns() {
     const COUNT: u32 = 3000;
@@ -222,7 +223,7 @@ fn read_only_database_refuses_writes() {
         for message in messages {
             assert_eq!(message, format!("database \"{read_only}\" was opened for reading only"));
         }
-        // To look is no write.
+        // A visitor that changes nothing is no write.
         db.update(b"a", &mut |_| UpdateAction::Keep).unwrap();
         drop(db);
         assert_eq!(Db::open(&name).unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
@@ -280,7 +281,7 @@ fn only_mem_tree_and_disk_hash_compress() {
         }
         let live = db.database().engine().durable().unwrap().disk_usage().live_bytes;
         drop(db);
-        // The entries say how they are to be read, the name need not.
+        // The entries state their compression, so the name need not.
         let again = Db::open(&at(name.split('#').next().unwrap())).unwrap();
         assert_eq!(again.get(b"key 00000007").unwrap(), Some("one and the same ".repeat(60).into_bytes()));
         live

@@ -1,4 +1,4 @@
-//! A database in a folder of the machine's own file system, its backups, and what they hold.
+//! A database in a folder of the machine's own file system, its backups, and their contents.
 #![allow(dead_code)] // Each test uses its part.
 
 #[path = "../../../tests/swayed_disk/mod.rs"]
@@ -26,11 +26,11 @@ pub(crate) struct Kept {
     pub(crate) database: Arc<Database>,
     pub(crate) worker_counters: Arc<WorkerCounters>,
     pub(crate) clock: Arc<ManualClock>,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     pub(crate) directory: DataDirectory,
 }
 
-/// The machine's file system, never synced: these tests make thousands of files, and crash none.
+/// The machine's file system without syncs: these tests create thousands of files, and crash none.
 #[derive(Clone)]
 pub(crate) struct Unsynced;
 
@@ -48,7 +48,7 @@ pub(crate) fn disk() -> Arc<Swayed<Unsynced>> {
     Arc::new(Swayed(Unsynced))
 }
 
-/// A folder that is gone with the test; in memory, where that is to be had.
+/// A temporary folder, in memory if possible.
 pub(crate) fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
@@ -139,7 +139,7 @@ pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
     receiver.finish(&mut |_| ())
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -150,7 +150,7 @@ pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What is in the files at this moment, as a process that is killed leaves it.
+/// Copies the present contents of the files, as a killed process leaves them.
 pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -1,12 +1,12 @@
-//! Takes what a fuzzer has thought of, as a backup that comes in, as one on disk, and as the bytes of an update log.
+//! Interprets fuzz input as a backup stream, as a stored backup, and as the bytes of an update log.
 //!
-//!     kind(1) | rest        kind mod 4:  0  rest is a backup's stream
-//!                                        1  rest follows a stream's header
-//!                                        2  damage(1) place(2) start(1), then pieces, as `stream` has them; all checksums are right
-//!                                        3  form(1) len(2), so much of a segment as `entries` has it, and the file `backup`, as
-//!                                           `list` has it: a backup on disk
+//!     kind(1) | rest        kind mod 4:  0  rest is a backup stream
+//!                                        1  rest follows the header of a stream
+//!                                        2  damage(1) place(2) start(1), then pieces as in `stream`; all checksums are right
+//!                                        3  form(1) len(2), `len` bytes of a segment as in `entries`, and the file `backup` as in
+//!                                          `list`: a stored backup
 //!
-//! The bytes of a log have a form of their own: [`take_apart_any`].
+//! The bytes of a log have a form of their own: [`decode_any`].
 #![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};
@@ -21,8 +21,8 @@ use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const TARGET: &str = "/backup";
 
-/// It is received as a whole backup, which can be verified and restored, or it is refused and nothing stays; in whatever pieces it
-/// comes. True if it was received.
+/// Receives a stream in pieces of any size. Either it is a complete backup, which can be verified
+/// and restored, or it is refused and leaves nothing. Returns true if it was received.
 pub(crate) fn receive_any(bytes: &[u8]) -> bool {
     let Some((kind, rest)) = bytes.split_first() else { return false };
     let stream = match kind % 4 {
@@ -47,7 +47,7 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
         }
         (Err(error), Err(the_same)) => {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            // Which of two damages of one file is told may differ: threads look for them.
+            // Of two damages in one file either may be reported, because threads search for them.
             let told = |error: &Error| error.to_string().split(" at offset ").next().map(String::from);
             assert_eq!(told(&error), told(&the_same));
             assert!(state.files().is_empty() && the_same_state.files().is_empty(), "{error}");
@@ -57,7 +57,7 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
     }
 }
 
-/// Receives a stream, so many bytes at once.
+/// Receives a stream in pieces of `portion` bytes.
 fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
     let disk = CrashDisk::new();
     let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(TARGET)).expect("nothing is there");
@@ -74,7 +74,7 @@ fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
     (outcome, disk.state())
 }
 
-/// What has been taken for a whole backup is one, and what its maker had damaged is told when it comes as ever after.
+/// Checks that a received backup is complete, and that damage in its source is reported as before.
 fn whole(disk: &CrashDisk, backed_up: &BackedUp) {
     let verified = verify(Arc::new(disk.clone()), Path::new(TARGET), &mut |_| ()).expect("it was received");
     assert!(backed_up.is_hash || backed_up.damages.is_empty());
@@ -85,7 +85,8 @@ fn whole(disk: &CrashDisk, backed_up: &BackedUp) {
     not_served(disk);
     match restored(disk) {
         Ok(_) => assert!(disk.state().files().contains_key(Path::new("/restored/identity"))),
-        // A hash becomes one again, nothing else. A stream may come without the log that its checkpoint needs.
+        // A hash can only be restored as a hash. A stream may lack the log that its checkpoint
+        // needs.
         Err(error) => {
             let kind = if backed_up.is_hash { ErrorKind::Invalid } else { ErrorKind::Corrupt };
             assert_eq!(error.kind(), kind, "{error}");
@@ -110,7 +111,7 @@ fn restored(disk: &CrashDisk) -> Result<u64> {
     Ok(restore(Arc::new(disk.clone()), &options, &database, clock, &mut |_| ())?.records)
 }
 
-/// A backup on disk whose list is anything: it is whole, or what is wrong is said.
+/// Verifies a stored backup with an arbitrary manifest: it is intact, or the problem is reported.
 fn verify_any(bytes: &[u8]) {
     let Some((form, rest)) = bytes.split_first() else { return };
     let (segment, rest) = split(rest);
@@ -129,17 +130,18 @@ fn verify_any(bytes: &[u8]) {
     not_served(&disk);
     let damages = &verified.damages;
     assert!(damages.iter().all(|damage| damage.contains(TARGET)), "{damages:?}");
-    // A list that cannot be read tells of no backup.
+    // A manifest that cannot be read describes no backup.
     assert!(verified.backup.is_some() || !damages.is_empty());
     match restored(&disk) {
-        // What is more than the list says does not matter, nor does where it says the log ends.
+        // Parts beyond the manifest do not matter, nor does the end of the log that it states.
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
     }
 }
 
-/// The file `backup`; form: 0 as it is, 1 behind a right beginning, 2 that with a right checksum, else header and files are right, and
-/// so are numbers of theirs that `place(1) byte(1)` pairs do not change.
+/// Returns the file `backup`. form: 0 unchanged, 1 after a right beginning, 2 with a right checksum
+/// as well; otherwise header and file list are right, and so are the numbers that `place(1)
+/// byte(1)` pairs do not change.
 fn list(form: u8, bytes: &[u8], segment: &[u8]) -> Vec<u8> {
     if form == 0 {
         return bytes.to_vec();
@@ -164,7 +166,7 @@ fn list(form: u8, bytes: &[u8], segment: &[u8]) -> Vec<u8> {
     with_checksum(list)
 }
 
-/// What a list says of a file.
+/// Returns the entry of a file in the manifest.
 pub(crate) fn listed(kind: u8, position: u64, bytes: &[u8]) -> [u8; 24] {
     let mut listed = [0; 24];
     listed[0] = kind;
@@ -174,7 +176,7 @@ pub(crate) fn listed(kind: u8, position: u64, bytes: &[u8]) -> [u8; 24] {
     listed
 }
 
-/// The first 36 bytes of what has a header.
+/// Returns the first 36 bytes of a file with a header.
 fn beginning(magic: &[u8; 8], len: u32) -> Vec<u8> {
     let mut bytes = magic.to_vec();
     bytes.extend_from_slice(&1u32.to_le_bytes());
@@ -192,13 +194,14 @@ fn stream_header(start: u64) -> Vec<u8> {
     with_checksum(bytes)
 }
 
-/// A stream of these pieces: `shape(1) len(2) content`, each.
+/// Returns a stream of pieces: `shape(1) len(2) content`, each.
 ///
-/// shape mod 8: 0 the right identity; 1 the segment at 0, of these entries; 2 a checkpoint at 0, of these blocks; 3 a file: kind(1)
-/// position(8), its bytes; 4 a file is announced, as these 24 bytes say; 5 bytes; 6 a piece: kind(1), content; 7 the end, as these
-/// bytes say. Bit 3: what follows a file's announcement comes in two pieces. A right end follows, if none has come.
-/// damage: 0 cut off at `place`, 1 a bit flipped there, 2 no end, 3 an end that tells something else at `place`, 4 something behind the
-/// end; else none.
+/// shape mod 8: 0 the right identity; 1 the segment at 0 with these entries; 2 a checkpoint at 0
+/// with these blocks; 3 a file: kind(1) position(8) and its bytes; 4 the announcement of a file, as
+/// these 24 bytes state; 5 bytes; 6 a piece: kind(1), content; 7 the end, as these bytes state. Bit
+/// 3: the bytes after the announcement of a file come in two pieces. A right end follows if there
+/// was none. damage: 0 truncated at `place`, 1 a bit flipped there, 2 no end, 3 an end with another
+/// number at `place`, 4 bytes after the end; otherwise none.
 fn stream(bytes: &[u8]) -> Vec<u8> {
     let Some(([damage, place @ .., start], mut rest)) = bytes.split_first_chunk::<4>() else {
         return Vec::new();
@@ -266,7 +269,7 @@ fn stream(bytes: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// A stream whose checksums are right.
+/// A stream with right checksums.
 pub(crate) struct Pieces {
     pub(crate) bytes: Vec<u8>,
     crc: [u8; 4],
@@ -289,20 +292,21 @@ impl Pieces {
     }
 }
 
-/// An entry as it was shown: where, and what it says.
+/// An entry as it was shown: position and contents.
 type Shown = (LogPosition, String);
 
-/// The bytes of a log that come from elsewhere: `kind(1) position(8) | rest`. kind mod 2: 0 rest is those bytes; 1 rest is contents of
-/// entries, each behind its length(1), all checksums are right. In whatever portions they come, the same entries are shown, those that the
-/// log's own reader shows of a file.
-pub(crate) fn take_apart_any(bytes: &[u8]) {
+/// Decodes the bytes of a log from elsewhere: `kind(1) position(8) | rest`. kind mod 2: 0 rest is
+/// those bytes; 1 rest is contents of entries, each after its length(1), all checksums are right.
+/// The entries shown do not depend on the portions, and are those that the log's own reader shows
+/// of a file.
+pub(crate) fn decode_any(bytes: &[u8]) {
     let Some(([kind, from @ ..], rest)) = bytes.split_first_chunk::<9>() else { return };
     let from = LogPosition(u64::from_le_bytes(*from));
     let bytes = if kind % 2 == 0 { rest.to_vec() } else { framed(from, rest) };
-    let (shown, end) = taken_apart(from, &bytes, bytes.len().max(1));
+    let (shown, end) = decoded(from, &bytes, bytes.len().max(1));
     let portion = (1 + usize::from(kind >> 1)).max(bytes.len() / 500);
-    assert_eq!(taken_apart(from, &bytes, portion), (shown.clone(), end.clone()));
-    // The reader takes no file, header and all, that ends behind the last position there is.
+    assert_eq!(decoded(from, &bytes, portion), (shown.clone(), end.clone()));
+    // The reader accepts no file that ends, with its header, after the last possible position.
     if from.0.checked_add((header().len() + bytes.len()) as u64).is_none() {
         return;
     }
@@ -326,8 +330,8 @@ pub(crate) fn take_apart_any(bytes: &[u8]) {
     assert_eq!(shown, read, "{end}");
 }
 
-/// The entries, and how they end.
-fn taken_apart(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
+/// Returns the entries, and how they end.
+fn decoded(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
     let mut entries = EntryDecoder::new(*DATABASE_ID, from);
     let mut shown = Vec::new();
     for bytes in bytes.chunks(portion) {
@@ -353,7 +357,7 @@ fn taken_apart(from: LogPosition, bytes: &[u8], portion: usize) -> (Vec<Shown>, 
     (shown, format!("{:?}, {}", entries.position(), entries.is_empty()))
 }
 
-/// Entries of these contents, from a position on.
+/// Returns entries with these contents, from a position on.
 pub(crate) fn framed(from: LogPosition, mut contents: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some((len, behind)) = contents.split_first() {

@@ -18,7 +18,7 @@ pub(crate) const DATA: &str = "/data";
 
 pub(crate) const SALVAGED: &str = "/salvaged";
 
-/// Keys, values and what else is kept.
+/// Keys with values and attributes.
 pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
 
 pub(crate) struct Kept {
@@ -28,21 +28,21 @@ pub(crate) struct Kept {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) opened: Opened,
     pub(crate) disk: CrashDisk,
-    // Dropped last: the lock outlives the log.
+    // Dropped last: the lock must outlive the log.
     pub(crate) directory: DataDirectory,
 }
 
 pub(crate) fn options(sync: SyncPolicy) -> LogOptions {
-    // Small, so that it comes round. What a reserve does has tests of its own.
+    // Small, so that the ring wraps. Other tests cover the reserve.
     LogOptions { sync, recent_max: 4096, reserve_bytes: 0, ..LogOptions::default() }
 }
 
-/// Opens what is on the disk, or makes it.
+/// Opens the database on the disk, or creates it.
 pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> {
     open_with(disk, now, DataOptions { log, ..DataOptions::default() })
 }
 
-/// The same, with a say in how checkpoints are made.
+/// Opens the database with options for checkpoints.
 pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Result<Kept> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let shards = Some(1);
@@ -56,7 +56,8 @@ pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Res
     Ok(Kept { database, worker_counters, committed, clock, opened, disk: disk.clone(), directory })
 }
 
-/// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files stay as they are.
+/// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files
+/// stay unchanged.
 pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<Salvaged> {
     let files = |disk: &CrashDisk| {
         let mut files = disk.state().files();
@@ -74,7 +75,7 @@ pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<Salvaged> {
     salvaged
 }
 
-/// A disk with what was salvaged as `/data`.
+/// Returns a disk with the salvaged directory as `/data`.
 pub(crate) fn salvaged(disk: &CrashDisk) -> CrashDisk {
     let mut state = CrashDisk::new().state();
     for (path, bytes) in disk.state().files() {
@@ -90,7 +91,7 @@ impl Kept {
         self.database.log().unwrap()
     }
 
-    /// The reply, as text.
+    /// Executes an operation and returns the reply as text.
     pub(crate) fn run(&self, command: Operation<'_>) -> String {
         let mut answer = String::new();
         let point = self
@@ -124,7 +125,7 @@ impl Kept {
         value
     }
 
-    /// The records that have not expired.
+    /// Returns the records that have not expired.
     pub(crate) fn records(&self) -> Records {
         let now = self.database.now();
         let mut records = Records::new();
@@ -144,7 +145,7 @@ impl Kept {
         }
     }
 
-    /// Ends as a killed process does: what it has not written by now stays unwritten.
+    /// Ends as a killed process does: unwritten entries stay unwritten.
     pub(crate) fn kill(self) {
         self.disk.stop();
     }

@@ -5,7 +5,7 @@
 use tempfile::TempDir;
 use todana::Db;
 
-/// The name of a database of each kind, in a folder of its own.
+/// Returns the name of a database of each kind, in its own folder.
 pub(crate) fn names() -> impl Iterator<Item = (TempDir, String)> {
     ["mem:hash", "mem:tree", "x.hash", "x.tree"].into_iter().map(|name| {
         let folder = tempfile::tempdir().unwrap();

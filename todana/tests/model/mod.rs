@@ -1,4 +1,4 @@
-//! The naive model, and the comparison of its replies with a database's.
+//! A simple model of a database, which compares its replies with those of a real one.
 
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
@@ -12,16 +12,16 @@ use todana_core::{
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const START: u64 = 1_700_000_000;
-/// Versions that requests give; far above those that are counted up.
+/// Versions that requests specify; far above those that are counted.
 pub(crate) const GIVEN: u64 = 1 << 40;
 pub(crate) const KEYS: [&[u8]; 6] = [b"a", b"12345", b"user:17:name", b"007", b"\0\xff binary", &[b'k'; 250]];
 
 /// The version to compare with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pick {
-    /// The one last shown for the key.
+    /// The version last shown for the key.
     Latest,
-    /// One shown earlier, of whatever key.
+    /// A version shown earlier, of any key.
     Earlier(usize),
     Exactly(u64),
 }
@@ -40,12 +40,13 @@ pub(crate) enum Operation {
     Maintain,
 }
 
-/// What the model knows of a version.
+/// The model's knowledge of a version.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Version {
-    /// Nobody has been shown one, so no comparison may hold.
+    /// No version was shown, so no comparison may succeed.
     Unseen,
-    /// It has a new one that nobody has been shown; the place in the order in which versions were made.
+    /// A new version that was not shown; the number is its place in the order in which versions
+    /// were assigned.
     Fresh(u64),
     Known(u64),
 }
@@ -56,14 +57,14 @@ pub(crate) struct Item {
     flags: u32,
     life: Life,
     version: Version,
-    /// Stale, token out; `None` where the protocol does not say.
+    /// Stale, token sent; `None` if the protocol does not say.
     marks: Option<(bool, bool)>,
 }
 
-/// When an item dies, and the seconds that each access gives it, if any.
+/// When an item expires, and the seconds that each access adds, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Life {
-    /// Gone once the clock reads this.
+    /// Missing when the clock shows this second.
     dies: Option<u64>,
     span: Option<u64>,
 }
@@ -84,7 +85,7 @@ impl Item {
     }
 }
 
-/// What a reply says, with nothing borrowed.
+/// The contents of a reply, without borrows.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Hit { value: Vec<u8>, flags: u32, expiry: Expiry, before: Expiry, version: u64, recache: RecacheState },
@@ -123,7 +124,7 @@ fn said(reply: &Reply<'_>) -> Said {
     }
 }
 
-/// A number as memcached reads it: blanks around, zeros before.
+/// Parses a number as memcached does, with blanks around and zeros before it.
 fn number(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?.trim_matches(|blank: char| blank.is_ascii_whitespace());
     if text.starts_with('+') {
@@ -132,7 +133,8 @@ fn number(value: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// An item's life and a record's expiry are the same thing: any two moments that are past are.
+/// Returns true if the life of an item equals the expiry of a record; any two past moments are
+/// equal.
 fn same_life(life: Life, expiry: Expiry, now: u64) -> bool {
     match (life.dies, expiry) {
         (None, Expiry::Never) => true,
@@ -144,7 +146,7 @@ fn same_life(life: Life, expiry: Expiry, now: u64) -> bool {
 
 type Outcome = Result<(), TestCaseError>;
 
-/// Both sides.
+/// Both databases.
 pub(crate) struct Model {
     database: Database,
     worker_counters: Arc<WorkerCounters>,
@@ -153,7 +155,7 @@ pub(crate) struct Model {
     flush_at: Option<u64>,
     latest: BTreeMap<usize, u64>,
     history: Vec<u64>,
-    /// The place of each version shown in the order in which they were made.
+    /// The place of each version shown in the order in which versions were assigned.
     ranks: BTreeMap<u64, u64>,
     made: u64,
 }
@@ -191,7 +193,7 @@ impl Model {
         Life { dies, span }
     }
 
-    /// What time has taken goes.
+    /// Removes expired items.
     fn age(&mut self) {
         let now = self.now();
         if self.flush_at.is_some_and(|at| at <= now) {
@@ -212,7 +214,7 @@ impl Model {
         }
     }
 
-    /// The reply to a command; there is exactly one.
+    /// Returns the reply to an operation; there is exactly one.
     fn run(&self, command: &todana_core::Operation<'_>) -> Said {
         let mut replies = Vec::new();
         self.database.execute(&self.worker_counters, command, &mut |reply| replies.push(said(&reply)));
@@ -220,7 +222,7 @@ impl Model {
         replies.remove(0)
     }
 
-    /// The next place in the order of versions.
+    /// Returns the next place in the order of versions.
     fn make(&mut self) -> u64 {
         self.made += 1;
         self.made
@@ -229,16 +231,16 @@ impl Model {
     fn is_newer(&self, stored: Version, wanted: u64) -> bool {
         let rank = |version: u64| self.ranks.get(&version).copied().unwrap_or(version);
         match stored {
-            // Zero is what a failed store shows: no version at all.
+            // Zero is shown by a failed store and is not a version.
             _ if wanted == 0 => false,
-            // It was written after every version that was counted up and shown before.
+            // The record was written after every version that was counted and shown before.
             Version::Unseen => self.ranks.contains_key(&wanted),
             Version::Fresh(place) => place > rank(wanted),
             Version::Known(version) => rank(version) > rank(wanted),
         }
     }
 
-    /// A version was shown for a key: the one that is known, or one never shown before.
+    /// Notes that a version was shown for a key: the known one, or one never shown before.
     fn learn(&mut self, key: usize, version: u64) -> Outcome {
         match self.items[&key].version {
             Version::Known(known) => prop_assert_eq!(version, known),
@@ -310,7 +312,7 @@ impl Model {
         }
     }
 
-    /// Every key is read, and the database holds no other.
+    /// Checks that every key has the same record, and that the database has no others.
     pub(crate) fn check_all(&mut self) -> Outcome {
         for key in 0..KEYS.len() {
             self.age();
@@ -360,7 +362,7 @@ impl Model {
         };
         prop_assert_eq!(&value, &item.value);
         prop_assert_eq!(flags, item.flags);
-        // A look that finds nothing to change shows the same before and after.
+        // A read that changes nothing shows the same state before and after.
         prop_assert!(same_life(item.life, before, now), "{:?} before, {before:?}", item.life);
         let left = item.life.dies.map(|dies| dies as i64 - now as i64);
         item.life = touched.unwrap_or(item.life.accessed(now));

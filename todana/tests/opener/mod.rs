@@ -1,14 +1,14 @@
-//! Opens what a fuzzer has thought of, as a data directory.
+//! Opens fuzz input as a data directory.
 //!
 //!     kind(1) | rest        kind mod 8:  0  rest is the identity
 //!                                        1  rest is a segment
-//!                                        2  rest follows a segment's header
-//!                                        3, 7  damage(1) place(2), then contents of entries, each behind its length(1); their
-//!                                           checksums are right, unless damage says that a bit is flipped or the end cut off
+//!                                        2  rest follows the header of a segment
+//!                                        3, 7  damage(1) place(2), then contents of entries, each after its length(1); their
+//!                                           checksums are right, unless damage flips a bit or truncates the end
 //!                                        4  rest is a checkpoint
-//!                                        5  damage(1) place(2) head(3), then blocks of a checkpoint, as `blocks` has them; all
+//!                                        5  damage(1) place(2) head(3), then blocks of a checkpoint as in `blocks`; all
 //!                                           checksums are right
-//!                                        6  len(2), so much as for 5, and the rest as for 3, whose place is that of the log behind
+//!                                        6  len(2), `len` bytes as for 5, and the rest as for 3, at the position of the later log
 #![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};
@@ -22,7 +22,8 @@ use todana_core::{ErrorKind, Result};
 pub(crate) const NOW: u64 = 1_700_000_000;
 pub(crate) const DATABASE_ID: &[u8; 16] = b"0123456789abcdef";
 
-/// It opens or is damaged; what has been opened opens again, to the same. Reading all of it tells damage where opening does.
+/// The directory opens or is damaged. If it opens, it opens again with the same contents. A
+/// complete verification reports damage whenever opening does.
 pub(crate) fn open_any(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let mut state = State::default();
@@ -61,7 +62,7 @@ pub(crate) fn open_any(bytes: &[u8]) {
     let refused = [&first.opened.refused[..], &first.opened.spare].concat();
     assert!(refused.iter().all(|why| why.contains("/data/") && why.contains(" at offset ")), "{refused:?}");
     let damages = verified.expect("it can be opened").damages;
-    // Which of two damages of one file is told may differ: threads look for them.
+    // Of two damages in one file either may be reported, because threads search for them.
     assert_eq!(damages.len(), refused.len(), "{damages:?} {refused:?}");
     let (records, end) = (first.records(), first.opened.end);
     let state = first.disk.state();
@@ -73,7 +74,7 @@ pub(crate) fn open_any(bytes: &[u8]) {
     second.kill();
 }
 
-/// What is damaged is salvaged, or is not known, which is said too.
+/// Salvages the damaged directory, or reports that it is not a database.
 fn salvage(state: State) {
     let disk = CrashDisk::with(state);
     match crate::kept::salvage(&disk, NOW) {
@@ -84,7 +85,7 @@ fn salvage(state: State) {
     }
 }
 
-/// Two inputs, the first behind its length(2).
+/// Splits the input in two; the first part follows its length(2).
 pub(crate) fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return (b"", b"") };
     rest.split_at(rest.len().min(u16::from_le_bytes(*len).into()))
@@ -114,7 +115,7 @@ pub(crate) fn header() -> Vec<u8> {
     header_at(0)
 }
 
-/// Of the segment that begins at this position.
+/// Returns the header of the segment that begins at this position.
 pub(crate) fn header_at(start: u64) -> Vec<u8> {
     let mut bytes = b"TODANALG\x01\0\0\0\x40\0\0\0".to_vec();
     bytes.extend_from_slice(DATABASE_ID);
@@ -134,7 +135,7 @@ pub(crate) fn entries(bytes: &[u8]) -> Vec<u8> {
     entries_at(0, bytes)
 }
 
-/// The segment that begins at this position.
+/// Returns the segment that begins at this position.
 pub(crate) fn entries_at(start: u64, bytes: &[u8]) -> Vec<u8> {
     let mut segment = header_at(start);
     let Some(([damage, place @ ..], mut rest)) = bytes.split_first_chunk::<3>() else { return segment };
@@ -160,23 +161,25 @@ pub(crate) fn entries_at(start: u64, bytes: &[u8]) -> Vec<u8> {
     segment
 }
 
-/// Whether a bit of `number` is set.
+/// Returns true if a bit of `number` is set.
 fn has(number: u8, bit: u8) -> bool {
     number >> bit & 1 == 1
 }
 
-/// A checkpoint of these blocks: `shape(1) records(1) len(2) content`, each.
+/// Returns a checkpoint with these blocks: `shape(1) records(1) len(2) content`, each.
 ///
-/// shape: bits 0-1 the kind; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 taken for a zstd frame of 4 times the length.
-/// head: the first byte's bits: 0 a version, 1 a planned clear, 2 the engine's own seed, 3 another one; the second byte: a power of
-/// 2, how many buckets; the third: how far the log has to go. damage: 0 cut off at `place`, 1 a bit flipped there, 2 a footer that
-/// tells of more records, 3 of more blocks, 4 of more content; else none.
+/// shape: bits 0-1 the kind; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 declared as a
+/// zstd frame of 4 times the length. head: the first byte's bits: 0 a version, 1 a planned clear, 2
+/// the engine's own seed, 3 another one; the second byte: the number of buckets as a power of 2;
+/// the third: how far the log must reach. damage: 0 truncated at `place`, 1 a bit flipped there, 2
+/// a footer with more records, 3 with more blocks, 4 with more content; otherwise none.
 pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
     let until = bytes.get(5).copied().unwrap_or_default();
     blocks_at(0, until.into(), bytes)
 }
 
-/// The same; its log begins and ends at these positions, whatever its head says.
+/// Returns such a checkpoint whose log begins and ends at these positions, whatever its head
+/// states.
 pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
     let Some(([damage, place @ .., head, buckets, _], mut rest)) = bytes.split_first_chunk::<6>() else {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Databases in files of the machine's own file system, their backups, and what those become.
+//! Databases in files of the machine's own file system, their backups, and the databases restored
+//! from them.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::path::Path;
@@ -11,14 +12,14 @@ pub(crate) fn open(path: &Path) -> Db {
     Db::open(path.to_str().unwrap()).unwrap()
 }
 
-/// A backup as a stream.
+/// Returns a backup as a stream.
 pub(crate) fn stream(db: &Db) -> Vec<u8> {
     let (mut backup, mut bytes) = (db.backup().unwrap(), Vec::new());
     while backup.next(&mut bytes).unwrap() {}
     bytes
 }
 
-/// Takes a stream in small pieces, as a directory.
+/// Receives a stream in small pieces, as a directory.
 pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
     let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
     stream.chunks(1000).try_for_each(|bytes| receiver.take(bytes))?;
@@ -29,7 +30,7 @@ pub(crate) fn back_up(db: &Db, to: &Path) {
     receive(&stream(db), to).unwrap();
 }
 
-/// Makes a backup a database of this name again.
+/// Restores a backup to a database with this name.
 pub(crate) fn restore(from: &Path, to: &Path) -> Result<Restored> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
     let name = Name::parse(to.to_str().unwrap()).unwrap();

@@ -1,11 +1,12 @@
-//! Salvages what a fuzzer has thought of: a data directory of several files, none of which needs to fit the others.
+//! Salvages fuzz input: a data directory of several files that need not belong together.
 //!
 //!     head(1), then files: shape(1) position(8) len(2) content
 //!
-//! head: bit 0: the identity is damaged, bit 1: it is missing; bits 2 and 3: the same of the directories `checkpoints` and `log`.
-//! shape mod 4: 0 a segment of these bytes, 1 a segment of these entries, 2 a checkpoint of these bytes, 3 a checkpoint: until(8) and
-//! blocks. The entries and blocks are those of `opener`, at this position; bits 2 to 4 of the shape set: the position is as it is, else
-//! it is modulo 1,024 and so is until.
+//! head: bit 0: the identity is damaged, bit 1: it is missing; bits 2 and 3: the same for the
+//! directories `checkpoints` and `log`. shape mod 4: 0 a segment of these bytes, 1 a segment of
+//! these entries, 2 a checkpoint of these bytes, 3 a checkpoint: until(8) and blocks. The entries
+//! and blocks have the form of `opener`, at this position. If bits 2 to 4 of the shape are set, the
+//! position is used as it is; otherwise it and `until` are taken modulo 1,024.
 
 use crate::crash_disk::{CrashDisk, Op, State};
 use crate::kept::{DATA, open, options, salvage, salvaged};
@@ -16,10 +17,11 @@ use todana::update_log::SyncPolicy;
 use todana::verify;
 use todana_core::ErrorKind;
 
-/// What a salvage may write: far more than it has read.
+/// The most bytes that a salvage may write: far more than it has read.
 const CAPACITY: u64 = 4 << 20;
 
-/// What is whole of it becomes a directory elsewhere, in which nothing is damaged, or nothing does; the files stay as they are.
+/// The intact part becomes a new directory without damage, or the salvage fails. The source stays
+/// unchanged.
 pub(crate) fn salvage_any(bytes: &[u8]) {
     let Some((head, rest)) = bytes.split_first() else { return };
     let disk = CrashDisk::with(directory(*head, rest));

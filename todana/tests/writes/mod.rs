@@ -1,7 +1,9 @@
-//! Writes that follow from their number: whoever knows how many of them a writer has made knows what must be there.
+//! Writes that follow from their numbers: the number of writes of a writer determines the expected
+//! records.
 //!
-//! Each writer has records of its own, and all of them share accounts, between which transactions move amounts: a transaction that is
-//! there in part, twice, or upon what another one has changed since shows in the balances.
+//! Each writer has its own records, and all of them share accounts, between which transactions move
+//! amounts. The balances reveal a transaction that was applied in part, twice, or to a state that
+//! another one has changed since.
 
 use crate::crash_disk::Dice;
 use std::collections::BTreeMap;
@@ -11,9 +13,9 @@ use todana::{Db, Record, Records, Result, Ttl};
 
 const KEYS: u64 = 12;
 const ACCOUNTS: u64 = 5;
-/// This writer has nobody beside it, and removes everything now and then.
+/// This writer runs alone, and sometimes removes everything.
 pub(crate) const ALONE: u64 = 0;
-/// Nor has this one; some of its values are millions of bytes long.
+/// This writer also runs alone; some of its values are millions of bytes long.
 pub(crate) const LONG: u64 = 1_000;
 
 /// A record.
@@ -22,13 +24,13 @@ pub(crate) struct Value {
     /// Shared between moments.
     bytes: Arc<Vec<u8>>,
     flags: u32,
-    /// It has a time to live.
+    /// The record has a time to live.
     is_mortal: bool,
 }
 
 pub(crate) type Found = BTreeMap<Vec<u8>, Value>;
 
-/// So long that none of them dies meanwhile.
+/// Long enough that no record expires during the test.
 const TTL: Ttl = Ttl::Seconds(1_000_000);
 
 enum Write {
@@ -38,7 +40,7 @@ enum Write {
         flags: u32,
         ttl: Ttl,
     },
-    /// A time to live for what is there; what is dead is the sweep's to remove.
+    /// Sets a time to live; the sweep removes expired records.
     Touch {
         key: Vec<u8>,
         ttl: Ttl,
@@ -50,7 +52,7 @@ enum Write {
     Remove {
         key: Vec<u8>,
     },
-    /// Takes from one account what it gives to the other.
+    /// Moves an amount from one account to the other.
     Move {
         from: Vec<u8>,
         to: Vec<u8>,
@@ -61,7 +63,7 @@ enum Write {
 enum Operation {
     Single(Write),
     Together(Vec<Write>),
-    /// Written in a transaction that is given up.
+    /// Written in a transaction that is aborted.
     GivenUp(Vec<Write>),
     Clear,
 }
@@ -71,12 +73,12 @@ fn own_key(writer: u64, dice: &mut Dice) -> Vec<u8> {
 }
 
 impl Write {
-    /// Any one to the writer's own records.
+    /// A random write to the writer's own records.
     fn own(writer: u64, number: u64, dice: &mut Dice) -> Write {
         let key = own_key(writer, dice);
         let len = match dice.roll(300) {
             0..6 if writer == LONG => 1_000_000 + dice.roll(3_000_000) as usize,
-            // In memory of its own, and written from there.
+            // Stored in memory of its own, and written from there.
             0 => 100_000,
             1..8 => 5_000,
             _ => dice.roll(150) as usize,
@@ -111,7 +113,7 @@ impl Write {
             Write::Append { key, piece } => records.append(key, piece),
             Write::Remove { key } => records.remove(key).map(|_| ()),
             Write::Move { from, to, amount } => {
-                // Read and written, as programs do.
+                // Read and then written, as programs do.
                 let (left, right) = (balance(records.get(from)?), balance(records.get(to)?));
                 records.set(from, (left - amount).to_string().as_bytes())?;
                 records.set(to, (right + amount).to_string().as_bytes())
@@ -154,7 +156,7 @@ fn balance(value: Option<Vec<u8>>) -> i64 {
 }
 
 impl Operation {
-    /// Numbers count from 1.
+    /// Returns the operation of this number; numbers count from 1.
     fn of(writer: u64, number: u64) -> Operation {
         let mut dice = Dice::new(writer << 40 | number);
         let several = |dice: &mut Dice| -> Vec<Write> {
@@ -165,7 +167,7 @@ impl Operation {
             0..5 => Operation::GivenUp(several(&mut dice)),
             5..40 => {
                 let mut writes = several(&mut dice);
-                // Whatever else it does, the record that it sets tells that it is there.
+                // Whatever else the operation does, the record that it sets shows that it happened.
                 let (key, value) = (own_key(writer, &mut dice), number.to_string().into_bytes());
                 writes.push(Write::Set { key, value, flags: 0, ttl: Ttl::Never });
                 (0..dice.roll(3)).for_each(|_| writes.push(Write::moving(&mut dice)));
@@ -176,7 +178,7 @@ impl Operation {
     }
 }
 
-/// Makes the writer's write of this number; it is acknowledged when this returns.
+/// Executes the writer's write of this number; it is acknowledged when this returns.
 pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
     let within = |writes: Vec<Write>| {
         let transaction = db.begin()?;
@@ -193,7 +195,7 @@ pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
     }
 }
 
-/// The same in a model.
+/// Applies the write to a model.
 pub(crate) fn note(found: &mut Found, writer: u64, number: u64) {
     match Operation::of(writer, number) {
         Operation::Single(write) => write.note(found),
@@ -203,7 +205,7 @@ pub(crate) fn note(found: &mut Found, writer: u64, number: u64) {
     }
 }
 
-/// All that is there.
+/// Returns all records.
 pub(crate) fn found(db: &Db) -> Found {
     let mut found = Found::new();
     let mut see = |key: &[u8], record: Record<'_>| {
@@ -216,7 +218,7 @@ pub(crate) fn found(db: &Db) -> Found {
         ControlFlow::Continue(())
     };
     db.for_each(&mut see).unwrap();
-    // Those are counted, too, that are dead and that no sweep has met.
+    // The count includes expired records that no sweep has removed.
     assert!(db.count() >= found.len() as u64);
     for (key, value) in &found {
         assert_eq!(db.get(key).unwrap().as_ref(), Some(&*value.bytes), "{}", key.escape_ascii());
@@ -224,7 +226,7 @@ pub(crate) fn found(db: &Db) -> Found {
     found
 }
 
-/// What differs, for a message.
+/// Describes the difference, for a message.
 pub(crate) fn difference(found: &Found, expected: &Found) -> String {
     let show = |value: Option<&Value>| match value {
         Some(Value { bytes, flags, is_mortal }) => {
