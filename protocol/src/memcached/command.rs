@@ -1,4 +1,5 @@
-//! What a client of memcached's dialects can ask for: operations on records, and words about the server and the connection.
+//! Commands of memcached's dialects: operations on records, and commands about the server and the
+//! connection.
 
 use super::{CrawlerCommand, ExportRequest, RecordListing, WatchStreams};
 use todana_core::Operation;
@@ -6,53 +7,58 @@ use todana_core::Operation;
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemcachedCommand<'a> {
-    /// About records: the reply is the operation's.
+    /// An operation on records, answered by the operation's reply.
     Operation(Operation<'a>),
-    /// Statistics of a group (empty: the general ones): many `Statistic`, then `End`; or `Unknown`.
+    /// Statistics of a group (empty: the general group). Answered by `Statistic` for each, then
+    /// `End`; or by `Unknown`.
     Stats {
         /// The words after `stats`.
         group: &'a [u8],
     },
-    /// `Version`.
+    /// Answered by `Version`.
     Version,
-    /// Change how much is logged. `Done`.
+    /// Changes the log level. Answered by `Done`.
     Verbosity(u32),
-    /// Change the memory limit (in MiB). `Done` or `Refused`.
+    /// Changes the memory limit (in MiB). Answered by `Done` or `Refused`.
     MemoryLimit {
         /// The new limit.
         mebibytes: u64,
     },
-    /// Read certificates again, for the connections that come after. `Done`, or `Faulty` with the reason.
+    /// Reads the certificates again, for later connections. Answered by `Done`, or `Faulty` with
+    /// the reason.
     RefreshCertificates,
-    /// Pause, resume or move the clock; only where tests are allowed to. `Done`.
+    /// Stops, resumes or advances the clock, if debug commands are enabled. Answered by `Done`.
     ShiftClock(ClockShift),
-    /// Stop the server: nothing, or `Refused(NotEnabled)`.
+    /// Stops the server. Not answered, or answered by `Refused(NotEnabled)`.
     Shutdown {
-        /// As by SIGUSR1 rather than by SIGINT.
+        /// Act as for SIGUSR1 instead of SIGINT.
         graceful: bool,
     },
-    /// List records: `Done`, a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
+    /// Lists records. Answered by `Done`, a `Listed` for each record, then `End`. The list is
+    /// produced in pieces and may take long.
     List(RecordListing),
-    /// Steer the crawler. `Done`, or `Faulty` with what stands against it.
+    /// Controls the crawler. Answered by `Done`, or `Faulty` with the reason.
     Crawler(CrawlerCommand),
-    /// Send these kinds of events as they happen, and serve nothing else on this connection. `Done`, or `Faulty`.
+    /// Sends these kinds of events as they happen; the connection serves no further commands.
+    /// Answered by `Done` or `Faulty`.
     Watch(WatchStreams),
-    /// Make something of the data that is kept on disk, and perhaps send it. Takes as long as it takes, in pieces that are written
-    /// as they come; `Faulty` if it cannot begin.
+    /// Exports data on disk, and optionally sends it. The export is written in pieces and may take
+    /// long. Answered by `Faulty` if it cannot begin.
     Export(ExportRequest),
-    /// Have the connection's further commands on records go to another database, by its number. `Done`, or `Faulty` if there is none.
+    /// Directs later operations of this connection to another database, by its number. Answered by
+    /// `Done`, or `Faulty` if the database does not exist.
     UseDatabase(u32),
-    /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
+    /// The codec found the request malformed. Nothing is executed; the server counts the error.
     Faulty {
         /// The reply line, without its line end.
         message: &'a str,
     },
-    /// Which SASL mechanisms there are: `Mechanisms`, or `Unknown` where there is no authentication.
+    /// Lists the SASL mechanisms. Answered by `Mechanisms`, or `Unknown` without authentication.
     Mechanisms,
-    /// Say who one is: `Authenticated`, `Challenge` or `Refused(NotAuthenticated)`; `Unknown` where there is no
-    /// authentication.
+    /// Authenticates the client. Answered by `Authenticated`, `Challenge` or
+    /// `Refused(NotAuthenticated)`; by `Unknown` without authentication.
     Authenticate(Authenticate<'a>),
-    /// Close after what is pending has been sent. No reply.
+    /// Closes the connection after pending replies have been sent. Not answered.
     Quit,
 }
 
@@ -63,20 +69,22 @@ impl<'a> From<Operation<'a>> for MemcachedCommand<'a> {
     }
 }
 
-/// A client says who it is: one message of a SASL exchange, or the text dialect's token.
+/// The credentials of a client: one message of a SASL exchange, or the token of the text dialect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Authenticate<'a> {
-    /// The mechanism's name, as the client writes it; empty for a token.
+    /// The name of the mechanism as the client wrote it; empty for a token.
     pub mechanism: &'a [u8],
-    /// What the mechanism has the client say: for PLAIN `authorisation NUL user NUL password`; a token is `user password`.
+    /// The client's response: `authorisation NUL user NUL password` for PLAIN, `user password` for
+    /// a token.
     pub response: &'a [u8],
-    /// It goes on with an exchange instead of beginning one.
+    /// The message continues an exchange instead of starting one.
     pub continues: bool,
 }
 
 impl<'a> Authenticate<'a> {
-    /// User and password of a PLAIN response (RFC 4616: whom to act for, who one is, the password, a NUL between them);
-    /// `None` if it is none. Whom to act for is left out: nobody here acts for others.
+    /// Returns the user and password of a PLAIN response (RFC 4616: authorisation, user and
+    /// password, separated by NUL); `None` if it has another form. The authorisation is ignored,
+    /// because no user can act for another.
     ///
     /// ```
     /// # use todana_protocol::memcached::Authenticate;
@@ -89,8 +97,8 @@ impl<'a> Authenticate<'a> {
         parts.next().is_none().then_some((user, password))
     }
 
-    /// User and password of a token: a word, and what stands behind it, without the blanks around the two; `None` if
-    /// either is missing.
+    /// Returns the user and password of a token: the first word and the text after it, without
+    /// surrounding blanks; `None` if either is missing.
     ///
     /// ```
     /// # use todana_protocol::memcached::Authenticate;
@@ -109,16 +117,16 @@ impl<'a> Authenticate<'a> {
     }
 }
 
-/// What a test wants done to the server's clock.
+/// A change of the server's clock, for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockShift {
-    /// It stands still.
+    /// The clock stops.
     Pause,
-    /// It goes on from where it stands.
+    /// The clock continues from its current time.
     Resume,
-    /// It reads so many seconds more.
+    /// The clock advances.
     Forward {
-        /// How many.
+        /// The number of seconds.
         seconds: u32,
     },
 }
@@ -128,7 +136,7 @@ mod tests {
     use super::Authenticate;
 
     #[test]
-    fn a_token_is_a_word_and_what_stands_behind_it() {
+    fn token_is_a_word_and_the_rest() {
         let cases: [(&[u8], _); 9] = [
             (b"user secret", Some((&b"user"[..], &b"secret"[..]))),
             (b"  user  secret ", Some((b"user", b"secret"))),
@@ -147,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_response_has_three_parts() {
+    fn plain_response_has_three_parts() {
         let cases: [(&[u8], _); 7] = [
             (b"\0user\0secret", Some((&b"user"[..], &b"secret"[..]))),
             (b"other\0user\0secret", Some((b"user", b"secret"))),

@@ -1,4 +1,4 @@
-//! Replies as packets.
+//! Encodes replies as packets.
 
 use super::form::{BinaryForm, ResponseKind};
 use super::header::ResponseHeader;
@@ -6,13 +6,13 @@ use super::status::PacketStatus;
 use crate::memcached::server::{ReplySink, put_prefixes, put_value};
 use todana_core::{ArithmeticReply, HitReply, RefusalReason, Reply};
 
-/// The body that tells a client it is known.
+/// The body that confirms authentication.
 const AUTHENTICATED: &[u8] = b"Authenticated";
 
-/// The name of the packet that tells about prefixes.
+/// The key of the packet with the counts of all prefixes.
 const DETAILED: &[u8] = b"detailed";
 
-/// Writes a reply as the packet wants it.
+/// Writes a reply in the form of its packet.
 #[inline]
 pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match *reply {
@@ -23,7 +23,8 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             done(form, version, &value.to_be_bytes(), out)
         }
         Reply::Deleted | Reply::Touched | Reply::Done => done(form, 0, b"", out),
-        // The list of statistics ends with a packet that has no name, and `reset` is that packet alone.
+        // A list of statistics ends with a packet that has no name; `reset` is answered by that
+        // packet alone.
         Reply::Reset | Reply::End => done(form, 0, b"", out),
         Reply::Version(text) | Reply::Mechanisms(text) => done(form, 0, text.as_bytes(), out),
         Reply::Authenticated => done(form, 0, AUTHENTICATED, out),
@@ -40,7 +41,8 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             out.put(name);
             out.put(value);
         }
-        // One packet for all, with the text's lines in it; the empty one that ends a list follows.
+        // One packet contains the text lines of all prefixes; the empty packet that ends a list
+        // follows.
         Reply::Prefixes(all) => {
             let mut value = Vec::new();
             put_prefixes(all, &mut value);
@@ -69,7 +71,7 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
     }
 }
 
-/// The lengths of what follows a header.
+/// The lengths of the parts after a header.
 #[derive(Clone, Copy)]
 struct BodyLengths {
     extras: usize,
@@ -97,7 +99,7 @@ fn head(
     out.put(&header.to_bytes());
 }
 
-/// Flags, key and value, as far as they were asked for.
+/// Writes flags, key and value, as far as they were requested.
 #[inline]
 fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
@@ -116,7 +118,8 @@ fn hit(form: &BinaryForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     }
 }
 
-/// Whoever wants the key back gets it on a miss too, in the place of a text.
+/// Writes a miss. A client that asked for the key also receives it on a miss, in the place of a
+/// text.
 #[inline]
 fn miss(form: &BinaryForm<'_>, out: &mut impl ReplySink) {
     if form.is_quiet {
@@ -131,7 +134,7 @@ fn miss(form: &BinaryForm<'_>, out: &mut impl ReplySink) {
     }
 }
 
-/// It went as expected.
+/// Writes a result as expected, unless the request was quiet.
 #[inline]
 fn done(form: &BinaryForm<'_>, version: u64, value: &[u8], out: &mut impl ReplySink) {
     if !form.is_quiet {
@@ -145,7 +148,7 @@ fn plain(form: &BinaryForm<'_>, status: PacketStatus, version: u64, value: &[u8]
     out.put(value);
 }
 
-/// It did not; that is said even to those who asked for quiet.
+/// Writes an error; a quiet request receives it too.
 fn error(form: &BinaryForm<'_>, status: PacketStatus, out: &mut impl ReplySink) {
     plain(form, status, 0, status.text().as_bytes(), out);
 }

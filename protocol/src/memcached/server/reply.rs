@@ -1,4 +1,4 @@
-//! Replies as bytes.
+//! Encodes replies as bytes.
 
 use super::flags::KEY_BASE64;
 use super::form::{FormKind, MetaForm, MetaVerb, ReplyForm, ValueForm};
@@ -10,11 +10,11 @@ use todana_core::{
     SharedBytes, StoredReply, UnixSeconds,
 };
 
-/// Where reply bytes go.
+/// A destination for reply bytes.
 pub trait ReplySink {
     /// Copies bytes.
     fn put(&mut self, bytes: &[u8]);
-    /// Takes a share of a large value instead of copying it.
+    /// Keeps a reference to a large value instead of copying it.
     fn share(&mut self, bytes: &SharedBytes) {
         self.put(bytes.as_ref().as_ref());
     }
@@ -27,8 +27,8 @@ impl ReplySink for Vec<u8> {
     }
 }
 
-/// Writes a reply in the form that its request wants. Nothing is written for `noreply`, for what `q` hides, and
-/// for a missing key of a get line.
+/// Writes a reply in the form of its request. Writes nothing for `noreply`, for replies that `q`
+/// suppresses, and for a missing key of a get line.
 #[inline]
 pub fn encode(form: &ReplyForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match &form.0 {
@@ -61,19 +61,20 @@ pub fn encode(form: &ReplyForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink)
     }
 }
 
-/// One key of a get line.
+/// Writes one key of a get line.
 #[inline]
 fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     let end: &[u8] = if form.is_last { b"END\r\n" } else { b"" };
     let record = match reply {
         Reply::Hit(hit) => &hit.record,
-        // What cannot be read is not said to be missing: this stands in the place of END.
+        // A record that cannot be read is not reported as missing: the error replaces END.
         Reply::Refused(
             refusal @ (RefusalReason::Damaged | RefusalReason::Unavailable | RefusalReason::ReadOnly),
         ) if form.is_last => {
             return refused_line(refusal_text(*refusal), out);
         }
-        // Anything else counts as a miss: clients take an error for the end of a list, and what comes behind it for another reply.
+        // All other replies count as a miss: clients take an error for the end of a list, and would
+        // take the rest of the list for another reply.
         _ => return out.put(end),
     };
     out.put(b"VALUE ");
@@ -91,7 +92,7 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     out.put(if form.is_last { b"\r\nEND\r\n" } else { b"\r\n" });
 }
 
-/// The value of a record.
+/// Writes the value of a record.
 #[inline]
 pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl ReplySink) {
     match record.shared {
@@ -111,7 +112,7 @@ fn refused_line(message: &str, out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// The replies that need nothing of their request.
+/// Writes a reply that does not depend on its request.
 fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
     let text: &str = match *reply {
         Reply::Stored(_) => "STORED",
@@ -124,7 +125,7 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
         Reply::Reset => "RESET",
         Reply::End => "END",
         Reply::Unknown => "ERROR",
-        // The text dialect authenticates by a `set`, and this is how a set goes.
+        // The text dialect authenticates by a `set`, which is answered like a set.
         Reply::Authenticated => "STORED",
         Reply::Faulty(message) => message,
         Reply::Refused(refusal) => refusal_text(refusal),
@@ -144,7 +145,7 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
             value
         }
         Reply::Prefixes(all) => return prefixes(all, out),
-        // No command that is answered by a plain line asks for these.
+        // No command with a plain reply line asks for a record.
         Reply::Hit(_)
         | Reply::Inspection(_)
         | Reply::Integer(_)
@@ -156,11 +157,12 @@ fn line(reply: &Reply<'_>, out: &mut impl ReplySink) {
     out.put(b"\r\n");
 }
 
-/// The longest key that `lru_crawler metadump` lists, so that a line, in which each byte may take three, has a bound.
+/// The longest key that `lru_crawler metadump` lists. It bounds the length of a line, in which each
+/// byte may take three.
 const LISTED_KEY_LEN_MAX: usize = 256 << 10;
 
-/// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`]. Unlike all others it ends in a
-/// blank and LF.
+/// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`].
+/// Unlike all other lines it ends in a blank and LF.
 fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if key.len() > LISTED_KEY_LEN_MAX {
         return;
@@ -186,7 +188,7 @@ fn listed(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     out.put(b" \n");
 }
 
-/// Writes a key as it would stand in a URI: one word, whatever its bytes.
+/// Writes a key in URI encoding, so that it is one word for any bytes.
 pub fn put_uri_encoded(key: &[u8], out: &mut impl ReplySink) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in key {
@@ -198,8 +200,9 @@ pub fn put_uri_encoded(key: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// Writes a line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.
-/// Writes nothing for a key that no `mg` can name: an empty one, or one whose word is longer than [`KEY_LEN_MAX`].
+/// Writes a line of `lru_crawler mgdump`: a command that reads the record, with the key in base64
+/// if it is not plain text. Writes nothing for a key that no `mg` can name: an empty one, or one
+/// whose word is longer than [`KEY_LEN_MAX`].
 fn meta_get(key: &[u8], out: &mut impl ReplySink) {
     let is_plain = key.iter().all(u8::is_ascii_graphic);
     let word_len = if is_plain { key.len() } else { key.len().div_ceil(3) * 4 };
@@ -216,14 +219,15 @@ fn meta_get(key: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// Returns true if a text command can name this key; other dialects store keys of any bytes and any length.
+/// Returns true if a text command can name this key; other dialects store keys of any bytes and any
+/// length.
 fn is_text_key(key: &[u8]) -> bool {
     let is_word = !key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n' | 0));
     is_word && !key.is_empty() && key.len() <= KEY_LEN_MAX
 }
 
-/// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: it would be taken for another
-/// key, or for a line of its own.
+/// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: a client
+/// would read it as another key or as a separate line.
 fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     if !is_text_key(key) {
         return;
@@ -238,11 +242,11 @@ fn item(key: &[u8], inspection: &RecordDetails, out: &mut impl ReplySink) {
     out.put(b" s]\r\n");
 }
 
-/// The lines of `stats detail dump`.
+/// Writes the lines of `stats detail dump`.
 pub(in crate::memcached) fn prefixes(all: &[PrefixCounters<'_>], out: &mut impl ReplySink) {
     for prefix in all {
         out.put(b"PREFIX ");
-        // Keys of binary packets may hold line ends.
+        // Keys of binary packets may contain line ends.
         if is_text_key(prefix.name) {
             out.put(prefix.name)
         } else {
@@ -276,7 +280,7 @@ fn refusal_text(refusal: RefusalReason) -> &'static str {
     }
 }
 
-/// The reply to a meta command with a key.
+/// Writes the reply to a meta command with a key.
 #[inline]
 fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
     match (form.verb, reply) {
@@ -320,7 +324,7 @@ fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl ReplySink) {
 fn meta_hit(form: &MetaForm<'_>, hit: &HitReply<'_>, out: &mut impl ReplySink) {
     let record = &hit.record;
     let attributes = &record.attributes;
-    // Version 0 means that nobody has been shown one, so nobody can know it.
+    // Version 0 means that no client has seen a version, so no client can know it.
     let is_known = attributes.version != 0 && form.known_version == Some(attributes.version);
     let with_value = form.with_value && !is_known;
     if with_value {
@@ -371,7 +375,8 @@ fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: StoredReply, out: &mut 
     out.put(b"\r\n");
 }
 
-/// A refused `ms` still answers `c` and `s`: no version, and the length that was sent.
+/// Writes the reply of a refused `ms`, which still contains `c` and `s`: no version, and the length
+/// that was sent.
 fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl ReplySink) {
     meta_stored(form, code, StoredReply { version: 0, value_len: form.value_len as u64 }, out);
 }
@@ -457,7 +462,7 @@ fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl ReplySink) {
 fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl ReplySink) {
     match expiry.seconds_left(now) {
         None => out.put(b" t-1"),
-        // An expired record shows a huge number, as memcached's unsigned subtraction does.
+        // An expired record shows a huge number, like memcached's unsigned subtraction.
         Some(left) if left < 0 => flag(b" t", left as u32, out),
         Some(left) => flag(b" t", left, out),
     }
