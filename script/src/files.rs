@@ -82,7 +82,7 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
         let stored = if is_persistent {
             StoredValue::raw(&record.value)
         } else {
-            StoredValue::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
+            StoredValue::with_expiry(time_of(record.expiry).unwrap_or(NEVER), &record.value)
         };
         if let Err(error) = writer.put(&key, &stored) {
             return Ok(Err(unwritable(error)));

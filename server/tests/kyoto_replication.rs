@@ -181,13 +181,13 @@ fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
         todana_protocol::kyoto::replication::put_update(timestamp, &message, &mut out);
     };
     let set = |key, stored| UpdateChange::Set { key, stored };
-    put(5, 9, 0, set(&b"a"[..], StoredValue::mortal(3_000_000_000, b"1")));
-    put(6, 9, 0, set(b"b", StoredValue::mortal((1 << 40) - 1, b"2")));
-    put(7, 12, 0, set(b"own", StoredValue::mortal((1 << 40) - 1, b"x")));
-    put(8, 9, 7, set(b"elsewhere", StoredValue::mortal((1 << 40) - 1, b"x")));
+    put(5, 9, 0, set(&b"a"[..], StoredValue::with_expiry(3_000_000_000, b"1")));
+    put(6, 9, 0, set(b"b", StoredValue::with_expiry((1 << 40) - 1, b"2")));
+    put(7, 12, 0, set(b"own", StoredValue::with_expiry((1 << 40) - 1, b"x")));
+    put(8, 9, 7, set(b"elsewhere", StoredValue::with_expiry((1 << 40) - 1, b"x")));
     put(9, 9, 0, UpdateChange::Other { operation: 0xA7, body: b"?" });
     put(10, 9, 0, UpdateChange::Remove { key: b"a" });
-    put(11, 9, 0, set(b"c", StoredValue::mortal(3_000_000_000, b"3")));
+    put(11, 9, 0, set(b"c", StoredValue::with_expiry(3_000_000_000, b"3")));
     put(12, 9, 0, set(b"short", StoredValue::raw(b"4")));
     // However it is cut.
     for byte in out {

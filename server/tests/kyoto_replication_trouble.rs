@@ -154,9 +154,13 @@ fn a_server_ends_though_its_master_stalls_amid_a_message() {
     let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
     let (mut master, _) = hello(&listener);
     let message =
-        said(5, 9, UpdateChange::Set { key: b"a", stored: StoredValue::mortal(NEVER, &[b'x'; 1000]) });
+        said(5, 9, UpdateChange::Set { key: b"a", stored: StoredValue::with_expiry(NEVER, &[b'x'; 1000]) });
     master
-        .write_all(&said(4, 9, UpdateChange::Set { key: b"b", stored: StoredValue::mortal(NEVER, b"1") }))
+        .write_all(&said(
+            4,
+            9,
+            UpdateChange::Set { key: b"b", stored: StoredValue::with_expiry(NEVER, b"1") },
+        ))
         .unwrap();
     master.write_all(&message[..500]).unwrap();
     let mut client = server.connect();
@@ -243,7 +247,7 @@ fn servers_of_one_id_send_each_other_what_was_born_elsewhere_alone() {
     let second = Running::start(following(&folder.path().join("second"), 7, first.addresses[0]));
     first.connect().set(b"own", b"1");
     let (mut master, _) = hello(&listener);
-    let set = UpdateChange::Set { key: b"elsewhere", stored: StoredValue::mortal(NEVER, b"2") };
+    let set = UpdateChange::Set { key: b"elsewhere", stored: StoredValue::with_expiry(NEVER, b"2") };
     master.write_all(&said(5, 9, set)).unwrap();
     let mut client = second.connect();
     eventually("it has come", || value(&mut client, "elsewhere").is_some());

@@ -99,7 +99,7 @@ impl RecordWriter {
         let stored = if keeps_times {
             // Kyoto stores the last second of life, Todana the second of death.
             let time = if expiry.at == 0 { NEVER } else { expiry.at - 1 };
-            StoredValue::mortal(time.min(NEVER), value)
+            StoredValue::with_expiry(time.min(NEVER), value)
         } else {
             StoredValue::raw(value)
         };

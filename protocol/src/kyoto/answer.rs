@@ -1,21 +1,22 @@
-//! Answers of HTTP: their heads, and the maps that calls answer with, or are made with.
+//! HTTP answers: their heads, and the name-value pairs of answers and of outgoing calls.
 
 use super::columns::ColumnEncoding;
 use super::date::format_date;
 use super::{AnswerStatus, CallFailure, HttpForm, RequestRefusal};
 use crate::ReplySink;
 
-/// The headers that all answers of a moment have in common, made once a second rather than for every answer.
+/// The headers that all answers of one second share. They are formatted once a second instead of
+/// for every answer.
 #[derive(Clone, Debug)]
 pub struct AnswerBanner {
     text: String,
-    /// Where the date begins.
+    /// The offset of the date.
     date_at: usize,
     time: u64,
 }
 
 impl AnswerBanner {
-    /// Of a server that says it is this version, at this time, in seconds since 1970.
+    /// Creates the banner of a server with this version at this time, in seconds since 1970.
     pub fn new(version: &str, time: u64) -> AnswerBanner {
         let text = format!("Server: KyotoTycoon/{version}\r\nDate: ");
         let mut banner = AnswerBanner { date_at: text.len(), text, time };
@@ -23,7 +24,7 @@ impl AnswerBanner {
         banner
     }
 
-    /// It is so late now; costs next to nothing within a second.
+    /// Updates the time; costs almost nothing within one second.
     #[inline]
     pub fn set_time(&mut self, time: u64) {
         if time != self.time {
@@ -39,14 +40,14 @@ impl AnswerBanner {
     }
 }
 
-/// The pairs of an answer, if they are not few, or of a call: kept in one place, which is used again and again.
+/// The pairs of a long answer or of a call, collected in reusable memory.
 #[derive(Debug, Default)]
 pub struct AnswerPairs {
     text: Vec<u8>,
     pairs: Vec<PairRange>,
 }
 
-/// Where a pair stands in the text: its name, and its value behind it.
+/// The range of a pair in the text: its name, followed by its value.
 #[derive(Clone, Copy, Debug)]
 struct PairRange {
     start: usize,
@@ -54,12 +55,12 @@ struct PairRange {
     value_len: u32,
 }
 
-/// What an output may keep between answers, in bytes of text, and in pairs.
+/// The bytes of text that are kept allocated between answers; `KEPT_PAIRS` is the same for pairs.
 const KEPT_LEN: usize = 1 << 16;
 const KEPT_PAIRS: usize = 1 << 12;
 
 impl AnswerPairs {
-    /// Nothing is in it; what a big answer has made it take is given back.
+    /// Removes all pairs, and releases the memory of a large answer.
     pub fn clear(&mut self) {
         self.text.clear();
         self.pairs.clear();
@@ -71,12 +72,12 @@ impl AnswerPairs {
         }
     }
 
-    /// Adds a pair; each name once.
+    /// Adds a pair. Each name must be added once only.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.push_joined(b"", name, value);
     }
 
-    /// Adds a pair of a bulk answer: `_` stands before the name.
+    /// Adds a pair of a bulk answer, with `_` before the name.
     pub fn push_record(&mut self, key: &[u8], value: &[u8]) {
         self.push_joined(b"_", key, value);
     }
@@ -86,17 +87,17 @@ impl AnswerPairs {
         self.push(name, itoa::Buffer::new().format(number).as_bytes());
     }
 
-    /// How many bytes its names and values have.
+    /// Returns the total length of names and values in bytes.
     pub fn len(&self) -> usize {
         self.text.len()
     }
 
-    /// Whether nothing has been added.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// Writes the whole answer of a call.
+    /// Writes the complete answer of a call.
     pub fn write(
         &self,
         form: &HttpForm,
@@ -129,7 +130,8 @@ impl AnswerPairs {
         put_pairs(encoding, pairs, out);
     }
 
-    /// The encoding that is chosen, and the order of the pairs by their encoded names, unless it is that in which they are.
+    /// Returns the chosen encoding, and the order of the pairs by their encoded names; `None` if
+    /// they are already in this order.
     fn order(&self) -> (ColumnEncoding, Option<Vec<u32>>) {
         let encoding = ColumnEncoding::choose(self.pairs().flat_map(|(name, value)| [name, value]));
         if encoding == ColumnEncoding::Raw {
@@ -141,7 +143,7 @@ impl AnswerPairs {
             order.sort_by(|one, other| name(one).cmp(name(other)));
             return (encoding, Some(order));
         }
-        // The encoded names stand behind one another; an end each tells them apart.
+        // The encoded names follow one another; `ends` separates them.
         let names_len = self.pairs().map(|(name, _)| encoding.encoded_len(name)).sum();
         let (mut names, mut ends) = (Vec::with_capacity(names_len), Vec::with_capacity(self.pairs.len()));
         for (name, _) in self.pairs() {
@@ -176,8 +178,8 @@ impl AnswerPairs {
     }
 }
 
-/// Writes the answer of a call that has few pairs, with names that are letters and in their order: so nothing is copied
-/// but to `out`.
+/// Writes the answer of a call with few pairs, whose names consist of letters and are in order.
+/// Copies nothing except to `out`.
 #[inline]
 pub fn answer(
     form: &HttpForm,
@@ -192,7 +194,7 @@ pub fn answer(
     write_pairs(form, banner, status, encoding, pairs, out);
 }
 
-/// Writes the answer of a call that failed.
+/// Writes the answer of a failed call.
 pub fn answer_failure(
     form: &HttpForm,
     banner: &AnswerBanner,
@@ -202,7 +204,7 @@ pub fn answer_failure(
     answer(form, banner, failure.status(), &[("ERROR", &failure.text())], out);
 }
 
-/// Writes the answer to what is no request; the connection is closed behind it.
+/// Writes the answer to an invalid request; the connection is closed after it.
 pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut impl ReplySink) {
     let (status, text) = match refusal {
         RequestRefusal::Foreign => {
@@ -234,7 +236,7 @@ pub fn answer_refusal(banner: &AnswerBanner, refusal: RequestRefusal, out: &mut 
     out.put(text.as_bytes());
 }
 
-/// Writes the answer to a request that comes without a login that is known.
+/// Writes the answer to a request without a valid login.
 pub fn answer_stranger(form: &HttpForm, banner: &AnswerBanner, out: &mut impl ReplySink) {
     let text = "401 Unauthorized (each request needs the name and password of a user)\n";
     put_head(form, banner, AnswerStatus::Unauthorized, (!form.is_head).then_some(text.len()), out);
@@ -279,7 +281,8 @@ fn put_pairs<'a>(
     }
 }
 
-/// The head of an answer up to and with its length; what follows is sorted by name.
+/// Writes the head of an answer up to and including its length; later headers must be sorted by
+/// name.
 #[inline]
 pub(super) fn put_head(
     form: &HttpForm,

@@ -4,7 +4,7 @@ use super::map::{MapScratch, ParameterMap};
 use super::{KyotoLimits, KyotoRequest};
 use crate::ReplySink;
 
-/// A replica's request; also what it answers when it is up to date.
+/// The first byte of a replica's request; also the replica's acknowledgement when it is up to date.
 pub(super) const REPLICATION: u8 = 0xB1;
 pub(super) const SCRIPT: u8 = 0xB4;
 const SET: u8 = 0xB8;
@@ -12,27 +12,27 @@ const REMOVE: u8 = 0xB9;
 const GET: u8 = 0xBA;
 pub(super) const ERROR: u8 = 0xBF;
 
-/// Set in the flags of a request that wants no answer.
+/// The flag of a request that wants no answer.
 const SILENT: u32 = 1;
 
-/// Whether a byte begins a request of this protocol.
+/// Returns true if a byte begins a request of this protocol.
 pub(super) fn is_request(first: u8) -> bool {
     matches!(first, REPLICATION | SCRIPT | SET | REMOVE | GET)
 }
 
-/// What a bulk request does.
+/// The operation of a bulk request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkOperation {
     /// Stores records.
     Set,
-    /// Removes them.
+    /// Removes records.
     Remove,
-    /// Reads them; always answered.
+    /// Reads records; always answered.
     Get,
 }
 
 impl BulkOperation {
-    /// The first byte of its requests and answers.
+    /// Returns the first byte of its requests and answers.
     pub fn magic(self) -> u8 {
         match self {
             BulkOperation::Set => SET,
@@ -41,7 +41,7 @@ impl BulkOperation {
         }
     }
 
-    /// The length of what stands before the bytes of each of its records in a request.
+    /// Returns the length of the head before each record's bytes in a request.
     fn head_len(self) -> usize {
         match self {
             BulkOperation::Set => 2 + 4 + 4 + 8,
@@ -53,66 +53,69 @@ impl BulkOperation {
 /// A piece of a bulk request: its beginning, or one of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkPiece<'a> {
-    /// What it does.
+    /// The operation.
     pub operation: BulkOperation,
-    /// No answer is wanted.
+    /// True if no answer is wanted.
     pub is_silent: bool,
     /// The record; `None` at the beginning.
     pub record: Option<BulkRecord<'a>>,
-    /// How many records are still to come. The answer is due when it is 0.
+    /// The number of records still to come. The answer is due when it is 0.
     pub remaining: u32,
 }
 
-/// A record of a bulk request or its answer.
+/// A record of a bulk request or of its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BulkRecord<'a> {
     /// The number of its database.
     pub database: u16,
     /// The key.
     pub key: &'a [u8],
-    /// The value, where there is one.
+    /// The value; empty if the record has none.
     pub value: &'a [u8],
-    /// In a request to store: as [`expiry::resolve`](super::expiry::resolve) takes it. In an answer: the absolute time,
-    /// [`expiry::NEVER`](super::expiry::NEVER), or [`expiry::PERSISTENT`](super::expiry::PERSISTENT).
+    /// In a request to store: the expiry in the form that
+    /// [`expiry::resolve`](super::expiry::resolve) reads. In an answer: the absolute time,
+    /// [`expiry::NEVER`](super::expiry::NEVER), or
+    /// [`expiry::PERSISTENT`](super::expiry::PERSISTENT).
     pub xt: i64,
 }
 
-/// A call of a script's procedure.
+/// A call of a script procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptCall<'a> {
     /// The name of the procedure; any bytes.
     pub name: &'a [u8],
-    /// What it is given.
+    /// The parameters.
     pub input: ParameterMap<'a>,
-    /// No answer is wanted.
+    /// True if no answer is wanted.
     pub is_silent: bool,
 }
 
-/// A replica's request.
+/// A replica's request for updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaRequest {
-    /// The time stamp of the newest update that it has.
+    /// The timestamp of the newest update that the replica has.
     pub timestamp: u64,
-    /// Its server id.
+    /// The replica's server ID.
     pub server_id: u16,
-    /// It wants the updates that were born at that server, instead of those that were not.
+    /// True to receive only the updates that originated at that server; false to receive all
+    /// others.
     pub wants_only: bool,
 }
 
-/// Where in a request a decoder stands.
+/// The decoder's position in a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum BinaryPosition {
-    /// At its first byte.
+    /// At the first byte.
     #[default]
     Start,
-    /// Before a record of a bulk request; so many are left.
+    /// Before a record of a bulk request; `left` records remain.
     Bulk { operation: BulkOperation, is_silent: bool, left: u32 },
-    /// In a script's request, of which so much has been walked over, and so many pairs are left.
+    /// In a script request of which `at` bytes have been scanned; `left` pairs remain.
     Script { at: usize, left: u32, is_silent: bool },
 }
 
 impl BinaryPosition {
-    /// Whether a request that goes no further is answered.
+    /// Returns true if a request that ends here is answered.
     pub(super) fn interrupted(self) -> bool {
         matches!(
             self,
@@ -121,27 +124,28 @@ impl BinaryPosition {
     }
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 pub(super) enum BinaryOutcome<'a> {
-    /// A piece, behind which more of the request comes.
+    /// A piece, followed by more of the request.
     Piece { consumed: usize, request: KyotoRequest<'a> },
-    /// The last piece, or all of it.
+    /// The last piece, or the complete request.
     Last { consumed: usize, request: KyotoRequest<'a> },
-    /// So many bytes more are needed, at least.
+    /// At least this number of bytes is missing.
     NeedMore { at_least: usize },
-    /// A length is too large; that is answered.
+    /// A length is too large; an error is sent.
     Refused { consumed: usize },
     /// Close without an answer.
     Close,
 }
 
-/// Reads numbers and stretches from the input; short input tells how much is missing.
+/// Reads numbers and byte ranges from the input; on short input it returns the number of missing
+/// bytes.
 struct InputReader<'a> {
     input: &'a [u8],
     at: usize,
 }
 
-/// So many bytes are missing, at least.
+/// The minimum number of missing bytes.
 struct MissingBytes(usize);
 
 impl<'a> InputReader<'a> {
@@ -169,7 +173,7 @@ impl<'a> InputReader<'a> {
     }
 }
 
-/// The next step.
+/// Decodes the next step.
 #[inline]
 pub(super) fn decode<'a>(
     place: &mut BinaryPosition,
@@ -219,7 +223,7 @@ fn begin<'a>(
     };
     let flags = reader.u32()?;
     let count = reader.u32()?;
-    // A request to read that wants no answer makes no sense, and is answered.
+    // A silent request to read makes no sense, so it is answered.
     let is_silent = flags & SILENT != 0 && operation != BulkOperation::Get;
     let request = KyotoRequest::Bulk(BulkPiece { operation, is_silent, record: None, remaining: count });
     if count == 0 {
@@ -229,8 +233,8 @@ fn begin<'a>(
     Ok(BinaryOutcome::Piece { consumed: reader.at, request })
 }
 
-/// The record that a bulk request goes on with, and how much of the input it takes, if all of it is there and no longer than may be. The place
-/// is behind it then, and else where it was.
+/// Returns the next record of a bulk request and its length in the input, if the record is complete
+/// and within the limits. The position then moves past the record; otherwise it is unchanged.
 #[inline]
 pub(super) fn next_record<'a>(
     place: &mut BinaryPosition,
@@ -284,7 +288,7 @@ fn record<'a>(
     BinaryOutcome::NeedMore { at_least: key_len as usize + value_len as usize - rest.len() }
 }
 
-/// A script's request is wanted whole: a map is made of it.
+/// Decodes a script request. The complete request is required, because its parameters form a map.
 fn script<'a>(
     place: &mut BinaryPosition,
     limits: &KyotoLimits<'_>,
@@ -295,7 +299,7 @@ fn script<'a>(
 ) -> BinaryOutcome<'a> {
     const PAIR_HEAD_LEN: usize = 8;
     loop {
-        // Everything of it has to fit what a body may be.
+        // The entire request must fit the limit of a body.
         if at as u64 > limits.body_len_max + (1 << 16)
             || input.len() > limits.unfinished_len_max && input.len() < at
         {
@@ -331,19 +335,19 @@ fn whole_script<'a>(input: &'a [u8], scratch: &'a mut MapScratch, total: usize) 
         at = value_at + value_len;
         scratch.add(input, (key_at, value_at), (value_at, at));
     }
-    scratch.settle(input);
+    scratch.sort_entries(input);
     let (map, _) = scratch.map(input);
     let script = ScriptCall { name, input: map, is_silent: is_silent(input) };
     BinaryOutcome::Last { consumed: total, request: KyotoRequest::Script(script) }
 }
 
-/// The lengths of a key and a value, of which at least those are there.
+/// Returns the lengths of a key and a value; at least the two lengths must be present.
 fn pair_lens(pair: &[u8]) -> (usize, usize) {
     let number = |at: usize| u32::from_be_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
     (number(0) as usize, number(4) as usize)
 }
 
-/// Whether a request, whose flags are there, wants no answer.
+/// Returns true if a request, whose flags have arrived, wants no answer.
 fn is_silent(input: &[u8]) -> bool {
     input[4] & SILENT as u8 != 0
 }
@@ -352,8 +356,8 @@ fn refuse<'a>(is_silent: bool, consumed: usize) -> BinaryOutcome<'a> {
     if is_silent { BinaryOutcome::Close } else { BinaryOutcome::Refused { consumed } }
 }
 
-/// The record of a bulk request that the input begins with, if its key is there: the number of its database, its key, and its length in
-/// the request. For who wants to know early what comes; nothing is checked here.
+/// Returns the database number, the key and the length of the record at the start of the input, if
+/// its key is complete. For prefetching; nothing is checked here.
 #[inline]
 pub fn peek_record(operation: BulkOperation, input: &[u8]) -> Option<(u16, &[u8], usize)> {
     let head_len = operation.head_len();
@@ -366,13 +370,14 @@ pub fn peek_record(operation: BulkOperation, input: &[u8]) -> Option<(u16, &[u8]
     Some((u16::from_be_bytes([head[0], head[1]]), rest.get(..key_len)?, len))
 }
 
-/// Writes the answer of a bulk request up to its number of hits; behind that of a request to read come the records.
+/// Writes the answer of a bulk request up to its number of hits. For a request to read, the records
+/// must follow.
 pub fn put_hits(operation: BulkOperation, hits: u32, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&hits.to_be_bytes());
 }
 
-/// Writes a record of the answer of a request to read, or of a request to store.
+/// Writes a record of the answer to a request to read, or of a request to store.
 #[inline]
 pub fn put_record(record: &BulkRecord<'_>, out: &mut impl ReplySink) {
     let mut head = [0; 18];
@@ -385,7 +390,7 @@ pub fn put_record(record: &BulkRecord<'_>, out: &mut impl ReplySink) {
     out.put(record.value);
 }
 
-/// Writes the answer of a script: so many pairs.
+/// Writes the answer of a script.
 pub fn put_script_answer<'a>(
     pairs: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
     out: &mut impl ReplySink,
@@ -400,12 +405,12 @@ pub fn put_script_answer<'a>(
     }
 }
 
-/// Writes that it failed; also what refuses a replica.
+/// Writes the byte of a failure; it also refuses a replica.
 pub fn put_error(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }
 
-/// Writes that a replica is accepted.
+/// Writes the byte that accepts a replica.
 pub fn put_accepted(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }

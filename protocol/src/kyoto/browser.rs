@@ -1,28 +1,31 @@
-//! Requests that a browser has sent: for a web page, which may be anybody's, or for somebody who has typed an address.
+//! Detection of requests that a browser sent, for a web page of any origin or for an address that a
+//! person typed.
 //!
-//! A page of another site can have a browser send requests to any address, and a page whose name leads to this server (DNS
-//! rebinding) can read the answers too. So a browser may only name hosts that no such page can have, and what it sends by GET,
-//! as a link or an image would, changes nothing.
+//! A page of another site can make a browser send requests to any address. A page whose name
+//! resolves to this server (DNS rebinding) can also read the answers. Browsers may therefore only
+//! use host names that no foreign page can have, and a browser's GET, as sent for a link or an
+//! image, must not change anything.
 //!
-//! Clients that are no browsers send none of these headers and are not held to this. `Sec-Fetch-DecoderState` and `Accept-Language: *`
-//! are no marks: Node's `fetch` sends both. Nor is the `User-Agent` of PowerShell, which begins as a browser's does.
+//! Other clients send none of these headers and are not restricted. `Sec-Fetch-Mode` and
+//! `Accept-Language: *` do not identify a browser, because Node's `fetch` sends both. The
+//! `User-Agent` of PowerShell begins like a browser's and is excluded too.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Windows PowerShell and PowerShell have it in their `User-Agent`.
+/// The marker in the `User-Agent` of Windows PowerShell and PowerShell.
 const POWERSHELL: &[u8] = b"PowerShell/";
 
-/// What a header says of the sender of a request.
+/// The kind of sender that a header reveals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrowserMark {
     /// A browser.
     Browser,
-    /// A browser for a web page: of another site, as this server has none.
+    /// A browser on behalf of a web page of another site; this server has no pages of its own.
     Page,
 }
 
 impl BrowserMark {
-    /// Returns what a header says; `None` if other clients send it as well.
+    /// Returns the sender that a header reveals; `None` if other clients send this header as well.
     pub fn of(name: &[u8], value: &[u8]) -> Option<BrowserMark> {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         let value = value.trim_ascii();
@@ -49,8 +52,8 @@ impl BrowserMark {
     }
 }
 
-/// Returns true if the value of a `Host` header is an address, `localhost`, or one of these names, whatever the port: a name that
-/// nobody else can have lead here.
+/// Returns true if the value of a `Host` header is an IP address, `localhost` or one of these
+/// names, with any port. No foreign site can make such a name resolve here.
 pub fn is_own_host(host: &[u8], names: &[String]) -> bool {
     let Ok(host) = std::str::from_utf8(host.trim_ascii()) else { return false };
     if let Some((address, _)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -69,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn browsers_mark_their_requests_and_clients_do_not() {
+    fn browser_headers_are_detected_and_others_ignored() {
         for (header, mark) in [
             ("Origin: null", Some(BrowserMark::Page)),
             ("REFERER: http://evil.example/", Some(BrowserMark::Page)),

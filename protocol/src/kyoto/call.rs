@@ -1,4 +1,4 @@
-//! Calls: which procedure, with which parameters.
+//! Calls: the procedure and its parameters.
 
 use super::map::ParameterMap;
 use super::number::{integer, real, without_blanks};
@@ -7,17 +7,17 @@ use super::{CallFailure, HttpForm};
 /// Defines the procedures with their names.
 macro_rules! procedures {
     ($($procedure:ident $name:literal $what:literal,)*) => {
-        /// What can be called, by any name that the original knows.
+        /// The procedures, under all names that the original knows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Procedure {
             $(#[doc = $what] $procedure,)*
         }
 
         impl Procedure {
-            /// All there are.
+            /// All procedures.
             pub const ALL: &[Procedure] = &[$(Procedure::$procedure,)*];
 
-            /// The procedure of this name.
+            /// Returns the procedure of this name.
             #[inline]
             pub fn from_name(name: &[u8]) -> Option<Procedure> {
                 match name {
@@ -26,7 +26,7 @@ macro_rules! procedures {
                 }
             }
 
-            /// Its name.
+            /// Returns the name.
             pub fn name(self) -> &'static str {
                 let name: &[u8] = match self {
                     $(Procedure::$procedure => $name,)*
@@ -41,46 +41,46 @@ procedures! {
     Get b"get" "Reads a record.",
     Set b"set" "Stores a record.",
     Void b"void" "Does nothing.",
-    Echo b"echo" "Gives back what it is given.",
-    Report b"report" "Tells of the server.",
+    Echo b"echo" "Returns its parameters.",
+    Report b"report" "Reports the state of the server.",
     PlayScript b"play_script" "Calls a procedure of the script.",
     TuneReplication b"tune_replication" "Chooses the master.",
     UlogList b"ulog_list" "Lists the files of the update log.",
     UlogRemove b"ulog_remove" "Removes files of the update log.",
-    AnswerStatus b"status" "Tells of a database.",
+    AnswerStatus b"status" "Reports the state of a database.",
     Clear b"clear" "Removes all records.",
-    Synchronize b"synchronize" "Writes to the device, and runs a command.",
+    Synchronize b"synchronize" "Writes changes to disk, and runs a command.",
     Add b"add" "Stores a record if there is none.",
     Replace b"replace" "Stores a record if there is one.",
-    Append b"append" "Adds to the end of a value.",
-    Increment b"increment" "Adds to a whole number.",
+    Append b"append" "Appends to a value.",
+    Increment b"increment" "Adds to an integer.",
     IncrementDouble b"increment_double" "Adds to a real number.",
     Cas b"cas" "Stores or removes a record if its value is as expected.",
     Remove b"remove" "Removes a record.",
-    Check b"check" "Tells of a record without its value.",
+    Check b"check" "Reports a record's size and expiry without its value.",
     Seize b"seize" "Reads a record and removes it.",
     SetBulk b"set_bulk" "Stores records.",
     RemoveBulk b"remove_bulk" "Removes records.",
     GetBulk b"get_bulk" "Reads records.",
-    Vacuum b"vacuum" "Clears what is dead.",
-    MatchPrefix b"match_prefix" "Finds keys by how they begin.",
+    Vacuum b"vacuum" "Removes expired records.",
+    MatchPrefix b"match_prefix" "Finds keys by prefix.",
     MatchRegex b"match_regex" "Finds keys by a regular expression.",
-    MatchSimilar b"match_similar" "Finds keys by their distance to a word.",
-    CursorJump b"cur_jump" "Sends a cursor to a record.",
-    CursorJumpBack b"cur_jump_back" "Sends a cursor to a record, from behind.",
-    CursorStep b"cur_step" "Sends a cursor to the next record.",
-    CursorStepBack b"cur_step_back" "Sends a cursor to the record before.",
-    CursorSetValue b"cur_set_value" "Stores a value where a cursor is.",
-    CursorRemove b"cur_remove" "Removes the record where a cursor is.",
-    CursorGetKey b"cur_get_key" "Reads the key where a cursor is.",
-    CursorGetValue b"cur_get_value" "Reads the value where a cursor is.",
-    CursorGet b"cur_get" "Reads the record where a cursor is.",
-    CursorSeize b"cur_seize" "Reads the record where a cursor is and removes it.",
-    CursorDelete b"cur_delete" "Forgets a cursor.",
+    MatchSimilar b"match_similar" "Finds keys by their edit distance to a word.",
+    CursorJump b"cur_jump" "Moves a cursor to a record.",
+    CursorJumpBack b"cur_jump_back" "Moves a cursor to a record, from the end.",
+    CursorStep b"cur_step" "Moves a cursor to the next record.",
+    CursorStepBack b"cur_step_back" "Moves a cursor to the previous record.",
+    CursorSetValue b"cur_set_value" "Stores a value in a cursor's record.",
+    CursorRemove b"cur_remove" "Removes a cursor's record.",
+    CursorGetKey b"cur_get_key" "Reads the key of a cursor's record.",
+    CursorGetValue b"cur_get_value" "Reads the value of a cursor's record.",
+    CursorGet b"cur_get" "Reads a cursor's record.",
+    CursorSeize b"cur_seize" "Reads and removes a cursor's record.",
+    CursorDelete b"cur_delete" "Deletes a cursor.",
 }
 
 impl Procedure {
-    /// Returns true if it changes neither records nor the server.
+    /// Returns true if the procedure changes neither records nor the server.
     pub fn only_reads(self) -> bool {
         use Procedure::*;
         let reads_records = matches!(self, Get | Check | GetBulk | MatchPrefix | MatchRegex | MatchSimilar);
@@ -91,30 +91,31 @@ impl Procedure {
     }
 }
 
-/// A call of a procedure, as TSV-RPC brings it.
+/// A call of a procedure over TSV-RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcedureCall<'a> {
-    /// Which; `None` if there is none of this name.
+    /// The procedure; `None` if the name is unknown.
     pub procedure: Option<Procedure>,
     /// The name that was called.
     pub name: &'a [u8],
     /// The parameters.
     pub input: ParameterMap<'a>,
-    /// How to answer.
+    /// The form of the answer.
     pub form: HttpForm,
 }
 
-/// Which database a request is for.
+/// The database that a request addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseTarget<'a> {
-    /// The one with this number.
+    /// The database with this number.
     Index(u64),
-    /// The one of this name: the last component of its path, without its tuning.
+    /// The database with this name: the last component of its path, without its tuning parameters.
     Name(&'a [u8]),
 }
 
 impl<'a> DatabaseTarget<'a> {
-    /// What a name says: nothing the first database, a digit first a number, else a name.
+    /// Parses a database name: empty means the first database, a leading digit a number, anything
+    /// else a name.
     pub fn of(name: Option<&'a [u8]>) -> DatabaseTarget<'a> {
         match name {
             None | Some([]) => DatabaseTarget::Index(0),
@@ -124,121 +125,121 @@ impl<'a> DatabaseTarget<'a> {
     }
 }
 
-/// To wait for a signal first.
+/// A signal to wait for before the call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SignalWait<'a> {
     /// The name of the signal.
     pub name: &'a [u8],
-    /// For how long, in seconds; more than 0, perhaps infinite.
+    /// The timeout in seconds; positive, possibly infinite.
     pub seconds: f64,
 }
 
-/// To wake others afterwards.
+/// A signal to send after the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignalSend<'a> {
     /// The name of the signal.
     pub name: &'a [u8],
-    /// All who wait for it, instead of one.
+    /// True to wake all waiters instead of one.
     pub is_broadcast: bool,
 }
 
-/// What an increment does when the number is not there.
+/// The behaviour of an increment if the number does not exist.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum IncrementOrigin<N> {
-    /// It begins with this.
+    /// Start from this number.
     From(N),
-    /// It fails.
+    /// Fail.
     Try,
-    /// It stores what it is given, also in the place of a number that is there.
+    /// Store the amount, even if a number exists.
     Set,
 }
 
-/// A time stamp that may be the present one.
+/// A timestamp, or the current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimestampParameter {
-    /// This one.
+    /// This timestamp.
     At(u64),
-    /// The present.
+    /// The current time.
     Now,
 }
 
-/// Typed access to the parameters. What a parameter's absence means is told by each.
+/// Typed access to the parameters. Each method documents the meaning of a missing parameter.
 impl<'a> ProcedureCall<'a> {
-    /// `DB`: absent or empty the first.
+    /// Returns `DB`; absent or empty means the first database.
     pub fn target(&self) -> DatabaseTarget<'a> {
         DatabaseTarget::of(self.input.get(b"DB"))
     }
 
-    /// `CUR`: the number of a cursor; `None` if it does not begin with a digit.
+    /// Returns `CUR`, the number of a cursor; `None` if it does not begin with a digit.
     pub fn cursor(&self) -> Option<u64> {
         let text = self.input.get(b"CUR")?;
         text.first()?.is_ascii_digit().then(|| integer(text).unsigned_abs())
     }
 
-    /// `WAIT` and `WAITTIME`, which is 30 if it is absent or not positive.
+    /// Returns `WAIT` and `WAITTIME`, which is 30 if it is absent or not positive.
     pub fn wait(&self) -> Option<SignalWait<'a>> {
         let name = self.input.get(b"WAIT")?;
         let seconds = self.input.get(b"WAITTIME").map_or(0.0, real);
         Some(SignalWait { name, seconds: if seconds > 0.0 { seconds } else { 30.0 } })
     }
 
-    /// `SIGNAL` and `SIGNALBROAD`.
+    /// Returns `SIGNAL` and `SIGNALBROAD`.
     pub fn signal(&self) -> Option<SignalSend<'a>> {
         let name = self.input.get(b"SIGNAL")?;
         Some(SignalSend { name, is_broadcast: self.flag(b"SIGNALBROAD") })
     }
 
-    /// Whether any of the parameters that every procedure knows besides `DB` is there: so that the usual call looks once.
+    /// Returns true if `WAIT` or `SIGNAL` is present, so that an ordinary call checks only once.
     pub fn has_signals(&self) -> bool {
         self.input.get(b"WAIT").is_some() || self.input.get(b"SIGNAL").is_some()
     }
 
-    /// A parameter that must be there.
+    /// Returns a mandatory parameter.
     pub fn required(&self, name: &[u8]) -> Result<&'a [u8], CallFailure<'static>> {
         self.input.get(name).ok_or(CallFailure::InvalidParameters)
     }
 
-    /// A parameter that may be there.
+    /// Returns an optional parameter.
     pub fn optional(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.input.get(name)
     }
 
-    /// A flag: set if it is there, whatever it says.
+    /// Returns a flag: true if the parameter is present, with any value.
     pub fn flag(&self, name: &[u8]) -> bool {
         self.input.get(name).is_some()
     }
 
-    /// A whole number.
+    /// Returns an integer.
     pub fn integer(&self, name: &[u8]) -> Option<i64> {
         self.input.get(name).map(integer)
     }
 
-    /// A real number.
+    /// Returns a real number.
     pub fn real(&self, name: &[u8]) -> Option<f64> {
         self.input.get(name).map(real)
     }
 
-    /// `xt` as it was said; see [`expiry::resolve`](super::expiry::resolve).
+    /// Returns `xt` as sent; see [`expiry::resolve`](super::expiry::resolve).
     pub fn xt(&self) -> Option<i64> {
         self.integer(b"xt")
     }
 
-    /// `max`: how many may be found; `None` if there is no limit.
+    /// Returns `max`, the maximum number of results; `None` for no limit.
     pub fn max(&self) -> Option<u64> {
         self.integer(b"max").and_then(|max| u64::try_from(max).ok())
     }
 
-    /// `orig` of `increment`.
+    /// Returns `orig` of `increment`.
     pub fn integer_origin(&self) -> IncrementOrigin<i64> {
         self.origin(0, integer)
     }
 
-    /// `orig` of `increment_double`.
+    /// Returns `orig` of `increment_double`.
     pub fn real_origin(&self) -> IncrementOrigin<f64> {
         self.origin(0.0, real)
     }
 
-    /// A time stamp, or `now`.
+    /// Returns a timestamp, or `now`.
     pub fn moment(&self, name: &[u8]) -> Option<TimestampParameter> {
         let text = self.input.get(name)?;
         Some(match text {
@@ -247,7 +248,7 @@ impl<'a> ProcedureCall<'a> {
         })
     }
 
-    /// The pairs of a bulk call: those whose name begins with `_`, without it.
+    /// Returns the pairs of a bulk call: those whose name begins with `_`, without the `_`.
     pub fn records(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         self.input.iter().filter_map(|(name, value)| Some((name.strip_prefix(b"_")?, value)))
     }
@@ -262,7 +263,8 @@ impl<'a> ProcedureCall<'a> {
     }
 }
 
-/// A time stamp: as [`integer`], but of 64 bits without a sign; what is negative is the largest.
+/// Parses a timestamp like [`integer`], but as 64 bits without a sign; a negative number counts as
+/// the largest.
 fn stamp(text: &[u8]) -> u64 {
     let digits = match without_blanks(text) {
         [b'-', ..] => return u64::MAX,

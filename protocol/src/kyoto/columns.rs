@@ -1,30 +1,31 @@
-//! The encodings of TSV columns: percent (U), base64 (B) and quoted-printable (Q), and the rule that chooses one.
+//! The encodings of TSV columns: percent (U), base64 (B) and quoted-printable (Q), and the rule
+//! that chooses one.
 
 use crate::ReplySink;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr;
 
-/// How the columns of a map are written.
+/// The encoding of the columns of a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ColumnEncoding {
-    /// As they are.
+    /// Unencoded.
     #[default]
     Raw,
     /// `colenc=U`: percent.
     Percent,
     /// `colenc=B`: base64.
     Base64,
-    /// `colenc=Q`: quoted-printable. Read, never chosen.
+    /// `colenc=Q`: quoted-printable. Decoded, but never chosen.
     Quoted,
 }
 
-/// How much of a column the choice looks at, in bytes; a longer one is never written raw.
+/// The bytes of a column that the choice examines; a longer column is never written raw.
 const LOOKED_AT_LEN: usize = 255;
 
 impl ColumnEncoding {
-    /// The encoding that the original chooses for these columns, names and values alike. Clients' tests compare the
-    /// header that tells of it, so its estimates are kept.
+    /// Returns the encoding that the original chooses for these columns, names and values alike.
+    /// Clients' tests compare the header that names it, so the original's estimates are kept.
     pub fn choose<'a>(columns: impl Iterator<Item = &'a [u8]> + Clone) -> ColumnEncoding {
         let mut all = columns.clone();
         if all.all(is_plain) { ColumnEncoding::Raw } else { Self::choose_encoded(columns) }
@@ -41,7 +42,7 @@ impl ColumnEncoding {
         if base64_len < percent_len { ColumnEncoding::Base64 } else { ColumnEncoding::Percent }
     }
 
-    /// What `BodyContent-Type` is with this encoding; clients compare it literally.
+    /// Returns the `Content-Type` of this encoding; clients compare it literally.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             ColumnEncoding::Raw => "text/tab-separated-values",
@@ -51,7 +52,7 @@ impl ColumnEncoding {
         }
     }
 
-    /// How long a column is, once encoded.
+    /// Returns the length of an encoded column.
     pub(super) fn encoded_len(self, column: &[u8]) -> usize {
         match self {
             ColumnEncoding::Raw => column.len(),
@@ -76,7 +77,7 @@ impl ColumnEncoding {
         }
     }
 
-    /// Reads a column; what it says is added to `text`. Nothing is refused: what is foreign is skipped.
+    /// Decodes a column and appends the result to `text`. Never fails: invalid bytes are skipped.
     pub(super) fn decode(self, column: &[u8], text: &mut Vec<u8>) {
         match self {
             ColumnEncoding::Raw => text.extend_from_slice(column),
@@ -86,7 +87,7 @@ impl ColumnEncoding {
         }
     }
 
-    /// Whether a column is its own decoding.
+    /// Returns true if decoding does not change the column.
     pub(super) fn is_identity(self, column: &[u8]) -> bool {
         match self {
             ColumnEncoding::Raw => true,
@@ -99,15 +100,16 @@ impl ColumnEncoding {
     }
 }
 
-/// Whether a column may be written raw.
+/// Returns true if a column may be written raw.
 #[inline]
 fn is_plain(column: &[u8]) -> bool {
-    // No early end: so the compiler looks at many bytes at a time.
+    // No early exit, so that the compiler can vectorise the loop.
     let is_foreign = |found: bool, &byte: &u8| found | (byte < b' ') | (byte == 0x7F);
     column.len() <= LOOKED_AT_LEN && !column.iter().fold(false, is_foreign)
 }
 
-/// What the choice counts as one byte of percent encoding; not quite what stays in it.
+/// Returns true if the choice counts the byte as one byte of percent encoding. This differs
+/// slightly from `stays_in_percent`.
 fn is_url_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-.!~*'()".contains(&byte)
 }
@@ -120,7 +122,7 @@ fn stays_in_quoted(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte) && byte != b'='
 }
 
-/// Percent encoding with lower-case digits, also for keys in paths.
+/// Writes percent encoding with lower-case digits, also for keys in paths.
 pub(super) fn put_percent(column: &[u8], out: &mut impl ReplySink) {
     put_escaped(column, b'%', b"0123456789abcdef", stays_in_percent, out);
 }
@@ -150,7 +152,8 @@ fn put_base64(column: &[u8], out: &mut impl ReplySink) {
     }
 }
 
-/// The value of a hexadecimal digit; what is none counts as the original counts it, which keeps what it has.
+/// Appends the value of a hexadecimal digit. An invalid digit leaves the value unchanged, like in
+/// the original.
 fn hex_digit(before: u8, byte: u8) -> u8 {
     match char::from(byte).to_digit(16) {
         Some(digit) => before << 4 | digit as u8,
@@ -158,7 +161,8 @@ fn hex_digit(before: u8, byte: u8) -> u8 {
     }
 }
 
-/// A `%` whose digits are cut off ends the text. Bytes from 0x80 on are kept, unlike the original, which loses raw UTF-8.
+/// Decodes percent encoding. A `%` with missing digits ends the text. Bytes from 0x80 on are kept,
+/// unlike in the original, which loses raw UTF-8.
 pub(super) fn decode_percent(column: &[u8], text: &mut Vec<u8>) {
     let mut bytes = column.iter();
     while let Some(&byte) = bytes.next() {
@@ -193,10 +197,11 @@ fn decode_quoted(column: &[u8], text: &mut Vec<u8>) {
     }
 }
 
-/// Foreign characters are skipped and the padding ends it; it may be missing, where the original reads other bytes.
+/// Decodes base64. Invalid characters are skipped, and padding ends the text. Padding may be
+/// missing, unlike in the original, which then reads out of bounds.
 fn decode_base64(column: &[u8], text: &mut Vec<u8>) {
     let start = text.len();
-    // Almost always it is clean, and whole groups are decoded faster than one by one.
+    // Almost all input is valid, and decoding complete groups is faster than single characters.
     text.resize(start + column.len().div_ceil(4) * 3, 0);
     if let Ok(len) = STANDARD.decode_slice(column, &mut text[start..]) {
         return text.truncate(start + len);
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_encoding_gives_back_every_byte() {
+    fn every_encoding_round_trips_every_byte() {
         let all: Vec<u8> = (0..=255).cycle().take(2000).collect();
         for encoding in
             [ColumnEncoding::Raw, ColumnEncoding::Percent, ColumnEncoding::Base64, ColumnEncoding::Quoted]
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_digits_are_lower_case_and_quoted_ones_upper_case() {
+    fn percent_digits_are_lower_quoted_ones_upper_case() {
         assert_eq!(encoded(ColumnEncoding::Percent, b"aZ9_-.~ \xFF*=j"), b"aZ9_-.~%20%ff%2a%3dj");
         assert_eq!(encoded(ColumnEncoding::Quoted, b"a =\t\xFF~"), b"a =3D=09=FF~");
         assert_eq!(encoded(ColumnEncoding::Base64, b"a"), b"YQ==");
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_skips_what_is_foreign_ends_at_its_padding_and_does_without() {
+    fn base64_skips_invalid_characters_and_ends_at_padding() {
         for (column, text) in [
             (&b"Y W\nJj"[..], &b"abc"[..]),
             (b"YQ==YQ==", b"a"),
@@ -312,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_encoded_only_for_control_bytes_and_length() {
+    fn only_control_bytes_and_length_cause_encoding() {
         let long = [b'a'; 256];
         for (columns, encoding) in [
             (vec![&b"a"[..], b""], ColumnEncoding::Raw),

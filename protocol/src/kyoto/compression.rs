@@ -1,9 +1,10 @@
-//! How Kyoto Cabinet and Kyoto Tycoon compress records and chunks. Decompression is the caller's.
+//! The compressors of Kyoto Cabinet and Kyoto Tycoon for records and chunks. Decompression is the
+//! caller's task.
 //!
-//! A file names its compressor by a number that depends on what that compressor makes of a fixed text: eight bits of it in a
-//! database file, 32 bits in a snapshot.
+//! A file identifies its compressor by a checksum of a fixed text compressed by it: eight bits of
+//! the checksum in a database file, 32 bits in a snapshot.
 
-/// A compressor of Kyoto's.
+/// A compressor of Kyoto Cabinet or Kyoto Tycoon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// Raw deflate (`zcomp=zlib`, the default).
@@ -18,7 +19,7 @@ pub enum Compression {
     Lzma,
 }
 
-/// What a database file has whose records no compressor has seen.
+/// The number in a database file without compression.
 pub const UNCOMPRESSED: u8 = 0xBC;
 
 const OF_DATABASES: [(u8, Compression); 5] = [
@@ -29,8 +30,8 @@ const OF_DATABASES: [(u8, Compression); 5] = [
     (0x13, Compression::Lzma),
 ];
 
-/// What stands as `check` in snapshots whose chunks are compressed by raw deflate of level 6; a NUL after it belongs to the
-/// chunk.
+/// The `check` of snapshots whose chunks are compressed by raw deflate of level 6; a NUL after the
+/// data belongs to the chunk.
 pub const SNAPSHOT_DEFLATE: u32 = 0x8745_4510;
 
 const OF_SNAPSHOTS: [(u32, Compression); 3] = [
@@ -40,12 +41,13 @@ const OF_SNAPSHOTS: [(u32, Compression); 3] = [
 ];
 
 impl Compression {
-    /// Returns the compressor that a database file names; `None` for another one, such as a cipher.
+    /// Returns the compressor that a database file names; `None` for an unknown one, such as a
+    /// cipher.
     pub fn of_database(check: u8) -> Option<Compression> {
         OF_DATABASES.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
     }
 
-    /// Returns the compressor that a snapshot names; `None` for another one.
+    /// Returns the compressor that a snapshot names; `None` for an unknown one.
     pub fn of_snapshot(check: u32) -> Option<Compression> {
         OF_SNAPSHOTS.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
     }

@@ -1,30 +1,32 @@
-//! Kyoto Cabinet's database files, for reading: the hash database (`.kch`) and the tree database (`.kct`), whose leaves are
-//! records of a hash database.
+//! Reader of Kyoto Cabinet's database files: the hash database (`.kch`) and the tree database
+//! (`.kct`), whose leaves are records of a hash database.
 //!
 //! ```text
 //! offset  size
-//!      0     4  "KC\n\0"
-//!      7     1  which compressor (see `compression`)
-//!      8     1  0x30 a hash, 0x31 a tree
-//!      9     1  A: records begin at multiples of 2^A
-//!     10     1  F: there is room for 2^F free blocks; none if 0
-//!     11     1  1: offsets of four bytes instead of six; 2: one link instead of two; 4: values are compressed
-//!     16     8  buckets
-//!     24     1  1: open, or not closed as it should be; 2: broken
-//!     32     8  records
-//!     40     8  length of the file
-//!     64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), then from the next multiple of 2^A:
+//!    0     4  "KC\n\0"
+//!    7     1  compressor (see `compression`)
+//!    8     1  0x30 a hash, 0x31 a tree
+//!    9     1  A: records begin at multiples of 2^A
+//!   10     1  F: there is room for 2^F free blocks; none if 0
+//!   11     1  1: offsets of four bytes instead of six; 2: one link instead of two; 4: values are compressed
+//!   16     8  buckets
+//!   24     1  1: open, or not closed properly; 2: broken
+//!   32     8  records
+//!   40     8  length of the file
+//!   64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), then from the next multiple of 2^A:
 //!
 //! record  = CC padding:u8 | padding:u16 (below 8000)
-//!           left:width right:width?  key_len:varnum value_len:varnum key value padding
+//!         left:width right:width?  key_len:varnum value_len:varnum key value padding
 //! free    = DD DD len/2^A:width EE EE ...                  len bytes in all
 //! ```
 //!
-//! Numbers have their most significant byte first. Records stand one after the other; they are read in that order and not
-//! through the buckets. In a tree a record whose key begins with `L` is a leaf: `prev:varnum next:varnum` and then
-//! `{ key_len:varnum value_len:varnum key value }*`; those of `I` and `@` lead to the leaves.
+//! Numbers are big-endian. Records follow one another and are read in that order, not through the
+//! buckets. In a tree a record whose key begins with `L` is a leaf: `prev:varnum next:varnum` and
+//! then `{ key_len:varnum value_len:varnum key value }*`. Records with keys `I...` and `@` are
+//! inner nodes.
 //!
-//! Source: the headers of Kyoto Cabinet 1.2.76 (kchashdb.h, kcplantdb.h) and files that its tools write.
+//! Source: the headers of Kyoto Cabinet 1.2.76 (kchashdb.h, kcplantdb.h) and files that its tools
+//! write.
 
 use super::compression::{Compression, UNCOMPRESSED};
 use super::varnum;
@@ -34,7 +36,7 @@ const HEAD_LEN: usize = 64;
 const RECORD: u8 = 0xCC;
 const FREE: [u8; 2] = [0xDD; 2];
 const PADDING: u8 = 0xEE;
-/// The longest key and the longest stored value that are taken, in bytes.
+/// The longest key and the longest stored value that are accepted, in bytes.
 const LEN_MAX: u64 = 1 << 30;
 
 /// The kind of a database file.
@@ -46,76 +48,76 @@ pub enum DatabaseKind {
     Tree,
 }
 
-/// What a file says of itself.
+/// The properties in a file's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatabaseHead {
     /// The kind of database.
     pub kind: DatabaseKind,
-    /// How the values of its records are compressed; in a tree these are the leaves.
+    /// The compressor of the values; in a tree these are the leaves.
     pub compression: Option<Compression>,
-    /// False if it is open, or if the program that had it open was killed.
+    /// False if the file is open, or if the program that had it open was killed.
     pub is_closed: bool,
-    /// Records of a hash; in a tree leaves and other nodes count.
+    /// The number of records of a hash; in a tree, the number of leaves and inner nodes.
     pub records: u64,
 }
 
 /// The reader of a file: a few words of state, no buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DatabaseReader {
-    /// Where in the file the unread bytes begin.
+    /// The offset of the unread bytes in the file.
     at: u64,
-    /// Where the unread bytes of interest begin.
+    /// The offset of the next block.
     next: u64,
     layout: Option<FileLayout>,
 }
 
-/// How a file's records lie.
+/// The layout of the records in a file.
 #[derive(Clone, Copy, Debug)]
 struct FileLayout {
-    /// Bytes of an offset.
+    /// The size of an offset in bytes.
     width: usize,
     has_two_links: bool,
     align_power: u8,
-    /// Where the records end.
+    /// The end of the records.
     end: u64,
 }
 
-/// The outcome of looking at the unread bytes of a file.
+/// The result of decoding the unread bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseStep<'a> {
-    /// The head; the first `consumed` bytes of the input are done with.
+    /// The head.
     Head {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The head.
         head: DatabaseHead,
     },
-    /// The first `consumed` bytes of the input are of no interest.
+    /// Bytes to skip.
     Passed {
-        /// Bytes done with, at least 1.
+        /// The consumed bytes of the input, at least 1.
         consumed: usize,
     },
-    /// A record; the first `consumed` bytes of the input are done with.
+    /// A record.
     Record {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The key.
         key: &'a [u8],
-        /// The value as it is stored, perhaps compressed.
+        /// The value as stored, possibly compressed.
         value: &'a [u8],
     },
-    /// At least this many more bytes are needed; if there are none, the file is cut.
+    /// More bytes are needed; if there are none, the file is truncated.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
     /// The last record has been read.
     End,
-    /// The file is damaged here, or of a kind that is not read.
+    /// The file is damaged here, or of an unsupported kind.
     Damaged {
-        /// Where, counted from the beginning of the file.
+        /// The offset in the file.
         offset: u64,
-        /// How.
+        /// The kind of damage.
         what: &'static str,
     },
 }
@@ -153,7 +155,7 @@ impl DatabaseReader {
         }
     }
 
-    /// Returns where in the file the unread bytes begin.
+    /// Returns the offset of the unread bytes in the file.
     pub fn offset(&self) -> u64 {
         self.at
     }
@@ -173,7 +175,7 @@ impl DatabaseReader {
     }
 }
 
-/// Reads a head: what it says, how the records lie, and where they begin.
+/// Reads a head: its properties, the layout of the records, and the offset of the first one.
 fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), &'static str> {
     let number = |at: usize| number(&bytes[at..at + 8]);
     let (align_power, free_power, options) = (bytes[9], bytes[10], bytes[11]);
@@ -212,13 +214,13 @@ fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, FileLayout, u64), 
 
 /// A record with its padding, or a free block.
 struct FileBlock<'a> {
-    /// In bytes, all of it.
+    /// The total length in bytes.
     len: u64,
-    /// Bytes without the padding, key and value.
+    /// The length without the padding, the key and the value; `None` for a free block.
     content: Option<(usize, &'a [u8], &'a [u8])>,
 }
 
-/// Why there is no block.
+/// The reason why no block could be read.
 enum BlockError {
     Partial { at_least: usize },
     Damaged(&'static str),
@@ -285,10 +287,11 @@ pub fn is_leaf(key: &[u8]) -> bool {
     key.first() == Some(&b'L')
 }
 
-/// Takes key and value of a record.
+/// A function that receives key and value of a record.
 type RecordCallback<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
 
-/// Shows the records of a decompressed leaf, in order. Fails where the leaf is damaged; what came before has been shown.
+/// Shows the records of a decompressed leaf in order. Fails if the leaf is damaged, after showing
+/// the records before the damage.
 pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback<'_, E>) -> Result<(), E> {
     let damaged = || E::from("a leaf is damaged");
     let take = |bytes: &mut &[u8]| match varnum::read(bytes) {
@@ -299,7 +302,7 @@ pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback
         _ => None,
     };
     let mut rest = leaf;
-    // The leaves before and after it.
+    // The IDs of the previous and the next leaf.
     take(&mut rest).ok_or_else(damaged)?;
     take(&mut rest).ok_or_else(damaged)?;
     while !rest.is_empty() {
@@ -317,7 +320,8 @@ pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut RecordCallback
 mod tests {
     use super::*;
 
-    /// A hash of width 6 and alignment 8 with no free blocks and one bucket: records begin at 72.
+    /// Returns a hash of width 6 and alignment 8 with one bucket and no free-block pool: records
+    /// begin at 72.
     fn file(options: u8, blocks: &[&[u8]]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0, 0, 0, UNCOMPRESSED, 0x30, 3, 0, options, 0, 0, 0, 0]);
@@ -338,7 +342,7 @@ mod tests {
     /// Key and value of a record.
     type KeyAndValue = (Vec<u8>, Vec<u8>);
 
-    /// The records that come of pieces of `step` bytes, and where and why it ended.
+    /// Returns the records read from pieces of `step` bytes, and the end or the error.
     fn read(bytes: &[u8], step: usize) -> (Vec<KeyAndValue>, Result<(), (u64, &'static str)>) {
         let (mut reader, mut records) = (DatabaseReader::default(), Vec::new());
         let (mut start, mut end) = (0, 0);
@@ -363,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_past_free_blocks_at_any_cut_of_the_input() {
+    fn records_are_read_from_any_pieces() {
         let bytes = file(0, &[FIRST, FREE_BLOCK, SECOND]);
         let expected = vec![(b"k".to_vec(), b"one".to_vec()), (b"k2".to_vec(), b"second".to_vec())];
         for step in [1, 2, 3, 7, 64, 1000] {
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_ends_where_it_is_cut() {
+    fn truncated_file_ends_at_its_last_complete_record() {
         let bytes = file(0, &[FIRST, SECOND]);
         for len in 0..bytes.len() {
             let (records, end) = read(&bytes[..len], 1000);
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_reported_with_its_place() {
+    fn damage_is_reported_with_its_offset() {
         let damaged = |at: usize, byte: u8| {
             let mut bytes = file(0, &[FIRST, FREE_BLOCK, SECOND]);
             bytes[at] = byte;
@@ -401,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_compressor_is_refused_only_where_values_are_compressed() {
+    fn unknown_compressor_is_refused_only_for_compressed_values() {
         let mut bytes = file(4, &[FIRST]);
         assert_eq!(read(&bytes, 1000).1, Ok(()), "compressed by nothing");
         bytes[7] = 0x77;
@@ -411,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_a_leaf_are_shown_up_to_the_damage() {
+    fn leaf_records_are_shown_up_to_the_damage() {
         let leaf = b"\x00\x07\x01\x02k12\x02\x00ab";
         let shown = |leaf: &[u8]| {
             let mut records = Vec::new();

@@ -1,4 +1,4 @@
-//! Dates: those of HTTP's headers, and whatever a client may write as `X-Kt-Xt`.
+//! Dates in HTTP headers, and the formats that clients may use in `X-Kt-Xt`.
 
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
 
@@ -7,7 +7,7 @@ const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Zones that have names, in hours east of Greenwich.
+/// The named time zones, in hours east of Greenwich.
 const ZONES: [(&[u8], i64); 13] = [
     (b"JST", 9),
     (b"KST", 9),
@@ -24,10 +24,10 @@ const ZONES: [(&[u8], i64); 13] = [
     (b"HST", -10),
 ];
 
-/// Years beyond this are cut to it; all of them are for ever.
+/// Larger years are reduced to this one; such times count as never.
 const YEAR_MAX: i64 = 100_000;
 
-/// A time in seconds since 1970 as HTTP's headers write it: `Wed, 18 May 2033 03:33:20 GMT`.
+/// Formats a time in seconds since 1970 for HTTP headers: `Wed, 18 May 2033 03:33:20 GMT`.
 pub fn format_date(time: u64) -> String {
     let time = i64::try_from(time).unwrap_or(i64::MAX).min(YEAR_MAX * 366 * DAY_S);
     let (days, second) = (time.div_euclid(DAY_S), time.rem_euclid(DAY_S));
@@ -42,9 +42,10 @@ pub fn format_date(time: u64) -> String {
     )
 }
 
-/// The absolute time that a client writes in `X-Kt-Xt`, in seconds since 1970: a number, hexadecimal with `0x`, with `s`,
-/// `m`, `h` or `d` behind it, `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, the same with `/` and a blank, or RFC 822 and 1123 with a
-/// zone. `None` means never: what cannot be read, and what is not after 1970.
+/// Parses the absolute time of `X-Kt-Xt` in seconds since 1970. Accepts a number, hexadecimal with
+/// `0x`, a number with suffix `s`, `m`, `h` or `d`, `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, the same
+/// with `/` and a blank, and RFC 822 or 1123 with a zone. Returns `None`, which means never, for an
+/// invalid date or one that is not after 1970.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     let text = without_blanks(text);
     let time = if starts_with(text, b"0x") {
@@ -55,7 +56,7 @@ pub fn parse_date(text: &[u8]) -> Option<u64> {
     u64::try_from(time).ok().filter(|&time| time > 0)
 }
 
-/// A number, with or without a unit.
+/// Parses a number with or without a unit.
 fn span(text: &[u8]) -> Option<i64> {
     let digits = digits(text);
     let number = integer(&text[..digits]);
@@ -72,7 +73,8 @@ fn span(text: &[u8]) -> Option<i64> {
     Some(number.saturating_mul(seconds))
 }
 
-/// `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, or with `/` and a blank; what is cut off is the earliest it may be.
+/// Parses `YYYY-MM-DDThh:mm:ss[.f][+hh:mm]`, or the form with `/` and a blank. A missing part
+/// counts as its minimum.
 fn numeric(text: &[u8]) -> Option<i64> {
     let (separator, before_time) = match text.get(4)? {
         b'-' => (b'-', b'T'),
@@ -104,13 +106,13 @@ fn numeric(text: &[u8]) -> Option<i64> {
     time(year, month, day, seconds)
 }
 
-/// `[Wed, ]18 May 2033 03:33:20[ ZONE]`.
+/// Parses `[Wed, ]18 May 2033 03:33:20[ ZONE]`.
 fn named(text: &[u8]) -> Option<i64> {
     let text = if text.get(3) == Some(&b',') { &text[4..] } else { text };
     let (day, text) = leading(text);
     let month = MONTHS.iter().position(|name| starts_with(text, name.to_ascii_lowercase().as_bytes()))?;
     let (mut year, text) = leading(&text[3..]);
-    // Two digits count from 1900, and so do larger numbers that are none of the years since 1969.
+    // Two-digit years count from 1900, and so do all other years before 1969.
     if year < 1969 {
         year += 1900;
     }
@@ -128,7 +130,7 @@ fn named(text: &[u8]) -> Option<i64> {
     time(year, month as i64 + 1, day, seconds)
 }
 
-/// `+hh:mm` or, without the colon, `+hhmm`, in seconds; `minute_at` says which.
+/// Parses `+hh:mm` or `+hhmm` into seconds; `minute_at` is the offset of the minutes.
 fn offset(zone: &[u8], minute_at: usize) -> Option<i64> {
     let sign = match zone.first()? {
         b'+' => 1,
@@ -140,7 +142,7 @@ fn offset(zone: &[u8], minute_at: usize) -> Option<i64> {
     Some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// The number that a text begins with, and what is behind it and behind blanks.
+/// Returns the number at the start of a text, and the rest without leading blanks.
 fn leading(text: &[u8]) -> (i64, &[u8]) {
     let text = without_blanks(text);
     let len = digits(text);
@@ -151,7 +153,7 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Seconds since 1970; months and days beyond their ends run on into the next.
+/// Returns seconds since 1970; days beyond the end of a month count into the next one.
 fn time(year: i64, month: i64, day: i64, seconds: i64) -> Option<i64> {
     if !(1..=12).contains(&month) || !(0..=99).contains(&day) {
         return None;
@@ -159,7 +161,8 @@ fn time(year: i64, month: i64, day: i64, seconds: i64) -> Option<i64> {
     Some(days(year.min(YEAR_MAX), month, day) * DAY_S + seconds)
 }
 
-/// Days since 1970-01-01. The year is counted from March, so that the day that comes and goes is its last.
+/// Returns days since 1970-01-01. Years begin in March, so that the leap day is the last day of a
+/// year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;
@@ -167,7 +170,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// The year, month and day of so many days after 1970-01-01.
+/// Returns the year, month and day that lie `days` days after 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -185,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_written_as_http_wants_them() {
+    fn dates_have_the_format_of_http() {
         for (time, text) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
             (2_000_000_000, "Wed, 18 May 2033 03:33:20 GMT"),
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_is_read_as_it_is_written() {
+    fn formatted_dates_round_trip() {
         for day in (1..200_000).step_by(13) {
             let time = day * 86_400 + day % 86_400;
             assert_eq!(parse_date(format_date(time).as_bytes()), Some(time));
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn times_may_be_written_in_many_ways() {
+    fn all_documented_date_formats_are_accepted() {
         for text in [
             "2000000000",
             " 2000000000 ",
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_or_is_not_positive_is_never() {
+    fn invalid_and_non_positive_dates_mean_never() {
         for text in
             ["", " ", "0", "-5", "soon", "1969-01-01T00:00:00", "2033-13-01", "18 Foo 2033", "5x", "0x"]
         {
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_and_no_time_are_too_large() {
+    fn extreme_dates_do_not_overflow() {
         for text in
             ["99999999999999999999d", "9999-99-99T99:99:99.9+99:99", "99 Dec 9223372036854775807 1:1:1"]
         {

@@ -12,17 +12,18 @@ const MAGIC: [u8; 6] = *b"KCSS\n\0";
 const RECORD: u8 = 0x00;
 const END: u8 = 0xFF;
 
-/// Writes what a dump begins with.
+/// Writes the beginning of a dump.
 pub fn put_head(out: &mut impl ReplySink) {
     out.put(&MAGIC);
 }
 
-/// Writes a record. What Kyoto Tycoon stored has its time before the value; what was stored without it, has none.
+/// Writes a record. A record of Kyoto Tycoon has its expiry before the value; a record without
+/// expiry has only the value.
 pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
 
-/// Writes what a dump ends with.
+/// Writes the end of a dump.
 pub fn put_end(out: &mut impl ReplySink) {
     out.put(&[END]);
 }
@@ -30,45 +31,46 @@ pub fn put_end(out: &mut impl ReplySink) {
 /// The reader of a dump: a few words of state, no buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpReader {
-    /// Where in the file the unread bytes begin.
+    /// The offset of the unread bytes in the file.
     at: u64,
 }
 
-/// The outcome of looking at the unread bytes of a dump.
+/// The result of decoding the unread bytes of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpStep<'a> {
-    /// What it begins with is there; the first `consumed` bytes of the input are done with.
+    /// The beginning of the dump.
     Begun {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
     },
-    /// A record; the first `consumed` bytes of the input are done with.
+    /// A record.
     Record {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The key.
         key: &'a [u8],
-        /// The value, behind its time if Kyoto Tycoon stored it and the database is not persistent.
+        /// The value, preceded by its expiry if Kyoto Tycoon stored it in a database that is not
+        /// persistent.
         stored: StoredValue<'a>,
     },
-    /// At least so many more bytes are needed; if there are none, the dump is cut.
+    /// More bytes are needed; if there are none, the dump is truncated.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// That was all.
+    /// The end of the dump.
     End,
-    /// It is damaged here.
+    /// The dump is damaged here.
     Damaged {
-        /// Where, counted from the beginning of the file.
+        /// The offset in the file.
         offset: u64,
-        /// How.
+        /// The kind of damage.
         what: &'static str,
     },
 }
 
 impl DumpReader {
-    /// The next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> DumpStep<'a> {
         if self.at == 0 {
             let Some(magic) = input.first_chunk::<6>() else {
@@ -95,7 +97,7 @@ impl DumpReader {
         }
     }
 
-    /// Where in the file the unread bytes begin.
+    /// Returns the offset of the unread bytes in the file.
     pub fn offset(&self) -> u64 {
         self.at
     }

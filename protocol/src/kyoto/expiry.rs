@@ -1,16 +1,18 @@
-//! When records die: the signed numbers of calls, and the five bytes of what is stored.
+//! Expiry of records: the signed numbers in calls, and the five bytes in stored values.
 
-/// The largest time there is, in seconds since 1970; a record with it never dies.
+/// The largest time, in seconds since 1970; a record with this time never expires.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// What the binary protocol answers for records of a persistent database, which know no times.
+/// The expiry that the binary protocol reports for records of a persistent database, which have
+/// none.
 pub const PERSISTENT: i64 = i64::MAX;
 
-/// The length of the time before a stored value.
+/// The length of the expiry before a stored value.
 pub const STORED_LEN: usize = 5;
 
-/// The time that is stored for what a call says: a number of seconds from `now` if it is positive, the negative of an
-/// absolute time if it is negative, [`NEVER`] if it is absent or large. A record is dead once the clock is past it.
+/// Returns the absolute expiry for the number in a call. A positive number is relative to `now`, a
+/// negative number is the negated absolute time, and an absent or large number is [`NEVER`]. A
+/// record is expired when the clock is past this time.
 pub fn resolve(said: Option<i64>, now: u64) -> u64 {
     let time = match said {
         None => NEVER,
@@ -20,13 +22,13 @@ pub fn resolve(said: Option<i64>, now: u64) -> u64 {
     time.min(NEVER)
 }
 
-/// The time as it is stored before a value.
+/// Returns the expiry in the form in which it precedes a stored value.
 pub fn stored(time: u64) -> [u8; STORED_LEN] {
     let bytes = time.min(NEVER).to_be_bytes();
     [bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]
 }
 
-/// The time and the value of what is stored; `None` if it is too short to hold a time.
+/// Splits stored bytes into expiry and value; returns `None` if they are too short.
 pub fn split_stored(stored: &[u8]) -> Option<(u64, &[u8])> {
     let (time, value) = stored.split_first_chunk::<STORED_LEN>()?;
     Some((time.iter().fold(0, |time, &byte| time << 8 | u64::from(byte)), value))

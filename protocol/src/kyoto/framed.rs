@@ -1,23 +1,23 @@
-//! Records as the files have them that are dumped: a byte that says that one follows, two lengths, a key, a value.
+//! Records in dump and snapshot files: a marker byte, two lengths, a key, a value.
 
 use super::message::StoredValue;
 use super::varnum;
 use crate::ReplySink;
 
-/// The longest key and the longest value that are taken, in bytes.
+/// The longest key and the longest value that are accepted, in bytes.
 const LEN_MAX: u64 = 1 << 30;
 
-/// The outcome of looking for a record.
+/// The result of reading a record.
 pub(super) enum FramedRecord<'a> {
-    /// A record, so long.
+    /// A record of `len` bytes.
     Whole { len: usize, key: &'a [u8], value: &'a [u8] },
-    /// At least so many bytes are missing.
+    /// At least this number of bytes is missing.
     Partial { at_least: usize },
-    /// None begins here.
+    /// No record begins here.
     Damaged(&'static str),
 }
 
-/// The record at the beginning of some bytes, which are not none.
+/// Reads the record at the beginning of `input`, which must not be empty.
 pub(super) fn read(marker: u8, input: &[u8]) -> FramedRecord<'_> {
     if input[0] != marker {
         return FramedRecord::Damaged("no record begins here");

@@ -1,4 +1,5 @@
-//! HTTP as the original understands it: the head of a request line by line, and the length of its body.
+//! HTTP as the original implements it: the head of a request line by line, and the length of its
+//! body.
 
 use super::browser::{BrowserMark, is_own_host};
 use super::date::parse_date;
@@ -7,7 +8,8 @@ use super::{ColumnEncoding, KyotoLimits, RequestRefusal};
 use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
-/// The longest line of a head, without its end; a longer one is cut there, and the rest is the next line.
+/// The longest line of a head, without its end. A longer line is split there, and the rest becomes
+/// the next line.
 const LINE_LEN_MAX: usize = 8191;
 
 /// The method of a request.
@@ -24,7 +26,7 @@ pub enum HttpMethod {
     Put,
     /// DELETE
     Delete,
-    /// Any other.
+    /// Any other method.
     Other,
 }
 
@@ -40,25 +42,25 @@ impl HttpMethod {
         }
     }
 
-    /// Whether requests of this method have a body that means anything.
+    /// Returns true if the body of a request with this method has a meaning.
     fn has_body(self) -> bool {
         matches!(self, HttpMethod::Post | HttpMethod::Put | HttpMethod::Other)
     }
 }
 
-/// What the answer must know of its request.
+/// The properties of a request that its answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpForm {
-    /// False if the connection is to be closed behind the answer.
+    /// False if the connection is closed after the answer.
     pub keeps_alive: bool,
     /// True for HEAD: the answer has no body.
     pub is_head: bool,
 }
 
-/// What a body of a call is.
+/// The content type of a call's body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum BodyContent {
-    /// Nothing that is understood.
+    /// An unsupported type.
     #[default]
     Foreign,
     /// Tab-separated values.
@@ -67,94 +69,95 @@ pub(super) enum BodyContent {
     Form,
 }
 
-/// How REST stores.
+/// The condition of a REST store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestMode {
-    /// Whatever is there is replaced.
+    /// Store always.
     #[default]
     Set,
-    /// Only if nothing is there.
+    /// Store only if no record exists.
     Add,
-    /// Only if something is there.
+    /// Store only if a record exists.
     Replace,
 }
 
 /// A head, as far as it has been read. Offsets count from the beginning of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HttpHead {
-    /// Where the next line begins.
+    /// The offset of the next line.
     at: u32,
-    /// How many bytes from there on are known to hold no line end.
+    /// The number of bytes after `at` that are known to contain no line end.
     scanned: u32,
-    /// Whether there is a CR among them.
+    /// True if a CR is among them.
     has_cr: bool,
-    /// The target, with its query; empty as long as the request line has not been read.
+    /// The target with its query; empty until the request line has been read.
     target_start: u32,
     target_end: u32,
-    /// Where its path ends.
+    /// The end of the target's path.
     path_end: u32,
     pub(super) method: HttpMethod,
     keeps_alive: bool,
     is_chunked: bool,
     pub(super) content: BodyContent,
     pub(super) mode: RestMode,
-    /// It is that of an answer, which begins with a status.
+    /// True for the head of an answer, which begins with a status line.
     is_answer: bool,
     /// The status of an answer.
     pub(super) status: u16,
     content_length: Option<u64>,
     /// `X-Kt-Xt`: the absolute time.
     pub(super) xt: Option<u64>,
-    /// Where the value of `Authorization` stands; nowhere if it cannot be taken as it stands, or comes twice.
+    /// The range of the value of `Authorization`; an empty range if the line contained a CR or the
+    /// header occurred twice.
     authorization: Option<(u32, u32)>,
-    /// A browser says that a web page has sent it, and of another site ...
+    /// A header shows that a browser sent the request for a page of another site.
     is_of_page: bool,
-    /// ... or that it is one.
+    /// A header shows that a browser sent the request.
     is_of_browser: bool,
-    /// It is for a host whose name may be anybody's.
+    /// The `Host` header contains a name that a foreign page could have.
     has_foreign_host: bool,
 }
 
-/// How far a head is read.
+/// The progress of reading a head.
 pub(super) enum HeadProgress {
-    /// It is whole: its length.
+    /// The head is complete and has this length.
     Whole(usize),
-    /// More of it must come.
+    /// More bytes are needed.
     Partial,
-    /// It is longer than it may be.
+    /// The head exceeds its limit.
     TooLarge,
-    /// It is none.
+    /// The input is not a valid head.
     Garbage,
 }
 
 /// The next line of a head.
 enum HeadLine<'a> {
-    /// It is there, and takes so many bytes with its end.
+    /// A complete line; `taken` bytes including its end.
     Whole { line: &'a [u8], taken: usize },
-    /// Its end is not there yet.
+    /// The end of the line has not arrived.
     Partial,
 }
 
-/// What follows a head.
+/// The body that follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyFraming {
-    /// So many bytes; longer than the limit, perhaps.
+    /// A body of this length, which may exceed the limit.
     Sized(u64),
-    /// Chunks.
+    /// A chunked body.
     Chunked,
-    /// So many bytes that mean nothing.
+    /// A body of this length that is ignored.
     Ignored(u64),
-    /// Chunks that mean nothing, and that nobody can tell from a request without reading them.
+    /// An ignored chunked body, whose end cannot be found without parsing the chunks.
     IgnoredChunks,
 }
 
 impl HttpHead {
-    /// That of an answer.
+    /// Returns the initial state for the head of an answer.
     pub(super) fn of_answer() -> HttpHead {
         HttpHead { is_answer: true, method: HttpMethod::Other, ..HttpHead::default() }
     }
 
-    /// Reads on. Every byte is looked at once, however the input is cut.
+    /// Continues to read. Every byte is examined once, however the input is split.
     #[inline]
     pub(super) fn read(&mut self, limits: &KyotoLimits<'_>, input: &[u8]) -> HeadProgress {
         loop {
@@ -188,7 +191,7 @@ impl HttpHead {
         }
     }
 
-    /// The next line without its end; CRs are left in it if `has_cr` says so.
+    /// Returns the next line without its end; the line still contains CRs if `has_cr` is set.
     #[inline]
     fn find_line<'a>(&mut self, rest: &'a [u8]) -> HeadLine<'a> {
         let scanned = (self.scanned as usize).min(rest.len());
@@ -202,7 +205,7 @@ impl HttpHead {
                 Some(end) if end <= LINE_LEN_MAX => match rest[end..] {
                     [b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 1 },
                     [b'\r', b'\n', ..] => return HeadLine::Whole { line: &rest[..end], taken: end + 2 },
-                    // What comes behind it will tell.
+                    // The next byte will decide.
                     [b'\r'] => {
                         self.scanned = end as u32;
                         return HeadLine::Partial;
@@ -215,7 +218,7 @@ impl HttpHead {
         self.find_odd_line(rest, scanned)
     }
 
-    /// A line that is too long, or has a CR where none belongs.
+    /// Returns a line that is too long, or that contains an unexpected CR.
     #[cold]
     fn find_odd_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> HeadLine<'a> {
         self.has_cr = true;
@@ -231,17 +234,17 @@ impl HttpHead {
         }
     }
 
-    /// The target, with its query, as it was sent; there may be CRs in it.
+    /// Returns the range of the target with its query, as sent; it may contain CRs.
     pub(super) fn target(&self) -> std::ops::Range<usize> {
         self.target_start as usize..self.target_end as usize
     }
 
-    /// Where the path of the target ends.
+    /// Returns the end of the target's path.
     pub(super) fn path_end(&self) -> usize {
         self.path_end as usize
     }
 
-    /// Where the value of `Authorization` stands, if there is one.
+    /// Returns the range of the value of `Authorization`, if present.
     pub(super) fn authorization(&self) -> Option<std::ops::Range<usize>> {
         self.authorization.map(|(start, end)| start as usize..end as usize)
     }
@@ -250,7 +253,7 @@ impl HttpHead {
         HttpForm { keeps_alive: self.keeps_alive, is_head: self.method == HttpMethod::Head }
     }
 
-    /// Returns why a request with this head is not served, if a web page may be behind it.
+    /// Returns the reason for refusing a request that a foreign web page may have caused.
     #[inline]
     pub(super) fn refusal(&self, limits: &KyotoLimits<'_>) -> Option<RequestRefusal> {
         match () {
@@ -263,7 +266,7 @@ impl HttpHead {
         }
     }
 
-    /// Returns true if a browser has sent it as it follows a link or fetches an image.
+    /// Returns true if a browser sent the request to follow a link or to load an image.
     #[inline]
     pub(super) fn is_of_link(&self, limits: &KyotoLimits<'_>) -> bool {
         self.is_of_browser
@@ -271,7 +274,7 @@ impl HttpHead {
             && matches!(self.method, HttpMethod::Get | HttpMethod::Head)
     }
 
-    /// What follows.
+    /// Returns the body that follows.
     pub(super) fn body(&self) -> BodyFraming {
         match (self.method.has_body(), self.content_length, self.is_chunked) {
             (true, Some(len), _) => BodyFraming::Sized(len),
@@ -315,7 +318,7 @@ impl HttpHead {
         true
     }
 
-    /// `HTTP/1.1 200 OK`; the reason may be missing.
+    /// Parses `HTTP/1.1 200 OK`; the reason may be missing.
     fn read_status_line(&mut self, at: usize, line: &[u8]) -> bool {
         self.keeps_alive = match line.get(..b"HTTP/1.1 ".len()) {
             Some(b"HTTP/1.1 ") => true,
@@ -334,7 +337,7 @@ impl HttpHead {
 
     #[inline]
     fn read_header(&mut self, limits: &KyotoLimits<'_>, line: &[u8], at: Option<usize>) {
-        // Most headers mean nothing here, which their first letter tells.
+        // Most headers are irrelevant, which their first letter shows.
         if !matches!(
             line.first().map(u8::to_ascii_lowercase),
             Some(b'a' | b'c' | b'd' | b'h' | b'o' | b'p' | b'r' | b's' | b't' | b'u' | b'x' | b' ' | b'\t')
@@ -414,7 +417,7 @@ impl BodyContent {
     }
 }
 
-/// Where a line is cut that is too long, if this is one; CRs do not count.
+/// Returns the offset at which a line that is too long is split; CRs do not count.
 #[cold]
 fn long_line(line: &[u8]) -> Option<usize> {
     if line.len() <= LINE_LEN_MAX {
@@ -432,27 +435,27 @@ fn without_cr(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(line.iter().copied().filter(|&byte| byte != b'\r').collect())
 }
 
-/// A walk over the chunks of a body.
+/// The state of scanning the chunks of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkWalker {
-    /// Where the next chunk begins, in the request.
+    /// The offset of the next chunk in the request.
     at: usize,
-    /// How many bytes from there on are known to hold no line end.
+    /// The number of bytes after `at` that are known to contain no line end.
     scanned: usize,
-    /// How much has been found in chunks so far.
+    /// The total length of the chunks found so far.
     found: u64,
 }
 
-/// How far the chunks of a body are walked.
+/// The progress of scanning the chunks of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChunkProgress {
-    /// All are there: where they end.
+    /// All chunks have arrived; they end at this offset.
     Whole(usize),
-    /// So many bytes more must come, at least.
+    /// At least this number of bytes is missing.
     Partial(usize),
-    /// More than may be.
+    /// The chunks exceed the limit.
     TooLarge,
-    /// A chunk does not end where it says.
+    /// A chunk does not end at its announced length.
     Invalid,
 }
 
@@ -461,7 +464,7 @@ impl ChunkWalker {
         ChunkWalker { at, scanned: 0, found: 0 }
     }
 
-    /// Goes on.
+    /// Continues the scan.
     pub(super) fn walk(&mut self, limits: &KyotoLimits<'_>, input: &[u8]) -> ChunkProgress {
         loop {
             let rest = &input[self.at..];
@@ -480,7 +483,7 @@ impl ChunkWalker {
             if len > limits.body_len_max.saturating_sub(self.found) {
                 return ChunkProgress::TooLarge;
             }
-            // It fits, as the limit does.
+            // The length fits in usize because the limit does.
             let data = newline + 1 + len as usize;
             match rest.get(data..) {
                 Some([b'\r', b'\n', ..]) => {}
@@ -497,7 +500,7 @@ impl ChunkWalker {
     }
 }
 
-/// Puts the data of chunks together that have been walked over.
+/// Appends the data of scanned chunks to `body`.
 pub(super) fn join_chunks(mut chunks: &[u8], body: &mut Vec<u8>) {
     while let Some(newline) = memchr(b'\n', chunks) {
         let Some(len) = chunk_len(&chunks[..newline]) else { return };
@@ -508,7 +511,8 @@ pub(super) fn join_chunks(mut chunks: &[u8], body: &mut Vec<u8>) {
     }
 }
 
-/// The length of a chunk that begins with this line; an empty line ends the body, too.
+/// Returns the length of a chunk that begins with this line; `None` for an empty line, which also
+/// ends the body.
 fn chunk_len(line: &[u8]) -> Option<u64> {
     if is_only_cr(line) {
         return None;

@@ -1,14 +1,14 @@
-//! Who has sent a request: HTTP's Basic (RFC 7617), a name and a password with each.
+//! HTTP Basic authentication (RFC 7617): a name and a password with each request.
 
 use super::http::{BodyFraming, HttpForm, HttpHead};
 use super::{DecoderState, KyotoDecoder, KyotoLimits, KyotoStep};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// The longest head that is taken as long as nobody has logged in, in bytes: two lines of the longest.
+/// The longest head that is accepted before a login, in bytes: two lines of maximum length.
 pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
 
-/// A name and a password, as a request says them.
+/// The name and password of a request.
 pub struct BasicCredentials {
     /// The name, a colon and the password.
     text: Vec<u8>,
@@ -16,14 +16,15 @@ pub struct BasicCredentials {
 }
 
 impl BasicCredentials {
-    /// What the value of an `Authorization` header says; `None` if it is not `Basic` with both.
+    /// Parses the value of an `Authorization` header; returns `None` unless it is `Basic` with name
+    /// and password.
     ///
     /// ```
-    /// use todana_protocol::kyoto::Credentials;
+    /// use todana_protocol::kyoto::BasicCredentials;
     ///
-    /// let credentials = Credentials::read(b"Basic YWxpY2U6YTpi").unwrap();
+    /// let credentials = BasicCredentials::read(b"Basic YWxpY2U6YTpi").unwrap();
     /// assert_eq!((credentials.user(), credentials.password()), (&b"alice"[..], &b"a:b"[..]));
-    /// assert!(Credentials::read(b"Bearer YWxpY2U6YTpi").is_none());
+    /// assert!(BasicCredentials::read(b"Bearer YWxpY2U6YTpi").is_none());
     /// ```
     pub fn read(authorization: &[u8]) -> Option<BasicCredentials> {
         let (scheme, rest) = authorization.split_at_checked(b"Basic ".len())?;
@@ -31,24 +32,24 @@ impl BasicCredentials {
             return None;
         }
         let text = STANDARD.decode(rest.trim_ascii()).ok()?;
-        // A name holds none; a password may.
+        // A name cannot contain a colon; a password can.
         let colon = text.iter().position(|&byte| byte == b':')?;
         Some(BasicCredentials { text, colon })
     }
 
-    /// The user's name.
+    /// Returns the user's name.
     pub fn user(&self) -> &[u8] {
         &self.text[..self.colon]
     }
 
-    /// The password.
+    /// Returns the password.
     pub fn password(&self) -> &[u8] {
         &self.text[self.colon + 1..]
     }
 }
 
 impl KyotoDecoder {
-    /// The request of [`KyotoStep::Login`] is that of a user: it comes next.
+    /// Accepts the request of [`KyotoStep::Login`]; the next step returns it.
     pub fn admit(&mut self) {
         self.is_admitted = true;
         if let DecoderState::Asking { head, head_len } = self.mode {
@@ -56,8 +57,9 @@ impl KyotoDecoder {
         }
     }
 
-    /// The request of [`KyotoStep::Login`] is that of a stranger: it is passed over, unless the connection is closed for want of a
-    /// known length. Says how it is to be answered, by [`answer_stranger`](super::answer_stranger).
+    /// Refuses the request of [`KyotoStep::Login`]. Its body is skipped, or the connection is
+    /// closed if the body has no known length. Returns the form of the answer, which
+    /// [`answer_stranger`](super::answer_stranger) writes.
     pub fn turn_away(&mut self, limits: &KyotoLimits<'_>) -> HttpForm {
         self.is_admitted = false;
         let DecoderState::Asking { head, head_len } = self.mode else {
@@ -78,7 +80,7 @@ impl KyotoDecoder {
     }
 }
 
-/// Asks who has sent a request.
+/// Returns the step that asks for authentication.
 pub(super) fn ask<'a>(input: &'a [u8], head: &HttpHead) -> KyotoStep<'a> {
     let authorization = head.authorization().map(|place| &input[place]);
     KyotoStep::Login { consumed: 0, authorization }

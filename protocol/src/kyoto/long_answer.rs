@@ -1,4 +1,4 @@
-//! Answers of many pairs: collected in little memory, and written a piece at a time.
+//! Answers of many pairs, collected in little memory and written piece by piece.
 //!
 //! ```text
 //! LongAnswer  push, push, push: pairs in the order in which they are found, in pieces of memory
@@ -10,26 +10,27 @@
 //! line = name_len(varint) | value_len(varint) | name TAB value LF
 //! ```
 //!
-//! A line takes a few bytes more than it has in the answer, and no copy of the answer is made.
+//! A stored line is a few bytes longer than in the answer, and the answer is never copied as a
+//! unit.
 
 use super::answer::put_head;
 use super::{AnswerBanner, AnswerStatus, ColumnEncoding, HttpForm, varnum};
 use crate::ReplySink;
 
-/// Lines stand in pieces of so many bytes: an offset in 32 bits finds the piece and the place in it, and the general allocator
-/// gives a piece back at once.
+/// Lines are stored in pieces of this many bits of length: a 32-bit offset identifies the piece and
+/// the position in it, and the general allocator can release a single piece at once.
 const PIECE_BITS: u32 = 20;
 const PIECE_LEN: usize = 1 << PIECE_BITS;
-/// The first piece: a short answer takes no more.
+/// The length of the first piece, which is enough for a short answer.
 const FIRST_LEN: usize = 16 << 10;
-/// As many as such an offset can tell apart.
+/// The number of pieces that such an offset can address.
 const PIECES_MAX: usize = 1 << (u32::BITS - PIECE_BITS);
 
-/// Pairs of an answer, as they are found.
+/// The pairs of an answer, in the order in which they are found.
 #[derive(Debug, Default)]
 pub struct LongAnswer {
     pieces: Vec<Vec<u8>>,
-    /// Where lines begin.
+    /// The offsets of the lines.
     starts: Vec<u32>,
     capacity: usize,
 }
@@ -38,15 +39,15 @@ pub struct LongAnswer {
 #[derive(Debug, Default)]
 pub struct AnswerBody {
     lines: LongAnswer,
-    /// The first line that has not been written whole, and how much of it has.
+    /// The first line that has not been written completely; `written` bytes of it have been.
     next: usize,
     written: usize,
     remaining: usize,
 }
 
 impl LongAnswer {
-    /// Adds a pair, whose name is `before` and `name` joined; each name once. Returns false, and adds nothing, if there are too
-    /// many bytes for an answer.
+    /// Adds a pair whose name is `before` and `name` concatenated. Each name must be added once
+    /// only. Returns false, and adds nothing, if the answer would become too long.
     #[must_use]
     pub fn push(&mut self, before: &[u8], name: &[u8], value: &[u8]) -> bool {
         let name_len = before.len() + name.len();
@@ -58,7 +59,8 @@ impl LongAnswer {
         })
     }
 
-    /// Returns the memory that it takes with one more pair of so many bytes; up to 16 KiB for a short answer.
+    /// Returns the memory in bytes that the answer would use with one more pair of `len` bytes; at
+    /// least 16 KiB.
     pub fn memory_bytes_with(&self, len: usize) -> usize {
         let wanted = line_len(len, 2 * varnum::LEN_MAX);
         match self.pieces.last() {
@@ -68,17 +70,17 @@ impl LongAnswer {
         }
     }
 
-    /// Returns how many pairs there are.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Returns true if there is none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Returns the memory that it takes, in bytes.
+    /// Returns the memory in use, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.capacity
             + self.starts.capacity() * size_of::<u32>()
@@ -115,7 +117,8 @@ impl LongAnswer {
         AnswerBody { lines: self, next: 0, written: 0, remaining }
     }
 
-    /// The same pairs with their columns encoded. Each piece goes as soon as its lines have been.
+    /// Returns the same pairs with encoded columns. Each piece is released when all of its lines
+    /// have been encoded.
     fn encoded(mut self, encoding: ColumnEncoding) -> LongAnswer {
         let mut encoded = LongAnswer::default();
         let mut pieces_done = 0;
@@ -157,13 +160,13 @@ impl LongAnswer {
         true
     }
 
-    /// The name and the value of a line.
+    /// Returns the name and the value of a line.
     fn pair(&self, start: u32) -> (&[u8], &[u8]) {
         let (name_len, value_len, text) = self.parts(start);
         (&text[..name_len], &text[name_len + 1..name_len + 1 + value_len])
     }
 
-    /// A line as it is written.
+    /// Returns a line as it is written.
     fn line(&self, start: u32) -> &[u8] {
         let (name_len, value_len, text) = self.parts(start);
         &text[..name_len + value_len + 2]
@@ -182,7 +185,7 @@ impl LongAnswer {
     }
 }
 
-/// How long a line is whose columns have so many bytes.
+/// Returns the stored length of a line whose columns have `columns_len` bytes.
 fn line_len(columns_len: usize, numbers_len: usize) -> usize {
     numbers_len + columns_len + b"\t\n".len()
 }
@@ -192,17 +195,17 @@ fn has_room(piece: &Vec<u8>, wanted: usize) -> bool {
 }
 
 impl AnswerBody {
-    /// Returns how many bytes are still to be written.
+    /// Returns the number of bytes still to be written.
     pub fn remaining(&self) -> usize {
         self.remaining
     }
 
-    /// Returns the memory that it takes, in bytes.
+    /// Returns the memory in use, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.lines.memory_bytes()
     }
 
-    /// Writes the next bytes, up to `len_max`, and returns how many.
+    /// Writes the next bytes, up to `len_max`, and returns their number.
     pub fn fill(&mut self, len_max: usize, out: &mut impl ReplySink) -> usize {
         let mut left = len_max.min(self.remaining);
         let len = left;
@@ -230,7 +233,7 @@ mod tests {
     use super::*;
     use crate::kyoto::AnswerPairs;
 
-    /// The answer in pieces of so many bytes, which must be what `AnswerPairs` writes.
+    /// Writes the answer in pieces of `step` bytes and asserts that `AnswerPairs` writes the same.
     fn assert_same(pairs: &[(Vec<u8>, Vec<u8>)], step: usize) {
         let (mut long, mut output) = (LongAnswer::default(), AnswerPairs::default());
         for (name, value) in pairs {
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answer_is_written_as_a_short_one_in_any_pieces() {
+    fn long_answer_equals_short_one_in_any_pieces() {
         let text = |number: usize| (format!("{:05}", number * 7919 % 10_000).into_bytes(), b"value".to_vec());
         let odd =
             |number: usize| (vec![number as u8, b'\t', 0xFF, (number >> 8) as u8], vec![0; number % 300]);
@@ -265,7 +268,7 @@ mod tests {
                 assert_same(&(0..count).map(odd).collect::<Vec<_>>(), step.max(5));
             }
         }
-        // Lines longer than a piece of memory, and such as begin at its end.
+        // Lines longer than a piece of memory, and lines that begin at its end.
         let large: Vec<_> = (0..6usize)
             .map(|number| (vec![b'a' + number as u8], vec![b'v'; PIECE_LEN / 2 * number]))
             .collect();
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn three_hundred_thousand_keys_take_little_more_than_their_answer() {
+    fn memory_of_a_long_answer_is_bounded() {
         let mut long = LongAnswer::default();
         for number in 0..300_000 {
             let key = format!("key:{number:026}");

@@ -1,20 +1,22 @@
-//! Maps as they come in: names and values, found in a request without copying what stands there as it is meant.
+//! Maps of parameters in requests: names and values that are found in the input without copying,
+//! unless they need decoding.
 
 use super::columns::{ColumnEncoding, decode_percent};
 use memchr::{memchr, memchr2};
 
-/// What decoding needs beside the input; one for each worker (or each request that is looked at at the same time), used
-/// again and again.
+/// The memory for decoding besides the input. Each worker, or each request that is decoded
+/// concurrently, needs one; it is reusable.
 #[derive(Debug, Default)]
 pub struct MapScratch {
     entries: Vec<MapEntry>,
-    /// What had to be decoded first.
+    /// Decoded text.
     text: Vec<u8>,
-    /// Whether each name among the entries is greater than the one before it.
-    is_settled: bool,
+    /// True if each name is greater than the previous one.
+    is_sorted: bool,
 }
 
-/// What a scratch may keep between requests, in bytes of text, and in entries.
+/// The bytes of text that are kept allocated between requests; `KEPT_ENTRIES` is the same for
+/// entries.
 const KEPT_LEN: usize = 1 << 16;
 const KEPT_ENTRIES: usize = 1 << 12;
 
@@ -25,14 +27,14 @@ struct MapEntry {
     value: TextRange,
 }
 
-/// A stretch of the input or of the scratch's text. Requests are bounded far below 2^31 bytes.
+/// A range of the input or of the scratch's text. Requests are far shorter than 2^31 bytes.
 #[derive(Clone, Copy, Debug)]
 struct TextRange {
     start: u32,
     len: u32,
 }
 
-/// Set in `start`: of the scratch's text.
+/// The bit in `start` that marks a range of the scratch's text.
 const DECODED: u32 = 1 << 31;
 
 impl TextRange {
@@ -54,7 +56,7 @@ impl TextRange {
     }
 }
 
-/// Names and values, sorted by name, each name once.
+/// Names and values, sorted by name; each name occurs once.
 #[derive(Clone, Copy, Default)]
 pub struct ParameterMap<'a> {
     entries: &'a [MapEntry],
@@ -78,21 +80,21 @@ impl PartialEq for ParameterMap<'_> {
 impl Eq for ParameterMap<'_> {}
 
 impl<'a> ParameterMap<'a> {
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The value of a name; the time grows with the logarithm of the number of pairs.
+    /// Returns the value of a name, in logarithmic time.
     #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         let (mut low, mut high) = (0, self.entries.len());
-        // Few pairs are the rule, and comparing lengths first is cheaper than comparing.
+        // Most maps have few pairs, and comparing lengths first is cheaper than a binary search.
         if high <= 8 {
             let found = self.entries.iter().find(|entry| self.name_of(entry) == name)?;
             return Some(found.value.get(self.input, self.text));
@@ -110,7 +112,7 @@ impl<'a> ParameterMap<'a> {
         None
     }
 
-    /// The pairs, by name.
+    /// Returns the pairs, sorted by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         let ParameterMap { entries, input, text } = *self;
         entries.iter().map(move |entry| (entry.name.get(input, text), entry.value.get(input, text)))
@@ -121,9 +123,9 @@ impl<'a> ParameterMap<'a> {
     }
 }
 
-/// The making of a map. All offsets are those of the input that the map is to borrow from.
+/// Building a map. All offsets refer to the input that the map will borrow from.
 impl MapScratch {
-    /// Nothing is in it; what a big request has made it take is given back.
+    /// Removes all entries, and releases the memory of a large request.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.text.clear();
@@ -133,20 +135,21 @@ impl MapScratch {
         if self.entries.capacity() > KEPT_ENTRIES {
             self.entries = Vec::new();
         }
-        self.is_settled = true;
+        self.is_sorted = true;
     }
 
-    /// Its text alone, to put a request's body together in.
+    /// Returns the text, in which a request's body can be assembled.
     pub(super) fn text_mut(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
-    /// The map that has been made, once [`settle`](Self::settle)d; and the text.
+    /// Returns the finished map, after [`sort_entries`](Self::sort_entries), and the text.
     pub(super) fn map<'a>(&'a self, input: &'a [u8]) -> (ParameterMap<'a>, &'a [u8]) {
         (ParameterMap { entries: &self.entries, input, text: &self.text }, &self.text)
     }
 
-    /// Adds the pairs of a query or a form, of `input` if `of_input`, else of the text.
+    /// Adds the pairs of a query or a form, which is in `input` if `of_input` and otherwise in the
+    /// text.
     pub(super) fn add_form(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let mut at = start;
         while at < end {
@@ -166,14 +169,14 @@ impl MapScratch {
         }
     }
 
-    /// Adds the pairs of a form that is a body, which the first NUL ends.
+    /// Adds the pairs of a form in a body, which ends at the first NUL.
     pub(super) fn add_form_body(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let body = if of_input { &input[start..end] } else { &self.text[start..end] };
         let end = memchr(0, body).map_or(end, |len| start + len);
         self.add_form(input, of_input, start, end);
     }
 
-    /// Adds the lines of a TSV body, of `input` if `of_input`, else of the text.
+    /// Adds the lines of a TSV body, which is in `input` if `of_input` and otherwise in the text.
     pub(super) fn add_tsv(&mut self, input: &[u8], of_input: bool, start: usize, end: usize) {
         let piece = if of_input { TextRange::of_input } else { TextRange::of_text };
         let mut at = start;
@@ -205,28 +208,29 @@ impl MapScratch {
         self.push(input, entry);
     }
 
-    /// Decodes every column that is there.
+    /// Decodes all columns.
     pub(super) fn decode_columns(&mut self, input: &[u8], encoding: ColumnEncoding) {
-        // Of equal names the last counts before they are decoded, and among those that become equal the greatest.
-        self.settle(input);
+        // Duplicates before decoding keep the last value; names that become equal by decoding keep
+        // the one that was greatest.
+        self.sort_entries(input);
         for index in 0..self.entries.len() {
             let entry = self.entries[index];
             let name = self.decode_piece(input, encoding, entry.name);
             let value = self.decode_piece(input, encoding, entry.value);
             self.entries[index] = MapEntry { name, value };
         }
-        self.is_settled = false;
+        self.is_sorted = false;
     }
 
-    /// Sorts the pairs by name and leaves of equal names the last.
-    pub(super) fn settle(&mut self, input: &[u8]) {
-        if self.is_settled {
+    /// Sorts the pairs by name, and keeps the last of equal names.
+    pub(super) fn sort_entries(&mut self, input: &[u8]) {
+        if self.is_sorted {
             return;
         }
         let text = &self.text;
         let name = |entry: &MapEntry| entry.name.get(input, text);
         if !self.entries.windows(2).all(|pair| name(&pair[0]) < name(&pair[1])) {
-            // Stable, so the last of equal names stays the last.
+            // The sort is stable, so the last of equal names stays last.
             self.entries.sort_by(|one, other| name(one).cmp(name(other)));
             self.entries.dedup_by(|later, kept| {
                 let is_same = name(later) == name(kept);
@@ -236,27 +240,27 @@ impl MapScratch {
                 is_same
             });
         }
-        self.is_settled = true;
+        self.is_sorted = true;
     }
 
     fn push(&mut self, input: &[u8], entry: MapEntry) {
-        // Names that come again and again must not take memory each time; and room is made for as many as are left, so
-        // that this sorting is rare.
+        // Repeated names must not use memory each time. Reserving as much room as is left
+        // afterwards keeps this sort rare.
         if self.entries.len() == self.entries.capacity()
             && self.entries.len() >= KEPT_ENTRIES
-            && !self.is_settled
+            && !self.is_sorted
         {
-            self.settle(input);
+            self.sort_entries(input);
             self.entries.reserve(self.entries.len());
         }
-        // Behind that: what has just been sorted ends with its greatest name.
-        if self.is_settled
+        // Checked after the sort, because the entries then end with their greatest name.
+        if self.is_sorted
             && self
                 .entries
                 .last()
                 .is_some_and(|last| last.name.get(input, &self.text) >= entry.name.get(input, &self.text))
         {
-            self.is_settled = false;
+            self.is_sorted = false;
         }
         self.entries.push(entry);
     }
@@ -266,7 +270,8 @@ impl MapScratch {
         self.decode_piece(input, ColumnEncoding::Percent, piece)
     }
 
-    /// A piece decoded: itself, if it says the same, else a new one in the text.
+    /// Returns a decoded range: the range itself if decoding does not change it, otherwise a new
+    /// range of the text.
     fn decode_piece(&mut self, input: &[u8], encoding: ColumnEncoding, piece: TextRange) -> TextRange {
         if encoding.is_identity(piece.get(input, &self.text)) {
             return piece;
@@ -281,7 +286,8 @@ impl MapScratch {
         TextRange::of_text(start, self.text.len())
     }
 
-    /// Adds a percent-decoded text, and tells where it begins, if it says anything else than itself.
+    /// Appends a percent-decoded text and returns its offset; returns `None` if decoding does not
+    /// change it.
     pub(super) fn add_decoded(&mut self, encoded: &[u8]) -> Option<usize> {
         if ColumnEncoding::Percent.is_identity(encoded) {
             return None;

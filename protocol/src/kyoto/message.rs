@@ -1,4 +1,4 @@
-//! Updates as update logs and replicas have them.
+//! Updates as they are stored in update logs and sent to replicas.
 //!
 //! ```text
 //! message = server_id:u16 database:u16 op:u8 ...
@@ -14,51 +14,52 @@ const SET: u8 = 0xA1;
 const REMOVE: u8 = 0xA2;
 const CLEAR: u8 = 0xA5;
 
-/// The longest message that is taken, in bytes: the longest key and value, and what stands before them.
+/// The longest message that is accepted, in bytes: the longest key and value, and their head.
 pub const LEN_MAX: usize = 2 * (1 << 28) + 64;
 
 /// An update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateMessage<'a> {
-    /// The server that it was born at.
+    /// The ID of the server at which it originated.
     pub server_id: u16,
     /// The number of its database.
     pub database: u16,
-    /// What it does.
+    /// The change.
     pub change: UpdateChange<'a>,
 }
 
-/// What an update does.
+/// The change of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateChange<'a> {
-    /// It stores a record.
+    /// Stores a record.
     Set {
         /// The key.
         key: &'a [u8],
-        /// The value as it is stored: behind its time (see [`expiry::split_stored`](super::expiry::split_stored)), unless
-        /// the database is persistent.
+        /// The value as stored: preceded by its expiry (see
+        /// [`expiry::split_stored`](super::expiry::split_stored)), unless the database is
+        /// persistent.
         stored: StoredValue<'a>,
     },
-    /// It removes a record.
+    /// Removes a record.
     Remove {
         /// The key.
         key: &'a [u8],
     },
-    /// It removes all records.
+    /// Removes all records.
     Clear,
-    /// Anything else, which is to be skipped.
+    /// An unknown change, which must be skipped.
     Other {
-        /// What kind of update it is.
+        /// The number of the operation.
         operation: u8,
-        /// What it says.
+        /// The rest of the message.
         body: &'a [u8],
     },
 }
 
-/// A stored value: the time when it dies, unless the database is persistent, and the value.
+/// A stored value: the expiry, unless the database is persistent, and the value.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredValue<'a> {
-    /// The time, or nothing; or both, as they came.
+    /// The expiry; `Nothing` if the database is persistent, or if `rest` includes it.
     before: ValuePrefix,
     rest: &'a [u8],
 }
@@ -78,17 +79,18 @@ impl PartialEq for StoredValue<'_> {
 impl Eq for StoredValue<'_> {}
 
 impl<'a> StoredValue<'a> {
-    /// A value that dies at this time.
-    pub fn mortal(time: u64, value: &'a [u8]) -> StoredValue<'a> {
+    /// Creates a value that expires at this time.
+    pub fn with_expiry(time: u64, value: &'a [u8]) -> StoredValue<'a> {
         StoredValue { before: ValuePrefix::Time(super::expiry::stored(time)), rest: value }
     }
 
-    /// A value as it came, or of a persistent database.
+    /// Creates a value from stored bytes, or of a persistent database.
     pub fn raw(stored: &'a [u8]) -> StoredValue<'a> {
         StoredValue { before: ValuePrefix::Nothing, rest: stored }
     }
 
-    /// The time when it dies and the value, of what came from a database that is not persistent; `None` if it is too short.
+    /// Returns the expiry and the value, for a database that is not persistent; `None` if the bytes
+    /// are too short.
     pub fn split(&self) -> Option<(u64, &'a [u8])> {
         match self.before {
             ValuePrefix::Nothing => super::expiry::split_stored(self.rest),
@@ -96,7 +98,7 @@ impl<'a> StoredValue<'a> {
         }
     }
 
-    /// Its bytes, of what came.
+    /// Returns the stored bytes, if the value was created from them.
     pub fn as_raw(&self) -> Option<&'a [u8]> {
         match self.before {
             ValuePrefix::Nothing => Some(self.rest),
@@ -104,12 +106,12 @@ impl<'a> StoredValue<'a> {
         }
     }
 
-    /// How long it is, in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.before().len() + self.rest.len()
     }
 
-    /// Whether it is nothing at all.
+    /// Returns true if there are no bytes at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -128,7 +130,7 @@ impl<'a> StoredValue<'a> {
 }
 
 impl<'a> UpdateMessage<'a> {
-    /// The update that these bytes are; `None` if they are none.
+    /// Parses an update; returns `None` if the bytes are invalid.
     pub fn parse(bytes: &'a [u8]) -> Option<UpdateMessage<'a>> {
         let (head, body) = bytes.split_first_chunk::<5>()?;
         let change = match head[4] {
@@ -151,7 +153,7 @@ impl<'a> UpdateMessage<'a> {
         Some(UpdateMessage { server_id, database, change })
     }
 
-    /// How long it is, in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         let body = match self.change {
             UpdateChange::Set { key, stored } => {
@@ -164,12 +166,12 @@ impl<'a> UpdateMessage<'a> {
         5 + body
     }
 
-    /// Never: there are no empty messages.
+    /// Returns false: no message is empty.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Writes it.
+    /// Writes the update.
     pub fn put(&self, out: &mut impl ReplySink) {
         let operation = match self.change {
             UpdateChange::Set { .. } => SET,

@@ -1,44 +1,46 @@
-//! Kyoto Tycoon's protocols: TSV-RPC and REST over HTTP, and the binary protocol, told apart request by request; the
-//! server's side, and what a client needs.
+//! Kyoto Tycoon's protocols: TSV-RPC and REST over HTTP, and the binary protocol. Each request of a
+//! connection may use any of them. This module contains the server side and the client side.
 //!
-//! How the parts fit, on the server's side:
+//! The parts of the server side:
 //!
 //! ```text
-//! bytes -> Dialect::decode -> Step::Request { request } -> whoever executes it -> answer functions -> Sink
+//! bytes -> KyotoDecoder::decode -> KyotoStep::Request { request } -> server -> answer functions -> ReplySink
 //!
-//! Request::Call(call)        call.procedure, call.target(), call.required(b"key")?, call.xt() ...
-//!                              -> answer(), answer_failure(), Output::write()
-//! Request::Rest(rest)        rest.action, rest.target, rest.key          -> answer_rest()
-//! Request::Bulk(piece)       one piece for the beginning, then one a record; the answer is due when
-//!                            `piece.remaining` is 0                      -> binary::put_hits(), put_record()
-//! Request::Script(script)    a name and a map                            -> binary::put_script_answer(), put_error()
-//! Request::Replicate(hello)  the connection is a replica's from here on  -> replication
-//! Request::Acknowledged      the replica has read a `B0`
-//! Request::Refused(refusal)  no request; the connection ends             -> answer_refusal()
+//! KyotoRequest::Call(call)        call.procedure, call.target(), call.required(b"key")?, call.xt() ...
+//!                                 -> answer(), answer_failure(), AnswerPairs::write()
+//! KyotoRequest::Rest(rest)        rest.action, rest.target, rest.key          -> answer_rest()
+//! KyotoRequest::Bulk(piece)       one piece for the beginning, then one per record; the answer is due when
+//!                               `piece.remaining` is 0                      -> binary::put_hits(), put_record()
+//! KyotoRequest::Script(script)    a name and a map                   -> binary::put_script_answer(), put_error()
+//! KyotoRequest::Replicate(hello)  the connection now belongs to a replica     -> replication
+//! KyotoRequest::Acknowledged      the replica has read a `B0`
+//! KyotoRequest::Refused(refusal)  an invalid request; the connection ends     -> answer_refusal()
 //!
-//! Step::Login { .. }         where limits want logins: Credentials::read(), then Dialect::admit(), and the request comes;
-//!                            or Dialect::turn_away()                     -> answer_stranger()
+//! KyotoStep::Login { .. }         if the limits require logins: BasicCredentials::read(), then either
+//!                               KyotoDecoder::admit(), and the request follows,
+//!                               or KyotoDecoder::turn_away()                -> answer_stranger()
 //! ```
 //!
 //! ```text
-//! http     heads line by line, chunks              map      maps as they come in, in a reusable scratch
-//! call     procedures and typed parameters         answer   heads of answers, maps as they go out
+//! http     heads line by line, chunks              map      maps of requests, in a reusable scratch
+//! call     procedures and typed parameters         answer   heads of answers, maps of answers
 //! columns  percent, base64, quoted-printable       status   codes and error texts
 //! rest     resources                               date     dates of headers
 //! binary   bulk calls, record by record; scripts   number   decimal and real numbers as parameters
-//! expiry   times to live, the stored five bytes    framed   records as files have them
-//! message  updates as logs and replicas have them  varnum   numbers of a length of their own
+//! expiry   times to live, the stored five bytes    framed   records in files
+//! message  updates in logs and replication         varnum   numbers of variable length
 //! replication  both sides of the stream            client   requests out, answers in
 //! update_log   files of the log                    snapshot, dump   files of records
 //! login    names and passwords of HTTP requests
 //! ```
 //!
-//! Always true: requests borrow from the input and from a [`MapScratch`] that is used again and again, so that a usual call
-//! takes no memory; a [`KyotoDecoder`] is a few words of state and no buffer; however the input is cut, the same requests come
-//! out; each byte of a head that is still incomplete is looked at once; a length alone reserves nothing; and behind a
-//! request whose form says that the connection ends comes nothing but [`KyotoStep::Close`].
+//! Invariants: requests borrow from the input and from a reusable [`MapScratch`], so that an
+//! ordinary call allocates nothing; a [`KyotoDecoder`] is a few words of state and no buffer; the
+//! requests do not depend on how the input is split; each byte of an incomplete head is examined
+//! once; an announced length reserves no memory; after a request whose form closes the connection,
+//! only [`KyotoStep::Close`] follows.
 //!
-//! Not here: what procedures mean, waiting, cursors, clocks, sockets.
+//! Not here: the meaning of procedures, waiting, cursors, clocks, sockets.
 
 mod answer;
 pub mod binary;
@@ -87,21 +89,26 @@ use std::ops::Range;
 /// The path of calls.
 const RPC: &[u8] = b"/rpc/";
 
-/// What bounds a request; the same for all connections of a listener.
+/// The bounds of a request, common to all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KyotoLimits<'h> {
-    /// The longest body, and the longest key or value of the binary protocol, in bytes; at most 2^28 is taken.
+    /// The longest body, and the longest key or value of the binary protocol, in bytes; at most
+    /// 2^28.
     pub body_len_max: u64,
-    /// The longest head of an HTTP request, in bytes, beyond which it is refused and the connection closed; at most 2^20 is taken.
+    /// The longest head of an HTTP request, in bytes, at most 2^20. A longer one is refused, and
+    /// the connection is closed.
     pub head_len_max: usize,
-    /// How much of a request that is not whole yet may be kept at the moment; what outgrows it is refused as too large.
+    /// The number of bytes of an incomplete request that may be kept at the moment; a longer one is
+    /// refused as too large.
     pub unfinished_len_max: usize,
-    /// True takes requests that web pages of other sites have sent, as browsers say.
+    /// True accepts requests that browsers send for web pages of other sites.
     pub pages_allowed: bool,
-    /// Names by which browsers may ask, besides addresses and `localhost`; if there are any, nobody may by another name.
+    /// The host names that browsers may use, besides IP addresses and `localhost`. If the list is
+    /// not empty, it applies to all clients.
     pub hosts: &'h [String],
-    /// True asks who has sent it before each HTTP request ([`KyotoStep::Login`]), and refuses the binary protocol, which cannot say that, on
-    /// a connection whose last HTTP request was not that of a user.
+    /// True asks for authentication before each HTTP request ([`KyotoStep::Login`]). The binary
+    /// protocol has no authentication, so it is refused unless the last HTTP request of the
+    /// connection was authenticated.
     pub login_wanted: bool,
 }
 
@@ -119,7 +126,7 @@ impl Default for KyotoLimits<'_> {
 }
 
 impl<'h> KyotoLimits<'h> {
-    /// With what is too large for the offsets here cut to what is not.
+    /// Returns the limits with values reduced to the range of the offsets in this module.
     fn bounded(&self) -> KyotoLimits<'h> {
         KyotoLimits {
             body_len_max: self.body_len_max.min(1 << 28),
@@ -134,89 +141,92 @@ impl<'h> KyotoLimits<'h> {
 pub enum KyotoRequest<'a> {
     /// A call of a procedure.
     Call(ProcedureCall<'a>),
-    /// A resource is read or written.
+    /// A request for a resource.
     Rest(RestRequest<'a>),
     /// A piece of a bulk request of the binary protocol.
     Bulk(BulkPiece<'a>),
-    /// A call of a script's procedure, of the binary protocol.
+    /// A call of a script procedure over the binary protocol.
     Script(ScriptCall<'a>),
-    /// A replica wants the updates.
+    /// A replica's request for updates.
     Replicate(ReplicaRequest),
-    /// A replica has read that it is up to date.
+    /// A replica's acknowledgement that it is up to date.
     Acknowledged,
-    /// It is no request; the connection is closed behind the answer.
+    /// An invalid request; the connection is closed after the answer.
     Refused(RequestRefusal),
 }
 
-/// Why what came is no request.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// HTTP: a web page of another site has sent it.
+    /// HTTP: a web page of another site caused it.
     Foreign,
-    /// HTTP: a head longer than may be.
+    /// HTTP: the head exceeds its limit.
     HeadTooLarge,
-    /// HTTP: a browser has sent it, or anybody where names are configured, to a name that may be a web page's.
+    /// HTTP: the host name could belong to a foreign web page. Applies to browsers, and to all
+    /// clients if host names are configured.
     ForeignHost,
-    /// HTTP: a browser has sent it as it follows a link, and it would change something.
+    /// HTTP: a browser's GET would change something.
     Link,
-    /// HTTP: a body longer than may be.
+    /// HTTP: the body exceeds its limit.
     TooLarge,
-    /// HTTP: the rest of a body did not come.
+    /// HTTP: the rest of a body did not arrive.
     Interrupted,
-    /// HTTP: a chunk does not end where it says.
+    /// HTTP: a chunk does not end at its announced length.
     InvalidChunk,
-    /// Binary: a key or value longer than may be.
+    /// Binary: a key or value exceeds its limit.
     Binary,
-    /// Binary: nobody has logged in on the connection.
+    /// Binary: the connection is not authenticated.
     Stranger,
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KyotoStep<'a> {
-    /// A request, or a piece of one; the first `consumed` bytes of the input are done with.
+    /// A request, or a piece of one.
     Request {
-        /// Bytes done with, at least 1.
+        /// The consumed bytes of the input, at least 1.
         consumed: usize,
-        /// The request, borrowing from the input and the scratch.
+        /// The request, which borrows from the input and the scratch.
         request: KyotoRequest<'a>,
     },
-    /// The head of an HTTP request is there, and who has sent it is to be found out before its body is read: drop `consumed` bytes,
-    /// and go on by [`KyotoDecoder::admit`] or [`KyotoDecoder::turn_away`]. Until then the same comes again.
+    /// The head of an HTTP request has arrived, and the client must be authenticated before its
+    /// body is read. Drop `consumed` bytes and continue with [`KyotoDecoder::admit`] or
+    /// [`KyotoDecoder::turn_away`]. Until then every call returns this step.
     Login {
-        /// Bytes done with; the request begins behind them.
+        /// The consumed bytes of the input; the request begins after them.
         consumed: usize,
-        /// What it says of that, for [`BasicCredentials::read`]; `None` if nothing.
+        /// The `Authorization` header, for [`BasicCredentials::read`]; `None` if absent.
         authorization: Option<&'a [u8]>,
     },
-    /// Nothing whole yet: drop `consumed` bytes, read at least `at_least` more, call again.
+    /// No complete request: drop `consumed` bytes, read at least `at_least` more, and decode again.
     NeedMore {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
-        /// How many more bytes are surely needed, at least 1: of a body or a record all that is missing, so that a buffer
-        /// can be sized once.
+        /// The number of bytes that are certainly missing, at least 1. For a body or a record this
+        /// is the entire missing part, so that a buffer can be sized once.
         at_least: usize,
     },
-    /// Close the connection after what is pending has been sent.
+    /// Close the connection after pending answers have been sent.
     Close,
 }
 
-/// What the first bytes of a connection or a request say, on a port that other protocols share.
+/// The protocol family of a request, judged by its first bytes, on a port that several protocols
+/// share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolGuess {
-    /// It is Kyoto Tycoon's.
+    /// Kyoto Tycoon.
     Kyoto,
-    /// It is another's.
+    /// Another protocol.
     Other,
-    /// More bytes will tell.
+    /// More bytes are needed.
     Unsure,
 }
 
-/// The longest method of HTTP that is told from a command of other protocols.
+/// The longest HTTP method that is distinguished from commands of other protocols.
 const METHOD_LEN_MAX: usize = 16;
 
-/// Whose a request is that begins so: the binary protocol's requests have bytes of their own, and HTTP begins with a method
-/// in capitals and a blank.
+/// Returns the protocol family of a request that begins with these bytes. Requests of the binary
+/// protocol have reserved first bytes, and HTTP begins with a method in capitals and a blank.
 pub fn begins(input: &[u8]) -> ProtocolGuess {
     match input.first() {
         None => return ProtocolGuess::Unsure,
@@ -232,28 +242,34 @@ pub fn begins(input: &[u8]) -> ProtocolGuess {
     }
 }
 
-/// The state of one connection's decoder: a few words, no buffer.
+/// The decoder of one connection: a few words of state, no buffer.
 ///
 /// ```
-/// use todana_protocol::kyoto::{Banner, Dialect, Limits, Procedure, Request, Scratch, Status, Step, answer};
+/// use todana_protocol::kyoto::{
+///   AnswerBanner, AnswerStatus, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch, Procedure,
+///   answer,
+/// };
 ///
-/// let (mut dialect, mut scratch, mut out) = (Dialect::default(), Scratch::default(), Vec::new());
+/// let (mut decoder, mut scratch, mut out) = (KyotoDecoder::default(), MapScratch::default(), Vec::new());
 /// let input = b"GET /rpc/get?key=japan HTTP/1.1\r\n\r\n";
-/// let step = dialect.decode(&Limits::default(), input, &mut scratch);
-/// let Step::Request { consumed: 35, request: Request::Call(call) } = step else { panic!("{step:?}") };
+/// let step = decoder.decode(&KyotoLimits::default(), input, &mut scratch);
+/// let KyotoStep::Request { consumed: 35, request: KyotoRequest::Call(call) } = step else {
+///   panic!("{step:?}")
+/// };
 /// assert_eq!(call.procedure, Some(Procedure::Get));
 /// assert_eq!(call.required(b"key"), Ok(&b"japan"[..]));
-/// answer(&call.form, &Banner::new("0.9.56", 0), Status::Ok, &[("value", b"tokyo")], &mut out);
+/// let banner = AnswerBanner::new("0.9.56", 0);
+/// answer(&call.form, &banner, AnswerStatus::Ok, &[("value", b"tokyo")], &mut out);
 /// assert!(out.ends_with(b"\r\n\r\nvalue\ttokyo\n"));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KyotoDecoder {
     mode: DecoderState,
-    /// The last HTTP request was that of a user.
+    /// The last HTTP request was authenticated.
     is_admitted: bool,
 }
 
-/// Where in the stream a decoder stands.
+/// The decoder's position in the stream.
 #[derive(Clone, Copy, Debug, Default)]
 enum DecoderState {
     /// At the beginning of a request.
@@ -261,33 +277,34 @@ enum DecoderState {
     Start,
     /// In the head of an HTTP request.
     Head(HttpHead),
-    /// Behind a head, of which is not known whose it is ...
+    /// After a head that has not been authenticated yet.
     Asking { head: HttpHead, head_len: u32 },
-    /// ... or that of a user.
+    /// After an authenticated head.
     Admitted { head: HttpHead, head_len: u32 },
-    /// In the body, which ends so many bytes from the beginning of the request.
+    /// In the body, which ends `total` bytes from the beginning of the request.
     Body { head: HttpHead, head_len: u32, total: u32 },
     /// In the chunks of a body.
     Chunks { head: HttpHead, head_len: u32, chunks: ChunkWalker },
-    /// In a body that nobody wants; so many bytes of it are left.
+    /// In a body that is being discarded; `left` bytes of it remain.
     Swallow { left: u64 },
     /// In a request of the binary protocol.
     Binary(binary::BinaryPosition),
-    /// Behind a replica's request: nothing comes but its acknowledgements.
+    /// After a replica's request: only acknowledgements follow.
     Replica,
-    /// Behind the last request.
+    /// After the last request.
     Closed,
 }
 
-/// Where a body is.
+/// The location of a body.
 enum BodyLocation {
     Input(Range<usize>),
-    /// From the beginning of the scratch's text to here.
+    /// From the beginning of the scratch's text to this offset.
     Text(usize),
 }
 
 impl KyotoDecoder {
-    /// What is to be said when no more comes, or not in time; the connection is closed in any case.
+    /// Returns the error to send if the connection ends or times out here; the connection is closed
+    /// in any case.
     pub fn interrupted(&self) -> Option<RequestRefusal> {
         match self.mode {
             DecoderState::Body { .. } | DecoderState::Chunks { .. } => Some(RequestRefusal::Interrupted),
@@ -296,8 +313,9 @@ impl KyotoDecoder {
         }
     }
 
-    /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and whatever has
-    /// arrived since. After [`KyotoStep::Close`] there is nothing to call it for again.
+    /// Decodes the next step from `input`, the unread bytes: the bytes of the last call that were
+    /// not consumed, and all that have arrived since. Must not be called again after
+    /// [`KyotoStep::Close`].
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -306,14 +324,14 @@ impl KyotoDecoder {
         scratch: &'a mut MapScratch,
     ) -> KyotoStep<'a> {
         let mut limits = limits.bounded();
-        let is_stranger = limits.login_wanted && !self.is_admitted;
-        if is_stranger {
+        let is_unauthenticated = limits.login_wanted && !self.is_admitted;
+        if is_unauthenticated {
             limits.head_len_max = limits.head_len_max.min(login::HEAD_LEN_MAX);
         }
         match self.mode {
             DecoderState::Start => match input.first() {
                 None => KyotoStep::NeedMore { consumed: 0, at_least: 1 },
-                Some(&first) if is_stranger && binary::is_request(first) => {
+                Some(&first) if is_unauthenticated && binary::is_request(first) => {
                     self.refuse(RequestRefusal::Stranger, 1)
                 }
                 Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::BinaryPosition::default()),
@@ -323,10 +341,10 @@ impl KyotoDecoder {
             DecoderState::Head(head) => self.head(&limits, input, scratch, head),
             DecoderState::Asking { head, .. } => login::ask(input, &head),
             DecoderState::Admitted { head, head_len } => {
-                self.behind_head(&limits, input, scratch, &head, head_len as usize)
+                self.after_head(&limits, input, scratch, &head, head_len as usize)
             }
             DecoderState::Body { head, head_len, total } => {
-                self.behind_body(&limits, input, scratch, &head, head_len as usize, total as usize)
+                self.after_body(&limits, input, scratch, &head, head_len as usize, total as usize)
             }
             DecoderState::Chunks { head, head_len, chunks } => {
                 self.walk_chunks(&limits, input, scratch, &head, head_len as usize, chunks)
@@ -340,7 +358,7 @@ impl KyotoDecoder {
                 };
                 let dropped = dropped as usize;
                 if dropped < input.len() {
-                    // Only once, as what follows is no such body.
+                    // Recurses once only, because no discarded body follows.
                     return match self.decode(&limits, &input[dropped..], scratch) {
                         KyotoStep::Request { consumed, request } => {
                             KyotoStep::Request { consumed: consumed + dropped, request }
@@ -367,9 +385,9 @@ impl KyotoDecoder {
         }
     }
 
-    /// The next record of the bulk request under way, and how many bytes are done with behind it, if one is and all of the record is there;
-    /// else nothing has happened, and [`decode`](Dialect::decode) knows why. For who goes through many of them: it is as `decode` without all
-    /// that is not about them.
+    /// Decodes the next record of the current bulk request; returns the consumed bytes and the
+    /// record if it is complete. Otherwise nothing changes, and [`decode`](KyotoDecoder::decode)
+    /// finds out why. This is a fast path of `decode` for many records.
     #[inline]
     pub fn decode_record<'a>(
         &mut self,
@@ -399,7 +417,7 @@ impl KyotoDecoder {
                     self.mode = DecoderState::Asking { head, head_len: head_len as u32 };
                     login::ask(input, &head)
                 }
-                None => self.behind_head(limits, input, scratch, &head, head_len),
+                None => self.after_head(limits, input, scratch, &head, head_len),
             },
             HeadProgress::Partial if input.len() > limits.unfinished_len_max => self.close(),
             HeadProgress::Partial => {
@@ -412,7 +430,7 @@ impl KyotoDecoder {
     }
 
     #[inline]
-    fn behind_head<'a>(
+    fn after_head<'a>(
         &mut self,
         limits: &KyotoLimits<'_>,
         input: &'a [u8],
@@ -425,7 +443,7 @@ impl KyotoDecoder {
                 self.refuse(RequestRefusal::TooLarge, head_len)
             }
             BodyFraming::Sized(len) => {
-                self.behind_body(limits, input, scratch, head, head_len, head_len + len as usize)
+                self.after_body(limits, input, scratch, head, head_len, head_len + len as usize)
             }
             BodyFraming::Chunked => {
                 self.walk_chunks(limits, input, scratch, head, head_len, ChunkWalker::new(head_len))
@@ -444,7 +462,7 @@ impl KyotoDecoder {
     }
 
     #[inline]
-    fn behind_body<'a>(
+    fn after_body<'a>(
         &mut self,
         limits: &KyotoLimits<'_>,
         input: &'a [u8],
@@ -482,7 +500,7 @@ impl KyotoDecoder {
                 let body = BodyLocation::Text(scratch.text_mut().len());
                 self.request(limits, input, scratch, head, total, body)
             }
-            // Chunks of one byte each take six; what is longer than that by far is not meant well.
+            // Chunks of one byte take six bytes each. Much more overhead than that is an attack.
             ChunkProgress::Partial(_)
                 if input.len() > limits.unfinished_len_max
                     || (input.len() - head_len) as u64 > limits.body_len_max * 2 + (1 << 16) =>
@@ -498,7 +516,7 @@ impl KyotoDecoder {
         }
     }
 
-    /// The request of a head and a body that are whole.
+    /// Decodes the request of a complete head and body.
     #[inline]
     fn request<'a>(
         &mut self,
@@ -572,7 +590,8 @@ impl KyotoDecoder {
     }
 }
 
-/// A call: its map is made of the query, then of the body, and later pairs count before earlier ones.
+/// Decodes a call. Its map consists of the query and then the body; later pairs override earlier
+/// ones.
 #[inline]
 fn call<'a>(
     input: &'a [u8],
@@ -594,12 +613,13 @@ fn call<'a>(
         BodyContent::Tsv(encoding) => {
             scratch.add_tsv(input, is_in_input, body.start, body.end);
             if encoding != ColumnEncoding::Raw {
-                // All of the map, so what came in the query is decoded twice.
+                // Decodes the entire map, so the pairs of the query are decoded twice (as in the
+                // original).
                 scratch.decode_columns(input, encoding);
             }
         }
     }
-    scratch.settle(input);
+    scratch.sort_entries(input);
     let name_at = scratch.add_decoded(name);
     let (map, text) = scratch.map(input);
     let name = name_at.map_or(name, |at| &text[at..]);

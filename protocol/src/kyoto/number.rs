@@ -1,7 +1,8 @@
-//! Numbers as Kyoto Tycoon's parameters spell them: what can be read counts, the rest is ignored, nothing fails.
+//! Numbers in Kyoto Tycoon's parameters: the valid prefix counts, the rest is ignored, and parsing
+//! never fails.
 
-/// A whole number: blanks, a sign, digits, up to the first other byte. No digits are 0; what does not fit stays at the
-/// border.
+/// Parses an integer: blanks, a sign and digits, up to the first other byte. Without digits the
+/// result is 0; an overflow saturates.
 pub fn integer(text: &[u8]) -> i64 {
     let (is_negative, digits) = signed(text);
     let mut magnitude = 0i64;
@@ -10,13 +11,13 @@ pub fn integer(text: &[u8]) -> i64 {
         if digit > 9 {
             break;
         }
-        // Counted below zero, which reaches one further.
+        // Computed as a negative number, because that range is larger by one.
         magnitude = magnitude.saturating_mul(10).saturating_sub(i64::from(digit));
     }
     if is_negative { magnitude } else { magnitude.checked_neg().unwrap_or(i64::MAX) }
 }
 
-/// A hexadecimal number, with or without `0x` before it; what does not fit stays at the border.
+/// Parses a hexadecimal number with or without `0x`; an overflow saturates.
 pub(super) fn hexadecimal(text: &[u8]) -> i64 {
     let text = without_blanks(text);
     let digits = match text {
@@ -31,7 +32,7 @@ pub(super) fn hexadecimal(text: &[u8]) -> i64 {
     number
 }
 
-/// A real number: as [`integer`], and a fraction, an exponent, `inf` and `nan`.
+/// Parses a real number: like [`integer`], with a fraction, an exponent, `inf` and `nan`.
 pub fn real(text: &[u8]) -> f64 {
     let (is_negative, rest) = signed(text);
     let sign = if is_negative { -1.0 } else { 1.0 };
@@ -59,7 +60,7 @@ pub fn real(text: &[u8]) -> f64 {
     number.unwrap_or(0.0) * sign
 }
 
-/// A real number as answers show it: six decimals, or `inf`, `-inf`, `nan`.
+/// Formats a real number for answers: six decimals, or `inf`, `-inf`, `nan`.
 pub fn format_real(number: f64) -> String {
     if number.is_finite() {
         format!("{number:.6}")
@@ -70,7 +71,8 @@ pub fn format_real(number: f64) -> String {
     }
 }
 
-/// Whether `text` begins with `start`, which is in lower case, in whatever case.
+/// Returns true if `text` begins with `start`, which is in lower case; the case of `text` is
+/// ignored.
 pub(super) fn starts_with(text: &[u8], start: &[u8]) -> bool {
     text.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_read_of_a_whole_number_counts() {
+    fn valid_prefix_of_an_integer_counts() {
         for (text, number) in [
             ("", 0),
             ("12", 12),
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_of_a_real_number_counts() {
+    fn valid_prefix_of_a_real_number_counts() {
         for (text, number) in [
             ("", 0.0),
             ("1.5", 1.5),

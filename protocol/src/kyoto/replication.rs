@@ -1,9 +1,9 @@
-//! Replication: what a master sends, and what a replica makes of it.
+//! Replication: the messages of a master, and the replica's decoder for them.
 //!
 //! ```text
-//! replica -> B1 flags:u32 timestamp:u64 server_id:u16      Hello; the master's side reads it as a request
+//! replica -> B1 flags:u32 timestamp:u64 server_id:u16      ReplicaRequest
 //! master  -> B1, or BF and the end
-//! master  -> B1 timestamp:u64 size:u32 message[size]       an update; of size 0 only a new position
+//! master  -> B1 timestamp:u64 size:u32 message[size]       an update; size 0 only advances the position
 //! master  -> B0 timestamp:u64                              caught up
 //! replica -> B1                                            to each B0
 //! ```
@@ -16,7 +16,7 @@ const CAUGHT_UP: u8 = 0xB0;
 const ERROR: u8 = 0xBF;
 
 impl ReplicaRequest {
-    /// Writes it.
+    /// Writes the request.
     pub fn put(&self, out: &mut impl ReplySink) {
         out.put(&[REPLICATION]);
         out.put(&u32::from(self.wants_only).to_be_bytes());
@@ -24,40 +24,42 @@ impl ReplicaRequest {
         out.put(&self.server_id.to_be_bytes());
     }
 
-    /// Whether the replica wants the updates that were born at this server.
+    /// Returns true if the replica wants the updates that originated at this server.
     pub fn wants(&self, server_id: u16) -> bool {
         (server_id == self.server_id) == self.wants_only
     }
 }
 
-/// The master: writes that the replica is accepted.
+/// Writes the master's acceptance of a replica.
 pub fn put_accepted(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
 
-/// The master: writes that the replica is refused; the connection is closed behind it.
+/// Writes the master's refusal of a replica; the connection is closed after it.
 pub fn put_refused(out: &mut impl ReplySink) {
     out.put(&[ERROR]);
 }
 
-/// The master: writes an update.
+/// Writes an update of the master.
 pub fn put_update(timestamp: u64, message: &UpdateMessage<'_>, out: &mut impl ReplySink) {
     put_update_head(timestamp, message.len() as u32, out);
     message.put(out);
 }
 
-/// The master: writes that nothing for this replica is before this time stamp, so that it moves on.
+/// Writes that no update for this replica precedes this timestamp, which advances the replica's
+/// position.
 pub fn put_progress(timestamp: u64, out: &mut impl ReplySink) {
     put_update_head(timestamp, 0, out);
 }
 
-/// The master: writes that nothing is left before this time stamp; then it waits to hear that this has been read.
+/// Writes that no update precedes this timestamp. The master then waits for the replica's
+/// acknowledgement.
 pub fn put_caught_up(timestamp: u64, out: &mut impl ReplySink) {
     out.put(&[CAUGHT_UP]);
     out.put(&timestamp.to_be_bytes());
 }
 
-/// The replica: writes that it has read that it has caught up.
+/// Writes the replica's acknowledgement that it has caught up.
 pub fn put_acknowledgement(out: &mut impl ReplySink) {
     out.put(&[REPLICATION]);
 }
@@ -68,59 +70,59 @@ fn put_update_head(timestamp: u64, len: u32, out: &mut impl ReplySink) {
     out.put(&len.to_be_bytes());
 }
 
-/// The replica's decoder of what a master sends.
+/// The replica's decoder for the messages of a master.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplicaDecoder {
     is_accepted: bool,
 }
 
-/// What a master says.
+/// A message of a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MasterMessage<'a> {
     /// The replica is accepted.
     Accepted,
-    /// It is not; the connection ends.
+    /// The replica is refused; the connection ends.
     Refused,
     /// An update.
     Update {
-        /// Its time stamp.
+        /// Its timestamp.
         timestamp: u64,
-        /// What it does.
+        /// The update.
         message: UpdateMessage<'a>,
     },
-    /// Nothing but a new position.
+    /// A new position without an update.
     Progress {
         /// The position.
         timestamp: u64,
     },
-    /// Nothing is left; to be acknowledged.
+    /// No update is left; the replica must acknowledge this.
     CaughtUp {
         /// The position.
         timestamp: u64,
     },
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaStep<'a> {
-    /// The master says something; the first `consumed` bytes of the input are done with.
+    /// A message of the master.
     News {
-        /// Bytes done with, at least 1.
+        /// The consumed bytes of the input, at least 1.
         consumed: usize,
-        /// What it says.
+        /// The message.
         news: MasterMessage<'a>,
     },
-    /// Nothing whole yet: at least so many more bytes are needed.
+    /// The message is incomplete.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// It is no master, or what it sends is damaged.
+    /// The peer is not a master, or its data is damaged.
     Malformed,
 }
 
 impl ReplicaDecoder {
-    /// The next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> ReplicaStep<'a> {
         let Some(&magic) = input.first() else { return ReplicaStep::NeedMore { at_least: 1 } };
         if !self.is_accepted {
@@ -164,12 +166,12 @@ impl ReplicaDecoder {
     }
 }
 
-/// The text of a file that keeps a replica's position: 20 digits and a line end.
+/// Returns the content of a file that stores a replica's position: 20 digits and a line end.
 pub fn format_position(timestamp: u64) -> String {
     format!("{timestamp:020}\n")
 }
 
-/// The position that such a file keeps: the digits that it begins with.
+/// Parses the content of such a file; returns `None` unless it consists of digits.
 pub fn parse_position(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii();
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {

@@ -8,23 +8,24 @@ use super::{AnswerStatus, CallFailure, DatabaseError, DatabaseTarget, HttpForm, 
 use crate::ReplySink;
 use memchr::memchr;
 
-/// What is to be done with a resource.
+/// The action on a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestAction<'a> {
-    /// Read it; HEAD is told by the form.
+    /// Reads it; the form distinguishes HEAD from GET.
     Get,
-    /// Store it.
+    /// Stores it.
     Put {
         /// The value.
         value: &'a [u8],
-        /// How.
+        /// The condition.
         mode: RestMode,
-        /// The absolute time when it dies, in seconds since 1970; a past one stores a dead record.
+        /// The absolute time of expiry in seconds since 1970; a time in the past stores an expired
+        /// record.
         xt: Option<u64>,
     },
-    /// Remove it.
+    /// Removes it.
     Delete,
-    /// A method that is not known here.
+    /// An unknown method.
     Unknown,
 }
 
@@ -35,34 +36,35 @@ pub struct RestRequest<'a> {
     pub target: DatabaseTarget<'a>,
     /// The key.
     pub key: &'a [u8],
-    /// What to do.
+    /// The action.
     pub action: RestAction<'a>,
-    /// The target as it was sent, for `Location`.
+    /// The target as sent, for `Location`.
     pub location: &'a [u8],
-    /// How to answer.
+    /// The form of the answer.
     pub form: HttpForm,
 }
 
-/// How a request for a resource ended.
+/// The outcome of a request for a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestAnswer<'a> {
-    /// It was read.
+    /// The record was read.
     Found {
         /// The value.
         value: &'a [u8],
-        /// When it dies, if it does.
+        /// The time of expiry, if any.
         xt: Option<u64>,
     },
-    /// It was stored.
+    /// The record was stored.
     Stored {
-        /// The port that the server listens at.
+        /// The port on which the server listens.
         port: u16,
     },
-    /// It was removed.
+    /// The record was removed.
     Removed,
-    /// It was not: no record, or what was to be stored did not fit what is there, or the database failed, or is none.
+    /// The request failed: no record, a condition that does not hold, a failed or an unknown
+    /// database.
     Failed(CallFailure<'a>),
-    /// The method is none.
+    /// The method is unknown.
     Unknown,
 }
 
@@ -122,8 +124,8 @@ pub fn answer_rest(
     }
 }
 
-/// What is missing is 404 to who reads or removes it, what does not fit what is there 450 to who stores, and all else that a
-/// database says 500.
+/// Returns the status of a failure. A missing record is 404 for reads and removals, a condition
+/// that does not hold is 450 for stores, and other errors of a database are 500.
 fn rest_status(action: &RestAction<'_>, failure: &CallFailure<'_>) -> AnswerStatus {
     match (failure, action) {
         (
@@ -136,7 +138,7 @@ fn rest_status(action: &RestAction<'_>, failure: &CallFailure<'_>) -> AnswerStat
     }
 }
 
-/// The name of the database and the key in a path, both as they are sent.
+/// Splits a path into the name of the database and the key, both still encoded.
 pub(super) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     match memchr(b'/', path) {
@@ -148,7 +150,7 @@ pub(super) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Writes the path of a resource: of the database, if it is not the first, and the key.
+/// Writes the path of a resource: the database, unless it is the first, and the key.
 pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl ReplySink) {
     out.put(b"/");
     if let Some(database) = database {
@@ -163,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_told_by_the_status_that_the_action_gives_it() {
+    fn failure_status_depends_on_the_action() {
         let put = RestAction::Put { value: b"", mode: RestMode::Add, xt: None };
         for (action, trouble, status) in [
             (RestAction::Get, DatabaseError::NoRecord, AnswerStatus::NotFound),
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_a_key_or_a_database_and_a_key() {
+    fn path_is_a_key_with_an_optional_database() {
         for (path, database, key) in [
             ("", "", ""),
             ("/", "", ""),

@@ -1,12 +1,12 @@
-//! Snapshots of Kyoto Tycoon's: one file a database.
+//! Snapshots of Kyoto Tycoon: one file per database.
 //!
 //! ```text
 //! 4B 54 53 53 0A 00   check:u32 timestamp:u64 count:u64 size:u64       34 bytes
 //! check is 0:   { CC key_len:varnum value_len:varnum key stored_value }*    to the end of the file
-//! else:         { len:u32 chunk }*     compressed, each of whole records as above
+//! else:         { len:u32 chunk }*     compressed, each of complete records as above
 //! ```
 //!
-//! Compressing and decompressing chunks is the caller's: see [`super::compression`].
+//! The caller compresses and decompresses chunks: see [`super::compression`].
 
 use super::framed::{self, FramedRecord};
 use super::message::StoredValue;
@@ -18,30 +18,31 @@ const RECORD: u8 = 0xCC;
 /// The length of a file's head, in bytes.
 pub const HEAD_LEN: usize = 34;
 
-/// Where in a file the number of its records stands.
+/// The offset of the record count in a file.
 pub const COUNT_AT: u64 = 18;
 
-/// How much is gathered for a chunk before it is packed, in bytes.
+/// The number of bytes collected for a chunk before it is compressed.
 pub const CHUNK_LEN: usize = 1 << 20;
 
-/// The longest packed chunk that is taken, in bytes: the longest record does not become much longer by packing.
+/// The longest compressed chunk that is accepted, in bytes: compression does not make the longest
+/// record much longer.
 const PACKED_LEN_MAX: usize = 1 << 31;
 
 /// The head of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotHead {
-    /// Which compressor packed it; 0 if none did.
+    /// The compressor; 0 for none.
     pub check: u32,
-    /// The time stamp of the newest update that is in it.
+    /// The timestamp of the newest update in the file.
     pub timestamp: u64,
-    /// How many records there were when it began.
+    /// The number of records when the snapshot began.
     pub count: u64,
-    /// How long the database was then, in bytes; nothing depends on it.
+    /// The size of the database at that time, in bytes; nothing depends on it.
     pub size: u64,
 }
 
 impl SnapshotHead {
-    /// As it is written.
+    /// Returns the bytes of the head.
     pub fn to_bytes(self) -> [u8; HEAD_LEN] {
         let mut bytes = [0; HEAD_LEN];
         bytes[..6].copy_from_slice(&MAGIC);
@@ -52,7 +53,7 @@ impl SnapshotHead {
         bytes
     }
 
-    /// Reads one; `None` if it is none.
+    /// Parses a head; returns `None` if it is invalid.
     pub fn parse(bytes: &[u8; HEAD_LEN]) -> Option<SnapshotHead> {
         let number = |from: usize, to: usize| {
             bytes[from..to].iter().fold(0, |number: u64, &byte| number << 8 | u64::from(byte))
@@ -66,27 +67,28 @@ impl SnapshotHead {
     }
 }
 
-/// The name of a database's file.
+/// Returns the name of a database's file.
 pub fn file_name(database: u32) -> String {
     format!("{database:08}.ktss")
 }
 
-/// Writes a record, into the file or into what becomes a chunk.
+/// Writes a record into the file or into a future chunk.
 pub fn put_record(key: &[u8], stored: &StoredValue<'_>, out: &mut impl ReplySink) {
     framed::put(RECORD, key, stored, out);
 }
 
-/// Writes a chunk that has been packed.
+/// Writes a compressed chunk.
 pub fn put_chunk(packed: &[u8], out: &mut impl ReplySink) {
     out.put(&(packed.len() as u32).to_be_bytes());
     out.put(packed);
 }
 
-/// The reader of a file, or of the records of an unpacked chunk: a few words of state, no buffer.
+/// The reader of a file, or of the records of a decompressed chunk: a few words of state, no
+/// buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SnapshotReader {
     content: SnapshotContent,
-    /// Where in the file or chunk the unread bytes begin.
+    /// The offset of the unread bytes in the file or chunk.
     at: u64,
 }
 
@@ -97,58 +99,58 @@ enum SnapshotContent {
     Head,
     /// Records, to the end.
     Records,
-    /// Packed chunks, to the end.
+    /// Compressed chunks, to the end.
     Chunks,
 }
 
-/// The outcome of looking at the unread bytes of a file.
+/// The result of decoding the unread bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotStep<'a> {
-    /// The head; the first `consumed` bytes of the input are done with.
+    /// The head.
     Head {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The head.
         head: SnapshotHead,
     },
-    /// A record; the first `consumed` bytes of the input are done with.
+    /// A record.
     Record {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The key.
         key: &'a [u8],
-        /// The value, behind its time unless the database is persistent.
+        /// The value, preceded by its expiry unless the database is persistent.
         stored: StoredValue<'a>,
     },
-    /// A packed chunk, to be unpacked and read by [`SnapshotReader::of_chunk`].
+    /// A compressed chunk, which must be decompressed and read by [`SnapshotReader::of_chunk`].
     Chunk {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
-        /// What is packed.
+        /// The compressed bytes.
         packed: &'a [u8],
     },
-    /// At least so many more bytes are needed. If there are none, the file ends here, which is well if none is unread and
-    /// the head has been read ([`SnapshotReader::may_end`]).
+    /// More bytes are needed. If there are none, the file ends here; this is correct if no byte is
+    /// unread and the head has been read ([`SnapshotReader::may_end`]).
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// It is damaged here.
+    /// The file is damaged here.
     Damaged {
-        /// Where, counted from the beginning of the file or the chunk.
+        /// The offset in the file or the chunk.
         offset: u64,
-        /// How.
+        /// The kind of damage.
         what: &'static str,
     },
 }
 
 impl SnapshotReader {
-    /// The reader of an unpacked chunk.
+    /// Creates the reader of a decompressed chunk.
     pub fn of_chunk() -> SnapshotReader {
         SnapshotReader { content: SnapshotContent::Records, at: 0 }
     }
 
-    /// The next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> SnapshotStep<'a> {
         if input.is_empty() {
             return SnapshotStep::NeedMore { at_least: 1 };
@@ -173,12 +175,12 @@ impl SnapshotReader {
         step
     }
 
-    /// Whether the file may end where these bytes are unread.
+    /// Returns true if the file may end with these bytes unread.
     pub fn may_end(&self, unread: &[u8]) -> bool {
         unread.is_empty() && !matches!(self.content, SnapshotContent::Head)
     }
 
-    /// Where in the file or chunk the unread bytes begin.
+    /// Returns the offset of the unread bytes in the file or chunk.
     pub fn offset(&self) -> u64 {
         self.at
     }

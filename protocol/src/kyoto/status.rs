@@ -1,40 +1,40 @@
-//! How a call ended, as numbers and texts.
+//! The outcome of a call as status codes and texts.
 
 use std::borrow::Cow;
 
-/// The outcome of a call, as HTTP's status line tells it.
+/// The status of a call's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
     /// 200: done.
     Ok,
-    /// 201: stored, of REST.
+    /// 201: stored, for REST.
     Created,
-    /// 204: removed, of REST.
+    /// 204: removed, for REST.
     NoContent,
-    /// 400: parameters are missing, or there is no such database or cursor.
+    /// 400: parameters are missing, or the database or cursor does not exist.
     BadRequest,
-    /// 401: it came without a name and password that are known.
+    /// 401: the request has no valid name and password.
     Unauthorized,
-    /// 403: a web page of another site has sent it.
+    /// 403: a web page of another site caused the request.
     Forbidden,
-    /// 404: no record, of REST.
+    /// 404: no record, for REST.
     NotFound,
-    /// 413: longer than may be.
+    /// 413: the body exceeds its limit.
     TooLarge,
-    /// 431: a head longer than may be.
+    /// 431: the head exceeds its limit.
     HeadTooLarge,
-    /// 450: it ran, but the data said no.
+    /// 450: the stored data does not satisfy the call's condition.
     LogicalInconsistency,
     /// 500: the database failed.
     InternalError,
-    /// 501: no such procedure, or this database cannot.
+    /// 501: the procedure does not exist, or the database does not support it.
     NotImplemented,
     /// 503: a wait ended without a signal.
     TimedOut,
 }
 
 impl AnswerStatus {
-    /// Its number.
+    /// Returns the status code.
     pub fn code(self) -> u16 {
         match self {
             AnswerStatus::Ok => 200,
@@ -53,7 +53,7 @@ impl AnswerStatus {
         }
     }
 
-    /// The beginning of an answer, up to its first header.
+    /// Returns the status line.
     pub(super) fn line(self) -> &'static str {
         match self {
             AnswerStatus::Ok => "HTTP/1.1 200 OK\r\n",
@@ -73,33 +73,33 @@ impl AnswerStatus {
     }
 }
 
-/// What a database says of a failure: a number, and the name that belongs to it.
+/// An error of a database: a number, and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseError {
-    /// 1: this kind of database cannot.
+    /// 1: the kind of database does not support this.
     NotImplemented,
-    /// 2: it is not open.
+    /// 2: the database is not open.
     InvalidOperation,
-    /// 3: it could not be opened.
+    /// 3: the database could not be opened.
     NoRepository,
-    /// 4: it may only be read.
+    /// 4: the database is read-only.
     NoPermission,
-    /// 5: its file is damaged.
+    /// 5: the file is damaged.
     BrokenFile,
-    /// 6: the record is there already.
+    /// 6: the record exists already.
     Duplication,
-    /// 7: the record is not there.
+    /// 7: the record does not exist.
     NoRecord,
-    /// 8: what is there does not fit.
+    /// 8: the stored data does not satisfy the condition.
     LogicalInconsistency,
-    /// 9: the system failed.
+    /// 9: the operating system reported an error.
     SystemError,
-    /// 15: anything else.
+    /// 15: any other error.
     Miscellaneous,
 }
 
 impl DatabaseError {
-    /// Its number.
+    /// Returns the number.
     pub fn number(self) -> u8 {
         match self {
             DatabaseError::NotImplemented => 1,
@@ -115,7 +115,7 @@ impl DatabaseError {
         }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             DatabaseError::NotImplemented => "not implemented",
@@ -131,7 +131,7 @@ impl DatabaseError {
         }
     }
 
-    /// The status that a call ends with.
+    /// Returns the status of the call's answer.
     pub fn status(self) -> AnswerStatus {
         match self {
             DatabaseError::NotImplemented => AnswerStatus::NotImplemented,
@@ -143,31 +143,31 @@ impl DatabaseError {
     }
 }
 
-/// Why a call failed: its status, and the text that goes with it.
+/// The reason why a call failed: its status and its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFailure<'a> {
     /// 400: parameters are missing or wrong.
     InvalidParameters,
-    /// 400: there is no such database.
+    /// 400: the database does not exist.
     NoSuchDatabase,
-    /// 400: there is no such cursor.
+    /// 400: the cursor does not exist.
     NoSuchCursor,
-    /// 501: there is no procedure of this name.
+    /// 501: no procedure has this name.
     NoSuchProcedure(&'a [u8]),
     /// 503: a wait ended without a signal.
     TimedOut,
-    /// What the database says, with the usual detail.
+    /// An error of the database, with its usual detail.
     Database(DatabaseError),
-    /// What the database says, with a detail and, if need be, with another status than usual.
+    /// An error of the database with a special detail, and possibly a special status.
     Detailed {
         /// The status.
         status: AnswerStatus,
-        /// What the database says.
+        /// The error.
         trouble: DatabaseError,
-        /// Of what kind.
+        /// The detail.
         detail: &'a str,
     },
-    /// Anything else.
+    /// Any other failure.
     Other {
         /// The status.
         status: AnswerStatus,
@@ -177,46 +177,46 @@ pub enum CallFailure<'a> {
 }
 
 impl CallFailure<'_> {
-    /// `cas` met another value than it was to meet.
+    /// `cas` found another value than expected.
     pub const STATUS_CONFLICT: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::LogicalInconsistency,
         trouble: DatabaseError::LogicalInconsistency,
         detail: "status conflict",
     };
 
-    /// A regular expression is none.
+    /// A regular expression is invalid.
     pub const COMPILATION_FAILED: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::LogicalInconsistency,
         trouble: DatabaseError::LogicalInconsistency,
         detail: "compilation failed",
     };
 
-    /// The command of `synchronize` failed; the manual says 450, the original 500.
+    /// The command of `synchronize` failed; the manual documents 450, the original sends 500.
     pub const POSTPROCESSING_FAILED: CallFailure<'static> = CallFailure::Detailed {
         status: AnswerStatus::InternalError,
         trouble: DatabaseError::LogicalInconsistency,
         detail: "postprocessing failed",
     };
 
-    /// No update log is kept, so none can be listed.
+    /// There is no update log, so it cannot be listed.
     pub const NO_UPDATE_LOG: CallFailure<'static> =
         CallFailure::Other { status: AnswerStatus::BadRequest, text: "no update log allows no replication" };
 
-    /// No file is kept for the position of the replication.
+    /// There is no file for the position of the replication.
     pub const NO_RTS_FILE: CallFailure<'static> =
         CallFailure::Other { status: AnswerStatus::NotImplemented, text: "the RTS file is not set" };
 
-    /// There are no scripts. The spelling is the original's.
+    /// Scripts are disabled. The spelling is the original's.
     pub const SCRIPTING_DISABLED: CallFailure<'static> = CallFailure::Other {
         status: AnswerStatus::NotImplemented,
         text: "the scripting extention is disabled",
     };
 
-    /// There is no script procedure of this name.
+    /// No script procedure has this name.
     pub const NO_SUCH_SCRIPT: CallFailure<'static> =
         CallFailure::Other { status: AnswerStatus::NotImplemented, text: "no such scripting procedure" };
 
-    /// The status of the answer.
+    /// Returns the status of the answer.
     pub fn status(&self) -> AnswerStatus {
         match *self {
             CallFailure::InvalidParameters | CallFailure::NoSuchDatabase | CallFailure::NoSuchCursor => {
@@ -229,7 +229,7 @@ impl CallFailure<'_> {
         }
     }
 
-    /// The text behind `ERROR`, or in `X-Kt-Error`; the usual ones are borrowed.
+    /// Returns the text of `ERROR` or `X-Kt-Error`; common texts are borrowed.
     pub fn text(&self) -> Cow<'_, [u8]> {
         let text = match *self {
             CallFailure::InvalidParameters => "invalid parameters",

@@ -1,11 +1,12 @@
 //! Files of Kyoto Tycoon's update log.
 //!
 //! ```text
-//! file   = A0 size:u64 newest:u64  record*        17 bytes before the first record; size counts the whole file
+//! file   = A0 size:u64 newest:u64  record*        17 bytes before the first record; size counts the entire file
 //! record = A1 timestamp:u64 len:u32 message A2
 //! ```
 //!
-//! What is behind `size` is torn and counts for nothing; a file that is shorter is damaged.
+//! Bytes after `size` belong to an incomplete write and are ignored; a file shorter than `size` is
+//! damaged.
 
 use super::message::{LEN_MAX, UpdateMessage};
 use crate::ReplySink;
@@ -17,23 +18,23 @@ const RECORD_END: u8 = 0xA2;
 /// The length of a file's head, in bytes.
 pub const HEAD_LEN: usize = 17;
 
-/// The length of what stands before a record's message, in bytes.
+/// The length of the head before a record's message, in bytes.
 const RECORD_HEAD_LEN: usize = 13;
 
-/// How long a file is by its record of a message, in bytes, beyond the message's length.
+/// The length that a record adds to its message, in bytes.
 pub const RECORD_OVERHEAD: usize = RECORD_HEAD_LEN + 1;
 
 /// The head of a file, rewritten whenever records have been added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogFileHead {
-    /// The length of the file, with this head, in bytes.
+    /// The length of the file including this head, in bytes.
     pub size: u64,
-    /// The time stamp of the newest record.
+    /// The timestamp of the newest record.
     pub newest: u64,
 }
 
 impl LogFileHead {
-    /// As it is written.
+    /// Returns the bytes of the head.
     pub fn to_bytes(self) -> [u8; HEAD_LEN] {
         let mut bytes = [HEAD; HEAD_LEN];
         bytes[1..9].copy_from_slice(&self.size.to_be_bytes());
@@ -41,19 +42,19 @@ impl LogFileHead {
         bytes
     }
 
-    /// Reads one; `None` if it is none.
+    /// Parses a head; returns `None` if it is invalid.
     pub fn parse(bytes: &[u8; HEAD_LEN]) -> Option<LogFileHead> {
         let (size, newest) = (number(&bytes[1..9]), number(&bytes[9..]));
         (bytes[0] == HEAD && size >= HEAD_LEN as u64).then_some(LogFileHead { size, newest })
     }
 }
 
-/// The name of a file by its number; they count from 1.
+/// Returns the name of the file with this number; numbers start at 1.
 pub fn file_name(number: u64) -> String {
     format!("{number:010}.ulog")
 }
 
-/// The number of a file by its name.
+/// Returns the number in a file name.
 pub fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".ulog")?;
     let is_number = digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -73,47 +74,47 @@ pub fn put_record(timestamp: u64, message: &UpdateMessage<'_>, out: &mut impl Re
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogFileReader {
     head: Option<LogFileHead>,
-    /// Where in the file the unread bytes begin.
+    /// The offset of the unread bytes in the file.
     at: u64,
 }
 
-/// The outcome of looking at the unread bytes of a file.
+/// The result of decoding the unread bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFileStep<'a> {
-    /// The head; the first `consumed` bytes of the input are done with.
+    /// The head.
     Head {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
         /// The head.
         head: LogFileHead,
     },
-    /// A record; the first `consumed` bytes of the input are done with.
+    /// A record.
     Record {
-        /// Bytes done with.
+        /// The consumed bytes of the input.
         consumed: usize,
-        /// Its time stamp.
+        /// Its timestamp.
         timestamp: u64,
-        /// What it does.
+        /// The update.
         message: UpdateMessage<'a>,
     },
-    /// At least so many more bytes are needed; if there are none, the file is damaged.
+    /// More bytes are needed; if there are none, the file is damaged.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// That was the last record; what may follow counts for nothing.
+    /// The end of the records; later bytes are ignored.
     End,
-    /// It is damaged here.
+    /// The file is damaged here.
     Damaged {
-        /// Where, counted from the beginning of the file.
+        /// The offset in the file.
         offset: u64,
-        /// How.
+        /// The kind of damage.
         what: &'static str,
     },
 }
 
 impl LogFileReader {
-    /// The next step from `input`, the unread bytes of the file.
+    /// Decodes the next step from `input`, the unread bytes of the file.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> LogFileStep<'a> {
         let Some(head) = self.head else { return self.decode_head(input) };
         let left = head.size - self.at;
@@ -121,7 +122,7 @@ impl LogFileReader {
             return LogFileStep::End;
         }
         let damaged = |what| LogFileStep::Damaged { offset: self.at, what };
-        // In this order, so that the same is said however little of the record is there.
+        // This order of the checks reports the same error however little of the record has arrived.
         match input.first() {
             None => return LogFileStep::NeedMore { at_least: 1 },
             Some(&RECORD) if left < RECORD_OVERHEAD as u64 => {
@@ -153,7 +154,7 @@ impl LogFileReader {
         LogFileStep::Record { consumed: total as usize, timestamp, message }
     }
 
-    /// Where in the file the unread bytes begin.
+    /// Returns the offset of the unread bytes in the file.
     pub fn offset(&self) -> u64 {
         self.at
     }
@@ -170,7 +171,7 @@ impl LogFileReader {
     }
 }
 
-/// A number of up to eight bytes.
+/// Returns a number of up to eight bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

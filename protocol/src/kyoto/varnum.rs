@@ -1,5 +1,5 @@
-//! Numbers of a length of their own: groups of seven bits, the most significant first, the top bit set on all bytes but the
-//! last.
+//! Numbers of variable length: groups of seven bits, the most significant first; the top bit is set
+//! on all bytes but the last.
 
 use crate::ReplySink;
 
@@ -21,23 +21,24 @@ pub fn put(number: u64, out: &mut impl ReplySink) {
     out.put(&bytes[at..]);
 }
 
-/// How long a number is, written.
+/// Returns the encoded length of a number.
 pub fn len(number: u64) -> usize {
     (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// What stands at the beginning of some bytes.
+/// The result of reading a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VarnumRead {
-    /// A number, and how many bytes it takes.
+    /// A number, and its encoded length.
     Whole(u64, usize),
-    /// More bytes must come.
+    /// More bytes are needed.
     Partial,
-    /// None that fits 64 bits.
+    /// The number does not fit in 64 bits.
     Malformed,
 }
 
-/// Reads the number at the beginning of some bytes. Leading groups of zeros are taken, up to the length of the longest.
+/// Reads the number at the beginning of some bytes. Leading zero groups are accepted up to the
+/// maximum length.
 #[inline]
 pub fn read(bytes: &[u8]) -> VarnumRead {
     let mut number = 0u64;
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_64_bits_is_malformed() {
+    fn number_beyond_64_bits_is_malformed() {
         assert_eq!(read(b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00"), VarnumRead::Malformed);
         assert_eq!(read(&[0x80; 10]), VarnumRead::Malformed);
         assert_eq!(read(&[0xFF; 20]), VarnumRead::Malformed);

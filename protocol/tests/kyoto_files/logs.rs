@@ -70,7 +70,7 @@ fn the_captured_records_are_read_however_they_come() {
 fn the_captured_records_are_written() {
     let mut out = Vec::new();
     let of = |database, change| UpdateMessage { server_id: 17, database, change };
-    let set = UpdateChange::Set { key: b"japan", stored: StoredValue::mortal(expiry::NEVER, b"tokyo") };
+    let set = UpdateChange::Set { key: b"japan", stored: StoredValue::with_expiry(expiry::NEVER, b"tokyo") };
     put_record(0x18e9_d467_49a3_1d80, &of(0, set), &mut out);
     let set = UpdateChange::Set { key: b"p", stored: StoredValue::raw(b"q") };
     put_record(0x18e9_d467_5ba3_4500, &of(1, set), &mut out);

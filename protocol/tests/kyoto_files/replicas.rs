@@ -87,7 +87,8 @@ fn the_captured_stream_is_read_however_it_comes() {
 fn the_captured_stream_is_written() {
     let mut out = Vec::new();
     put_accepted(&mut out);
-    let change = UpdateChange::Set { key: b"japan", stored: StoredValue::mortal(expiry::NEVER, b"tokyo") };
+    let change =
+        UpdateChange::Set { key: b"japan", stored: StoredValue::with_expiry(expiry::NEVER, b"tokyo") };
     let message = UpdateMessage { server_id: 17, database: 0, change };
     put_update(0x18e9_d467_49a3_1d80, &message, &mut out);
     put_caught_up(0x18e9_d467_9aff_5cc0, &mut out);

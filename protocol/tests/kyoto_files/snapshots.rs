@@ -49,8 +49,8 @@ fn show(key: &[u8], stored: &StoredValue<'_>) -> String {
 }
 
 fn put_both(out: &mut Vec<u8>, put: fn(&[u8], &StoredValue<'_>, &mut Vec<u8>)) {
-    put(b"japan", &StoredValue::mortal(expiry::NEVER, b"tokyo"), out);
-    put(b"k2", &StoredValue::mortal(2_000_000_000, b"v"), out);
+    put(b"japan", &StoredValue::with_expiry(expiry::NEVER, b"tokyo"), out);
+    put(b"k2", &StoredValue::with_expiry(2_000_000_000, b"v"), out);
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> StoredValue<'r> {
     if is_persistent {
         return StoredValue::raw(record.value);
     }
-    StoredValue::mortal(time(record.attributes.expiry), record.value)
+    StoredValue::with_expiry(time(record.attributes.expiry), record.value)
 }
 
 fn time(expiry: Expiry) -> u64 {

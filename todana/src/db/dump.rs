@@ -30,7 +30,7 @@ impl DumpedValues {
         match self {
             DumpedValues::Bare => StoredValue::raw(&record.value),
             DumpedValues::Timed => {
-                StoredValue::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
+                StoredValue::with_expiry(time_of(record.expiry).unwrap_or(NEVER), &record.value)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Answers of HTTP as a client reads them.
+//! Decodes HTTP answers for a client.
 
 use crate::ReplySink;
 use crate::kyoto::http::{
@@ -8,41 +8,41 @@ use crate::kyoto::rest::put_path;
 use crate::kyoto::{ColumnEncoding, KyotoLimits, MapScratch, ParameterMap, format_date};
 use memchr::memchr;
 
-/// How a call ended, as the original's clients tell it by the status.
+/// The outcome of a call, derived from the status like the original's clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It is done.
+    /// The call succeeded.
     Success,
     /// Parameters are missing or wrong.
     Invalid,
-    /// The data said no.
+    /// The stored data does not satisfy the call's condition.
     Logic,
-    /// There is no such procedure, or the database cannot.
+    /// The procedure does not exist, or the database does not support it.
     NotImplemented,
     /// A wait ended without a signal.
     TimedOut,
-    /// The database failed, or the server.
+    /// The database or the server failed.
     Internal,
 }
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpAnswer<'a> {
-    /// The number of its status.
+    /// The status code.
     pub status: u16,
-    /// False if the server closes the connection behind it.
+    /// False if the server closes the connection after it.
     pub keeps_alive: bool,
-    /// The pairs, if they are what it holds.
+    /// The pairs, if the body contains a map.
     pub map: ParameterMap<'a>,
-    /// What it holds, as it came.
+    /// The body as received.
     pub body: &'a [u8],
-    /// `X-Kt-Xt`: the absolute time, if there is one.
+    /// `X-Kt-Xt`: the absolute time of expiry, if present.
     pub xt: Option<u64>,
     head: &'a [u8],
 }
 
 impl<'a> HttpAnswer<'a> {
-    /// How the call ended.
+    /// Returns the outcome of the call.
     pub fn outcome(&self) -> CallOutcome {
         match self.status {
             200..=299 => CallOutcome::Success,
@@ -54,7 +54,7 @@ impl<'a> HttpAnswer<'a> {
         }
     }
 
-    /// The value of a header, by its name in whatever case; looks through the head.
+    /// Returns the value of a header; the name is compared case-insensitively. Searches the head.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         let mut lines = self.head.split(|&byte| byte == b'\n').skip(1);
         lines.find_map(|line| {
@@ -64,28 +64,28 @@ impl<'a> HttpAnswer<'a> {
         })
     }
 
-    /// What is said about a failure: of a call its `ERROR`, of a resource its header.
+    /// Returns the text of a failure: `ERROR` of a call, the `X-Kt-Error` header of a resource.
     pub fn error(&self) -> Option<&'a [u8]> {
         self.map.get(b"ERROR").or_else(|| self.header("X-Kt-Error"))
     }
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStep<'a> {
-    /// A whole answer; the first `consumed` bytes of the input are done with.
+    /// A complete answer.
     Answer {
-        /// Bytes done with, at least 1.
+        /// The consumed bytes of the input, at least 1.
         consumed: usize,
-        /// The answer, borrowing from the input and the scratch.
+        /// The answer, which borrows from the input and the scratch.
         answer: HttpAnswer<'a>,
     },
-    /// At least so many more bytes are needed.
+    /// The answer is incomplete.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// It is no answer, or one beyond the limits.
+    /// The input is not a valid answer, or it exceeds the limits.
     Malformed,
 }
 
@@ -113,7 +113,8 @@ enum AnswerState {
 }
 
 impl AnswerDecoder {
-    /// The next step from `input`, the unread bytes. `has_body` is false for the answer to HEAD.
+    /// Decodes the next step from `input`, the unread bytes. `has_body` is false for the answer to
+    /// HEAD.
     pub fn decode<'a>(
         &mut self,
         limits: &KyotoLimits<'_>,
@@ -192,7 +193,7 @@ fn decode_map(scratch: &mut MapScratch, input: &[u8], encoding: ColumnEncoding) 
     if encoding != ColumnEncoding::Raw {
         scratch.decode_columns(input, encoding);
     }
-    scratch.settle(input);
+    scratch.sort_entries(input);
 }
 
 fn answer<'a>(head: &HttpHead, bytes: &'a [u8], map: ParameterMap<'a>, body: &'a [u8]) -> HttpAnswer<'a> {
@@ -200,7 +201,7 @@ fn answer<'a>(head: &HttpHead, bytes: &'a [u8], map: ParameterMap<'a>, body: &'a
     HttpAnswer { status: head.status, keeps_alive, map, body, xt: head.xt, head: bytes }
 }
 
-/// Writes a request for a resource: its head, and its value if it is to be stored.
+/// Writes a request for a resource: its head, and its value if one is stored.
 pub fn put_resource(
     method: &str,
     host: &str,

@@ -1,4 +1,4 @@
-//! The binary protocol as a client speaks it.
+//! The client side of the binary protocol.
 
 use crate::ReplySink;
 use crate::kyoto::binary::{ERROR, SCRIPT};
@@ -6,11 +6,11 @@ use crate::kyoto::{BulkOperation, BulkRecord};
 
 pub use crate::kyoto::binary::put_record;
 
-/// The longest key or value that is taken, in bytes.
+/// The longest key or value that is accepted, in bytes.
 const LEN_MAX: u32 = 1 << 28;
 
-/// Writes what a bulk request begins with; so many records follow, by [`put_record`] to store and by [`put_key`] else.
-/// A silent request is not answered; reading always is.
+/// Writes the beginning of a bulk request. `count` records must follow: by [`put_record`] to store,
+/// by [`put_key`] otherwise. A silent request is not answered, except a request to read.
 pub fn put_bulk(operation: BulkOperation, count: u32, is_silent: bool, out: &mut impl ReplySink) {
     out.put(&[operation.magic()]);
     out.put(&u32::from(is_silent).to_be_bytes());
@@ -24,7 +24,7 @@ pub fn put_key(database: u16, key: &[u8], out: &mut impl ReplySink) {
     out.put(key);
 }
 
-/// Writes a call of a script's procedure.
+/// Writes a call of a script procedure.
 pub fn put_script<'a>(
     name: &[u8],
     pairs: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
@@ -44,30 +44,30 @@ pub fn put_script<'a>(
     }
 }
 
-/// An answer, or a piece of one; with `remaining` 0 it is the last.
+/// An answer, or a piece of one. The last piece has `remaining` 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryAnswer<'a> {
-    /// It failed; behind anything but a script the server closes the connection.
+    /// The request failed. The server closes the connection, except after a script.
     Failed,
-    /// So many records were stored, removed, or found; those that were found follow.
+    /// The number of records stored, removed or found; found records follow.
     Hits {
-        /// What was asked for.
+        /// The operation of the request.
         operation: BulkOperation,
-        /// How many.
+        /// The number of records.
         hits: u32,
-        /// How many records follow.
+        /// The number of records that follow.
         remaining: u32,
     },
     /// A record that was found.
     Record {
         /// The record.
         record: BulkRecord<'a>,
-        /// How many follow.
+        /// The number of records that follow.
         remaining: u32,
     },
-    /// A script's answer; so many pairs follow.
+    /// The beginning of a script's answer.
     Pairs {
-        /// How many.
+        /// The number of pairs that follow.
         remaining: u32,
     },
     /// A pair of a script's answer.
@@ -76,27 +76,27 @@ pub enum BinaryAnswer<'a> {
         key: &'a [u8],
         /// Its value.
         value: &'a [u8],
-        /// How many follow.
+        /// The number of pairs that follow.
         remaining: u32,
     },
 }
 
-/// The outcome of looking at the unread bytes.
+/// The result of decoding the unread bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryStep<'a> {
-    /// An answer, or a piece of one; the first `consumed` bytes of the input are done with.
+    /// An answer, or a piece of one.
     Answer {
-        /// Bytes done with, at least 1.
+        /// The consumed bytes of the input, at least 1.
         consumed: usize,
-        /// The answer, borrowing from the input.
+        /// The answer, which borrows from the input.
         answer: BinaryAnswer<'a>,
     },
-    /// At least so many more bytes are needed.
+    /// The answer is incomplete.
     NeedMore {
-        /// At least 1.
+        /// The minimum number of missing bytes, at least 1.
         at_least: usize,
     },
-    /// It is no answer, or one beyond what may be.
+    /// The input is not a valid answer, or it exceeds the limits.
     Malformed,
 }
 
@@ -111,14 +111,14 @@ enum BinaryAnswerPosition {
     /// At the first byte of an answer.
     #[default]
     Start,
-    /// Before a record; so many are left.
+    /// Before a record; this number of records remains.
     Records(u32),
-    /// Before a pair; so many are left.
+    /// Before a pair; this number of pairs remains.
     Pairs(u32),
 }
 
 impl BinaryAnswerDecoder {
-    /// The next step from `input`, the unread bytes.
+    /// Decodes the next step from `input`, the unread bytes.
     pub fn decode<'a>(&mut self, input: &'a [u8]) -> BinaryStep<'a> {
         match self.place {
             BinaryAnswerPosition::Start => self.begin(input),
@@ -184,7 +184,8 @@ impl BinaryAnswerDecoder {
 
 type FramedEntry<'a, const HEAD: usize> = (&'a [u8; HEAD], usize, &'a [u8], &'a [u8]);
 
-/// A key and a value behind a head that has their lengths at this place; and how long all is.
+/// Returns a key and a value that follow a head with their lengths at this offset, and the total
+/// length.
 fn framed<const HEAD: usize>(input: &[u8], lens_at: usize) -> Result<FramedEntry<'_, HEAD>, BinaryStep<'_>> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else {
         return Err(BinaryStep::NeedMore { at_least: HEAD - input.len() });

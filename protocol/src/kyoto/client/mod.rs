@@ -1,11 +1,12 @@
-//! The client's side: requests out, answers in. What a replica says and reads is in [`replication`](super::replication).
+//! The client side: requests out, answers in. For the replica's side see
+//! [`replication`](super::replication).
 //!
 //! ```text
-//! Output::write_call, put_resource -> bytes     bytes -> Answers::decode       -> Answer
-//! put_bulk, put_record, put_key ... -> bytes    bytes -> BinaryAnswers::decode -> BinaryAnswer, record by record
+//! AnswerPairs::write_call, put_resource -> bytes    bytes -> AnswerDecoder::decode       -> HttpAnswer
+//! put_bulk, put_record, put_key ...     -> bytes    bytes -> BinaryAnswerDecoder::decode -> BinaryAnswer, record by record
 //! ```
 //!
-//! The decoders are a few words of state and no buffer, as the server's, and as bounded.
+//! Like the server's decoders, these are a few words of state without a buffer, and bounded.
 
 mod answer;
 mod binary;

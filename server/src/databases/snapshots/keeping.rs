@@ -433,7 +433,7 @@ impl Making<'_> {
                         true => StoredValue::raw(record.value),
                         false => {
                             let time = kyoto::time_of(record.attributes.expiry).unwrap_or(kyoto::NEVER);
-                            StoredValue::mortal(time, record.value)
+                            StoredValue::with_expiry(time, record.value)
                         }
                     };
                     writer.put(key, &stored);

@@ -134,7 +134,7 @@ mod tests {
         let head = SnapshotHead { timestamp: 7, count: records.len() as u64, ..SnapshotHead::default() };
         let mut writer = SnapshotWriter::begin(Vec::new(), head, packing).unwrap();
         for (key, value) in records {
-            writer.put(key, &StoredValue::mortal(2_000_000_000, value));
+            writer.put(key, &StoredValue::with_expiry(2_000_000_000, value));
             if writer.is_due() {
                 writer.write().unwrap();
             }
