@@ -1,10 +1,10 @@
-//! Prints the header of the C library, made from its sources: `cargo xtask header`.
+//! Prints the header of the C library, generated from its sources: `cargo xtask header`.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::path::Path;
 
-/// In the order in which a reader wants them.
+/// The sources, in the order of the header.
 const SOURCES: [&str; 13] = [
     "answer",
     "raw",
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("it lies in a folder")?;
     let mut builder =
         cbindgen::Builder::new().with_config(cbindgen::Config::from_file(folder.join("cbindgen.toml"))?);
-    for source in SOURCES.iter().chain(&["home"]) {
+    for source in SOURCES.iter().chain(&["open_database"]) {
         builder = builder.with_src(folder.join("src").join(source).with_extension("rs"));
     }
     let mut header = Vec::new();
