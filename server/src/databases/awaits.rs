@@ -1,17 +1,17 @@
-//! What has to be durable before a connection is told more.
+//! The commits that must be durable before a connection receives further replies.
 
 use std::sync::Arc;
 use todana::{CommitPoint, Database, LatestCommit, WorkerCounters};
 
-/// How far databases, by number, have to be durable before a connection is told more.
+/// Pairs of a database's number and the point to which it must be durable.
 pub(crate) type Changes = Vec<(usize, CommitPoint)>;
 
-/// One thread's way to write to a database.
+/// The handle by which one thread writes to a database.
 #[derive(Clone)]
 pub(crate) struct WorkerDatabase {
-    /// Its counters.
+    /// The thread's counters.
     pub(crate) worker_counters: Arc<WorkerCounters>,
-    /// What it has written and nobody waits for yet.
+    /// The latest commit that no reply waits for yet.
     pub(crate) commits: Arc<LatestCommit>,
 }
 
@@ -21,25 +21,25 @@ impl WorkerDatabase {
     }
 }
 
-/// How far databases have to be durable, by their numbers.
+/// The points to which databases must be durable, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Awaits {
     first: Option<CommitPoint>,
-    /// Those that only protocols with a choice of databases can change.
+    /// Databases other than the first, which only some protocols can change.
     others: Vec<(usize, CommitPoint)>,
 }
 
 impl Awaits {
-    /// There is nothing to wait for.
+    /// Returns true if nothing must become durable.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none() && self.others.is_empty()
     }
 
-    /// The database has to be durable to this point.
+    /// Adds the requirement that a database is durable to this point.
     #[inline]
     pub(crate) fn note(&mut self, number: usize, point: CommitPoint) {
-        // What another thread has changed for a connection may come before or after its own changes.
+        // Another thread may report changes for a connection before or after the connection's own.
         if number == 0 {
             self.first = self.first.max(Some(point));
         } else if let Some((_, awaited)) = self.others.iter_mut().find(|(other, _)| *other == number) {
@@ -49,7 +49,7 @@ impl Awaits {
         }
     }
 
-    /// Returns numbers of databases, and how far each has to be durable.
+    /// Returns pairs of a database's number and the point to which it must be durable.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, CommitPoint)> + '_ {
         self.first.iter().map(|&position| (0, position)).chain(self.others.iter().copied())
     }

@@ -1,4 +1,5 @@
-//! The janitor: housekeeping in the background, at each tick of which the memory of the process is measured too.
+//! The maintenance thread: upkeep of all databases. Each tick also measures the memory of the
+//! process.
 
 use crate::databases::{Served, has_ended};
 use crate::handle::Stopping;
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 use todana::{TICK, Upkeep};
 use todana_core::{Error, ErrorKind, Result};
 
-/// The allocator, which is locked meanwhile, is trimmed at most so often.
+/// Minimum interval between two trims of the allocator, which is locked meanwhile.
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
 
-/// So long after the start the allocator gives back what only the start needed.
+/// Ticks after the start until the allocator returns the memory that only the start needed.
 const SETTLED_TICKS: u64 = 2;
 
 /// Runs until the server stops.
@@ -40,22 +41,23 @@ pub(crate) fn run(shared: &Shared) {
             todana_engine::trim_allocator();
         }
         if trimmed_at.is_none_or(|at| at.elapsed() >= TRIM_PAUSE) && shared.kyoto.answers.take_returned() {
-            // What they were collected from lies in the allocator's lists.
+            // The freed memory is in the allocator's lists.
             todana_engine::trim_allocator();
             trimmed_at = Some(Instant::now());
         }
         if shared.kyoto.answers.is_wanted() {
-            // Workers look for readers that take nothing.
+            // Workers check for readers that take nothing.
             shared.wake_queues.wake_all();
         }
         shared.measure_memory();
-        // Woken early when the server stops.
+        // Unparked early when the server stops.
         std::thread::park_timeout(TICK.saturating_sub(start.elapsed()));
     }
 }
 
-/// Waits for its thread to end. It may be at work on files: when `gives_up` says so it is left to itself, with its hold on the
-/// databases and on their locks. Fails with `Unavailable` then.
+/// Waits for the thread to end. It may be waiting for a disk: once `gives_up` returns true it is
+/// abandoned, together with its references to the databases and their locks. Fails with
+/// `Unavailable` then.
 pub(crate) fn end(thread: JoinHandle<()>, gives_up: &dyn Fn() -> bool) -> Result<()> {
     if !has_ended(&thread, gives_up) {
         let what = "housekeeping is left unfinished and keeps the databases open: the disk does not answer";

@@ -1,29 +1,30 @@
-//! The memory limit of the process, and what connections keep of it.
+//! The memory limit of the process, and the memory that connections keep.
 //!
-//! `-m` bounds the anonymous memory of the process. The engine reports what it holds; the budget measures what the process holds
-//! besides (connections, memory that the allocator keeps) and leaves the engine the rest.
+//! `-m` limits the anonymous memory of the process. An engine reports the memory that it holds. The
+//! budget measures the rest (connections, memory kept by the allocator) and gives the engines what
+//! remains of the limit.
 
 use crate::databases::{Databases, Served};
 use crate::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana_core::{MemoryLimit, WhenFull};
 
-/// The most that connections keep together where there is no memory limit.
+/// Maximum memory that all connections keep together if there is no memory limit.
 const HELD_MAX: u64 = 1 << 30;
 
 /// The memory limit, the last measurement, and the bytes that connections keep.
 pub(crate) struct MemoryBudget {
     limit_mib: AtomicU64,
-    /// The highest limit that the engine's shards can fill; their number is fixed at the start.
+    /// The highest limit that the engines' shards can fill; their number is fixed at the start.
     reach_mib: u64,
     when_full: WhenFull,
-    /// Memory of the process besides the engine when last measured, or estimated.
+    /// Memory of the process outside the engines, as last measured or estimated.
     outside_bytes: AtomicU64,
-    /// The same, but never an estimate.
+    /// Memory of the process outside the engines, as last measured.
     measured_bytes: AtomicU64,
-    /// The memory of the process cannot be measured.
+    /// True if the memory of the process cannot be measured.
     is_unmeasured: AtomicBool,
-    /// Kept by connections between their turns.
+    /// Bytes that connections keep between their turns.
     held_bytes: AtomicU64,
 }
 
@@ -65,33 +66,36 @@ impl MemoryBudget {
     }
 
     pub(crate) fn held_changed(&self, before: u64, now: u64) {
-        // Wraps around where it shrinks.
+        // The sum wraps around if the value shrinks.
         self.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Returns how much all connections together may keep besides long values, which are the engine's.
+    /// Returns the bytes that all connections together may keep, without long values, which count
+    /// as the engine's.
     pub(crate) fn held_max(&self) -> u64 {
         self.limit_bytes().map_or(HELD_MAX, |limit| limit / 4)
     }
 
-    /// Returns how much a connection may keep that keeps `own` bytes now.
+    /// Returns the bytes that a connection may keep if it keeps `own` bytes now.
     pub(crate) fn held_room(&self, own: u64) -> usize {
         let others = self.held_bytes().saturating_sub(own);
         usize::try_from(self.held_max().saturating_sub(others)).unwrap_or(usize::MAX)
     }
 
-    /// Measures the memory of the process besides the engine, and gives the engine the rest. `answers`: bytes of long answers,
-    /// which are counted where nothing can be measured.
+    /// Measures the memory of the process outside the engines, and gives the engines the rest of
+    /// the limit. `answers` is the size of long replies, which are counted if nothing can be
+    /// measured.
     pub(crate) fn measure(&self, databases: &Databases, answers: u64) {
         if self.limit_bytes().is_none() {
             return;
         }
-        // Engines on disk, too: their memory is theirs besides the limit, and takes nothing from those in memory.
+        // Includes engines on disk: their memory is not part of the limit and must not reduce the
+        // share of engines in memory.
         let committed =
             || databases.iter().map(|served| served.database.engine().status().committed_bytes).sum();
         let before = committed();
         let last = self.measured_bytes.load(Ordering::Relaxed);
-        // It cannot be read without a descriptor left, or without /proc.
+        // The measurement fails if no descriptor is free or /proc is missing.
         let outside = if let Some(anonymous) = process::anonymous_bytes() {
             self.is_unmeasured.store(false, Ordering::Relaxed);
             let outside = outside_bytes(last, anonymous, before, committed());
@@ -121,7 +125,7 @@ impl MemoryBudget {
             let bounded = |served: &'_ Served| served.database.engine().bounded().is_some();
             databases.iter().filter(move |served| bounded(served))
         };
-        // Those in memory share alike.
+        // Engines in memory share the limit equally.
         let count = bounded().count().max(1) as u64;
         let share = self.limit_bytes().map(|limit| engine_limit(limit, self.outside_bytes()) / count);
         for served in bounded() {
@@ -133,29 +137,33 @@ impl MemoryBudget {
     }
 }
 
-/// What the process holds besides the engine: `resident_bytes`, less what the engine held when they were measured, which is
-/// known from `before` and after that alone. Large values come and go while this thread is kept from running, so all that
-/// is certain is a range; what was known `last` stays as far as it lies in there. (The least of the range let a busy process
-/// outgrow its limit by all that it holds besides the engine.)
+/// Returns the memory of the process outside the engines: `resident_bytes` minus the memory that
+/// the engines held at that moment, of which only the values `before` and `after` are known. Large
+/// values come and go while this thread is not running, so the result is only known to be in a
+/// range. It is the value of that range nearest to `last`. (The lower end of the range let a busy
+/// process exceed its limit by all its memory outside the engines.)
 fn outside_bytes(last: u64, resident_bytes: u64, before: u64, after: u64) -> u64 {
     let least = resident_bytes.saturating_sub(before.max(after));
     let most = resident_bytes.saturating_sub(before.min(after));
     last.clamp(least, most)
 }
 
-/// What the process is taken to hold besides the engine where it cannot be measured: what was measured `last`, or the program itself, and at least
-/// what is `counted` of connections and answers.
+/// Returns an estimate of the memory outside the engines if it cannot be measured: the `last`
+/// measurement, or the size of the program, and at least the bytes `counted` of connections and
+/// replies.
 fn unmeasured_bytes(last: u64, counted: u64) -> u64 {
     const PROGRAM: u64 = 8 << 20;
     last.max(PROGRAM + counted)
 }
 
-/// What the engine may hold so that the process stays within `limit_bytes`.
+/// Returns the memory that the engines may hold so that the process stays within `limit_bytes`.
 pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
-    // What the measurement cannot see yet: buffers that come and go between two ticks. A 128th of the limit, within 512 KiB and 16 MiB, as it
-    // depends on clients more than on the limit; of a small limit no more than a 32nd, as the records need the room.
+    // A margin for memory that the measurement misses: buffers that come and go between two ticks.
+    // It is a 128th of the limit, at least 512 KiB and at most 16 MiB, because it depends more on
+    // clients than on the limit. For a small limit it is at most a 32nd, because the records need
+    // the room.
     let margin = (limit_bytes / 32).min(512 << 10).max(limit_bytes / 128).min(16 << 20);
-    // Whatever the rest takes, a little is left to store in: refusing everything would help nobody.
+    // The engines always get a 16th, because a server that refuses every write is of no use.
     limit_bytes.saturating_sub(outside_bytes + margin).max(limit_bytes / 16)
 }
 
@@ -165,9 +173,9 @@ mod tests {
 
     #[test]
     fn what_the_engine_takes_or_gives_back_meanwhile_is_not_counted_as_the_rests() {
-        // Nothing came or went: it is known exactly, whatever it was before.
+        // The engine's memory did not change, so the result is exact, whatever it was before.
         assert_eq!([0, 6, 90].map(|last| outside_bytes(last, 106, 100, 100)), [6; 3]);
-        // It may be anything from 0 to 20, and from 2 to 12.
+        // The result is between 0 and 20 in the first case, and between 2 and 12 in the second.
         assert_eq!([0, 6, 20, 21].map(|last| outside_bytes(last, 100, 80, 110)), [0, 6, 20, 20]);
         assert_eq!([0, 6, 20].map(|last| outside_bytes(last, 102, 100, 90)), [2, 6, 12]);
         assert_eq!(outside_bytes(5, 10, 20, 30), 0);

@@ -1,7 +1,8 @@
 //! The databases of a server: named, configured, observed and shared.
 //!
-//! The first is the one that memcached's protocols use. Each has one owner, [`todana::OpenDatabase`], which opens it, brings its records
-//! back, keeps them on disk and closes it; [`opening`] says how, and logs the outcome.
+//! memcached's protocols use the first one. Each has one owner, [`todana::OpenDatabase`], which opens
+//! it, loads its records, keeps them on disk and closes it. [`opening`] chooses the options and logs the
+//! outcome.
 
 pub(crate) mod awaits;
 pub(crate) mod exports;
@@ -31,24 +32,24 @@ pub(crate) struct Databases {
 }
 
 impl Databases {
-    /// Fails if the databases cannot stand beside each other. There is at least one.
+    /// Fails if two databases conflict with each other. There must be at least one.
     pub(crate) fn new(all: Vec<Served>) -> Result<Databases> {
         Name::expect_distinct(all.iter().map(|one| &one.name))?;
         Ok(Databases { all })
     }
 
-    /// Returns the number of the database that a client means by this name.
+    /// Returns the number of the database with the name that a client gave.
     pub(crate) fn number(&self, name: &str) -> Option<usize> {
         self.all.iter().position(|one| one.name.is_meant_by(name))
     }
 
-    /// Returns the first database, that memcached's protocols use.
+    /// Returns the first database, which memcached's protocols use.
     #[inline]
     pub(crate) fn primary(&self) -> &Served {
         &self.all[0]
     }
 
-    /// Has a database brought to disk up to this point, where anything vouches for its changes.
+    /// Requests that a database becomes durable to this point, if it is kept on disk.
     #[inline]
     pub(crate) fn request_durability(&self, number: usize, point: CommitPoint) {
         if let Some(durability) = self.all[number].database.durability() {
@@ -56,7 +57,7 @@ impl Databases {
         }
     }
 
-    /// Does this to each database.
+    /// Calls `act` for each database.
     pub(crate) fn each(&self, act: impl Fn(&Database)) {
         self.all.iter().for_each(|served| act(&served.database));
     }
@@ -71,13 +72,13 @@ impl Deref for Databases {
     }
 }
 
-/// What keeps the databases of a server on disk, and takes copies of them.
+/// The state of keeping the databases on disk and of copying them.
 pub(crate) struct Persistence {
-    /// Checkpoints, backups and logs under way to clients.
+    /// Running checkpoints, backups and logs for clients.
     pub(crate) exports: Arc<Exports>,
     /// Outcomes of snapshots.
     pub(crate) snapshots: History,
-    /// Of the disk of the databases.
+    /// Progress of the disk of the databases.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -87,7 +88,7 @@ impl Persistence {
     }
 }
 
-/// The error of a database.
+/// Converts the error of a database.
 pub(crate) fn failed(error: Error) -> io::Error {
     let kind = match error.kind() {
         ErrorKind::Closed => io::ErrorKind::Interrupted,

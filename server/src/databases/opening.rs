@@ -1,4 +1,4 @@
-//! Opens the databases of a server as its options say, and logs what is found.
+//! Opens the databases of a server with the server's options, and logs the findings.
 
 use super::{Served, failed};
 use crate::options::{DataDirectoryOptions, DatabaseSpec, ServerOptions};
@@ -14,23 +14,24 @@ use todana::{
 use todana_core::{MemoryLimit, Result, WhenFull};
 use todana_engine::EvictionObserver;
 
-/// Most bytes of the update log that wait for the disk in memory: a share of the memory limit, within these bounds. The disk gets
-/// them in pieces of a quarter of a megabyte at least.
+/// Bounds of the bytes of the update log that wait in memory for the disk: a share of the memory
+/// limit. The disk receives them in pieces of at least a quarter of a megabyte.
 const BACKLOG_MIN: u64 = 1 << 20;
 const BACKLOG_MAX: u64 = 32 << 20;
 
-/// What all databases of a server are opened with.
+/// The options that all databases of a server are opened with.
 pub(crate) struct DatabaseOpener<'o> {
     pub(crate) options: &'o ServerOptions,
     pub(crate) shards: usize,
-    /// Sizes by which records are counted.
+    /// Bounds of the size classes in which records are counted.
     pub(crate) class_bounds: &'o [u32],
     pub(crate) clock: &'o Arc<CachedClock>,
     pub(crate) disk: &'o Arc<dyn Disk>,
 }
 
 impl DatabaseOpener<'_> {
-    /// Opens a database; what a data directory holds is not in it yet. `observer` is notified of evictions.
+    /// Opens a database without loading its data directory yet. `observer` is notified of
+    /// evictions.
     pub(crate) fn open(
         &self,
         further: DatabaseSpec,
@@ -71,12 +72,13 @@ impl DatabaseOpener<'_> {
     }
 }
 
-/// Returns what happens at a memory limit.
+/// Returns the reaction to a reached memory limit.
 pub(crate) fn when_full(options: &ServerOptions) -> WhenFull {
     if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
 }
 
-/// Brings back what is kept of a database, and keeps it from then on. `on_progress` is called when changes have come to disk.
+/// Loads the records of a database from its data directory and keeps them there from then on.
+/// `on_progress` is called after changes have become durable.
 pub(crate) fn load(
     owner: &mut OpenDatabase,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
@@ -95,7 +97,7 @@ pub(crate) fn load(
                 );
             }
         }
-        // Writers may wait for room.
+        // Writers may be waiting for room.
         notify();
     };
     let loaded = owner.load(progress, report).map_err(failed)?;
@@ -120,7 +122,7 @@ pub(crate) fn load(
     Ok(loaded.records)
 }
 
-/// Makes the last checkpoint of a tree, as long as the disk answers.
+/// Makes the last checkpoint of a tree, unless the disk hangs.
 pub(crate) fn make_last_checkpoint(owner: &mut OpenDatabase, gives_up: &dyn Fn() -> bool) {
     if let Err(error) = owner.make_last_checkpoint(Some(gives_up)) {
         let database = owner.name().label();
@@ -128,7 +130,7 @@ pub(crate) fn make_last_checkpoint(owner: &mut OpenDatabase, gives_up: &dyn Fn()
     }
 }
 
-/// Logs what was found in a data directory.
+/// Logs the findings of loading a data directory.
 fn log_findings(database: &str, opened: &Opened) {
     for why in &opened.refused {
         tracing::error!(

@@ -1,12 +1,12 @@
-//! How long a server that stops waits for its disk.
+//! The deadline up to which a server that stops waits for its disk.
 //!
 //! ```text
-//! databases --> Watched disk --counts what the disk has answered--> Pulse --> Patience: over when nothing more comes
+//! databases --> ProgressDisk --counts the disk's answers--> DiskProgress --> ShutdownDeadline: over once no more answers come
 //! ```
 //!
-//! A disk that is slow, or a machine that is busy, is not taken for a disk that hangs: the patience begins anew with each
-//! operation that comes to an end. What does not go through a [`Disk`] (the tree's own file) is not seen, and has the time of one
-//! operation.
+//! A slow disk or a busy machine must not be mistaken for a disk that hangs, so the deadline is extended
+//! after every completed operation. Operations that bypass the [`Disk`] (on the tree's own file) are
+//! not counted, and get the time of one operation.
 
 use crate::handle::{ServerHandle, Stopping};
 use std::cell::Cell;
@@ -18,17 +18,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::{Disk, File, MappedFile, SharedMemory};
 
-/// A disk that is merely slow writes what waits, at most some 32 MiB, in so long a time.
+/// Time for one operation. A slow disk writes the pending data, at most about 32 MiB, within this
+/// time.
 const LONG: Duration = Duration::from_secs(30);
-/// When told to stop a second time; a disk that is well needs less.
+/// Time for one operation after a second request to stop; an intact disk needs less.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
-/// A disk that always answers, and never comes to an end, is given up after so many times that.
+/// A disk that answers but never completes is given up after this many times that time.
 const TIMES_MAX: u32 = 20;
 
-/// What a disk has answered, once somebody wants to know.
+/// Counts the completed operations of a disk, once counting is enabled.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
-    /// Else workers would meet in the count with each read.
+    /// Disabled by default, because workers would contend for the counter at each read.
     is_felt: AtomicBool,
     answers: AtomicU64,
 }
@@ -41,13 +42,13 @@ impl Pulse {
         outcome
     }
 
-    /// Counts from now on.
+    /// Enables counting.
     fn feel(&self) {
         self.is_felt.store(true, Ordering::Relaxed);
     }
 }
 
-/// A disk that shows that it answers.
+/// A disk that counts its completed operations.
 pub(crate) struct Watched {
     disk: Arc<dyn Disk>,
     pulse: Arc<Pulse>,
@@ -137,14 +138,14 @@ impl File for WatchedFile {
     }
 }
 
-/// How long a server that stops waits for its disk.
+/// The deadline up to which a server that stops waits for its disk.
 pub(crate) struct Patience<'s> {
     handle: &'s ServerHandle,
     pulse: &'s Pulse,
     begun: Instant,
-    /// The disk's answers so far, and since when there have been no more.
+    /// Number of completed operations, and the time since when it has not changed.
     heard: Cell<(u64, Instant)>,
-    /// The disk has been waited for in vain already.
+    /// True if the disk has already exceeded the deadline once.
     pub(crate) has_been_tried: bool,
 }
 
@@ -159,13 +160,14 @@ impl<'s> Patience<'s> {
         Patience { handle, pulse, begun: now, heard, has_been_tried: false }
     }
 
-    /// The same for what comes next.
+    /// Returns a fresh deadline for the next step.
     pub(crate) fn again(&self) -> Patience<'s> {
         let has_been_tried = self.has_been_tried;
         Patience { has_been_tried, ..Patience::from(self.handle, self.pulse, Instant::now()) }
     }
 
-    /// Whether the disk hangs. To be asked again and again: what it does between two questions is what it is judged by.
+    /// Returns true if the disk hangs. Must be called repeatedly: the progress between two calls
+    /// counts.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over_at(Instant::now())
     }
@@ -187,7 +189,7 @@ pub(crate) fn has_ended<T>(thread: &JoinHandle<T>, gives_up: &dyn Fn() -> bool) 
         if gives_up() {
             return false;
         }
-        // Nothing unparks this thread: the end of a server is in no hurry.
+        // Nothing unparks this thread: the stop of a server is not urgent.
         std::thread::park_timeout(Duration::from_millis(5));
     }
     true
@@ -213,7 +215,7 @@ mod tests {
         assert!(!patience.is_over_at(at(LONG, 101)));
         assert!(!patience.is_over_at(at(LONG, 110)));
         assert!(patience.is_over_at(at(LONG, 111)));
-        // Told twice, it waits for less.
+        // After a second request to stop, it waits for a shorter time.
         handle.stop();
         handle.stop();
         let patience = Patience::from(&handle, &pulse, began);

@@ -1,4 +1,5 @@
-//! A database as all threads of a server know it: its name, its records, the state of its files, and the state that was last logged.
+//! A database as all threads of a server use it: its name, its records, the state of its files, and
+//! the state that was last logged.
 
 use crate::options::DataDirectoryOptions;
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ pub(crate) struct Served {
     pub(crate) name: Name,
     pub(crate) database: Arc<Database>,
     pub(crate) data: Option<DataDirectoryOptions>,
-    /// The engine has memory into which long values are received.
+    /// True if the engine offers memory into which long values are received.
     pub(crate) has_buffers: bool,
     /// Held while a command of `synchronize` has an image of the database, because two images would have one name.
     pub(crate) imaging: Mutex<()>,
@@ -49,16 +50,17 @@ impl Served {
         engine.durable().map_or(of_tree, |durable| durable.disk_usage().bytes)
     }
 
-    /// Returns why the engine's own files do not take every change.
+    /// Returns the reason why the engine's own files refuse changes.
     pub(crate) fn refused_write(&self) -> Option<Error> {
         self.database.engine().durable().and_then(|files| files.refused_write_error())
     }
 
-    /// Logs once that changes cannot be kept, and once that they can again, because replies to clients give no reason.
+    /// Logs once that changes cannot be kept and once that they can again, because replies to
+    /// clients give no reason.
     pub(crate) fn log_refusals(&self) {
         let health = self.database.durability().map_or(DurabilityHealth::Well, Durability::health);
         let mut logged = self.logged.lock();
-        // Of files, a sync and a write may report the same cause in different words.
+        // A sync and a write of files may report the same cause in different words.
         let is_same = match (&health, &logged.health) {
             (DurabilityHealth::Stuck(_), DurabilityHealth::Stuck(_))
                 if self.database.engine_sync().is_some() =>
@@ -90,7 +92,7 @@ impl Served {
         let (trouble, damaged) = (files.maintenance_error(), files.damaged_records());
         let mut logged = self.logged.lock();
         let (label, trouble) = (self.name.label(), trouble.map(|error| error.to_string()));
-        // The record comes first, because maintenance goes on once the damaged record is gone.
+        // The record comes first, because maintenance continues once the damaged record is removed.
         if let Some((count, last)) = damaged.filter(|(count, _)| *count != logged.damaged_records) {
             let gone = count - logged.damaged_records;
             tracing::error!(
@@ -109,7 +111,7 @@ impl Served {
         }
     }
 
-    /// Logs new damaged records of a tree on disk; its maintenance has no trouble of its own.
+    /// Logs new damaged records of a tree on disk. A tree's maintenance has no failures of its own.
     fn log_damage_of_tree(&self) {
         let Some((count, last)) = self.damaged_records() else { return };
         let mut logged = self.logged.lock();
@@ -130,7 +132,7 @@ impl Served {
         }
     }
 
-    /// Returns true if its engine keeps records in files, of which damage and trouble are reported.
+    /// Returns true if the engine keeps records in files, whose damage and failures are reported.
     pub(crate) fn has_files(&self) -> bool {
         let engine = self.database.engine();
         engine.durable().is_some() || engine.checkpointed().is_some()

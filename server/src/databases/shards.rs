@@ -1,17 +1,18 @@
-//! Into how many shards an engine in memory is divided.
+//! The number of shards of an engine in memory.
 
 use crate::options::ServerOptions;
 
-/// Beyond so many shards, threads do not meet in one more rarely.
+/// Maximum number of shards chosen because of threads: beyond it, threads do not contend less.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
-/// What a shard is planned to hold: half of the 32 GiB that its handles can address, as records are not spread evenly and
-/// its pages are not all full.
+/// Planned contents of a shard: half of the 32 GiB that its handles can address, because records
+/// are not distributed evenly and pages are not all full.
 pub(crate) const SHARD_BYTES: u64 = 16 << 30;
-/// More the engine does not take.
+/// Maximum number of shards that the engine accepts.
 const SHARDS_MAX: u64 = 4096;
 
-/// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
-/// fewer could not address all the memory. Without a limit that is the machine's.
+/// Returns the number of shards: few if memory is scarce, because each keeps partly filled pages of
+/// its own; more if many threads write, or if fewer could not address the memory limit. Without a
+/// limit that is the machine's memory.
 pub(crate) fn count(options: &ServerOptions, machine_bytes: u64) -> usize {
     let by_threads = (options.limits.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
     let (by_memory, bytes) = match options.memory.limit_mib {
@@ -50,7 +51,8 @@ mod tests {
         assert_eq!(shards_of(1, 64, GIB), 2);
     }
 
-    /// A shard's handles end at 32 GiB: 8 of them left a limit of 300 GiB unreachable, and then nothing was evicted.
+    /// A shard's handles address 32 GiB. With 8 shards a limit of 300 GiB was unreachable, so
+    /// nothing was evicted.
     #[test]
     fn all_of_a_large_memory_is_within_reach_of_the_shards() {
         for gib in [100, 256, 257, 300, 1 << 10, 50 << 10] {

@@ -1,12 +1,13 @@
-//! Exports: checkpoints that a client asks for, and backups and the update log sent to it (docs/protocol/exports.md).
+//! Exports: checkpoints that a client requests, and backups and update logs that are sent to it
+//! (docs/protocol/exports.md).
 //!
 //! ```text
-//! a thread for each: reads files, keeps to the pace --frames--> pipe (bounded) --> worker --> the connection's output
+//! a thread for each: reads files, keeps the rate --frames--> pipe (bounded) --> worker --> the connection's output
 //! ```
 //!
-//! Always true: no worker waits for an export; a receiver that is slow slows its own thread alone, and when it is gone, or takes
-//! nothing for minutes, or is so slow that far too much of the log or of removed files is kept for it, the thread ends and what it held is let go;
-//! there are only so many at once.
+//! Invariants: no worker waits for an export, and a slow receiver slows only its own thread. The thread
+//! ends, and releases what it held, once its receiver has closed, has taken nothing for minutes, or
+//! keeps too many bytes of the log or of removed files on disk. The number of exports is bounded.
 
 mod pace;
 mod pipe;
@@ -23,20 +24,22 @@ use std::time::Duration;
 use todana::{DataDirectory, Database};
 use todana_protocol::memcached::{ExportKind, ExportRequest};
 
-/// Checkpoints and backups at once.
+/// Maximum number of checkpoints and backups at a time.
 const BACKUPS_MAX: usize = 2;
-/// Readers of the log at once: those that follow it stay.
+/// Maximum number of readers of update logs at a time; those that follow a log stay.
 const LOGS_MAX: usize = 8;
-/// Looks of the janitor's, ten a second, between two that care for exports: whoever receives one hears something every three seconds.
+/// Maintenance ticks, ten per second, between two checks of the exports. At each check an idle
+/// receiver is sent a line, so it receives something every three seconds.
 const LOOK_EVERY: u64 = 30;
-/// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
+/// Checks without progress after which a receiver is disconnected: five minutes. The log must not
+/// grow because of it.
 const QUIET_LOOKS_MAX: u32 = 100;
 
-/// Bytes of the log, or of a hash's files that compaction has removed, that may be on disk for the sake of one receiver alone; more,
-/// where the checkpoints take more, or the hash's records.
+/// Maximum bytes of the log, or of a hash's compacted files, that stay on disk because of one
+/// receiver. The limit is higher if the checkpoints or the hash's records take more.
 const HELD_MAX: u64 = 1 << 30;
 
-/// How often it is asked whether an end has been waited for long enough.
+/// Interval at which a waiting thread checks whether to give up.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log: its files are its log; a backup can be made of it";
@@ -49,12 +52,12 @@ const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
 /// All exports of a server.
 #[derive(Default)]
 pub(crate) struct Exports {
-    /// What there is to export by the number of its database, once it has been read back.
+    /// The data directory of each database, in order, set once they have been loaded.
     directories: OnceLock<Vec<Option<Weak<DataDirectory>>>>,
     jobs: Mutex<Vec<Job>>,
-    /// How many there are, for a look without the lock.
+    /// Number of exports, readable without the lock.
     count: AtomicUsize,
-    /// What was kept for them at the last look.
+    /// Bytes kept on disk for exports, as of the last check.
     held_bytes: AtomicU64,
 }
 
@@ -65,16 +68,17 @@ struct Job {
     thread: JoinHandle<()>,
 }
 
-/// The end of an export that a connection has. The export ends when this is dropped.
+/// The receiving end of an export, which its connection owns. Dropping it ends the export.
 pub(crate) struct Receiving(Arc<Pipe>);
 
 impl Receiving {
-    /// Moves what has come to an output, as long as that holds less than `len_max`; true when that was all.
+    /// Moves frames to an output while that holds less than `len_max` bytes. Returns true if the
+    /// export is complete.
     pub(crate) fn take(&self, output: &mut Output, len_max: usize) -> bool {
         self.0.take(output, len_max) == Taken::All
     }
 
-    /// It has been given up: nothing more will come.
+    /// Returns true if the export was cut off, so no more frames come.
     pub(crate) fn is_cut_off(&self) -> bool {
         self.0.is_left()
     }
@@ -87,12 +91,12 @@ impl Drop for Receiving {
 }
 
 impl Exports {
-    /// The data directories of all databases, in their order. Said once.
+    /// Sets the data directories of all databases, in order. Called once.
     pub(crate) fn set_directories<'d>(&self, all: impl Iterator<Item = Option<&'d Arc<DataDirectory>>>) {
         let _ = self.directories.set(all.map(|directory| directory.map(Arc::downgrade)).collect());
     }
 
-    /// That of a database, while it is open.
+    /// Returns the data directory of a database while that is open.
     pub(crate) fn directory(&self, database: usize) -> Option<Arc<DataDirectory>> {
         self.directories.get()?.get(database)?.as_ref()?.upgrade()
     }
@@ -101,7 +105,7 @@ impl Exports {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins one for a connection, or says why not.
+    /// Starts an export for a connection, or fails with the reason.
     pub(crate) fn start(
         &self,
         export: ExportRequest,
@@ -125,7 +129,7 @@ impl Exports {
             return Err(BUSY);
         }
         let pipe = Arc::new(Pipe::new(handle));
-        // Before it can miss anything.
+        // Counted before the thread starts, so that it misses no notification.
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
         let of = Arc::downgrade(database);
         let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
@@ -136,19 +140,19 @@ impl Exports {
         Ok(Receiving(pipe))
     }
 
-    /// The update log has come on.
+    /// Notifies the exports that the update log has grown.
     pub(crate) fn came_on(&self) {
         if self.count.load(Ordering::Relaxed) > 0 {
             self.jobs().iter().for_each(|job| job.pipe.nudge());
         }
     }
 
-    /// To be called ten times a second.
+    /// Checks the exports. Called ten times per second.
     pub(crate) fn look(&self, tick: u64) {
         if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(LOOK_EVERY) {
             return;
         }
-        // Known without the disk.
+        // Reads a number in memory, not the disk.
         let of_directory = |number| self.directory(number).map_or(0, |own| own.footprint().checkpoint_bytes);
         let on_disk = |number, database: &Database| {
             let files = database.engine().durable().map(|files| files.disk_usage().live_bytes);
@@ -164,22 +168,23 @@ impl Exports {
             }
         }
         self.clear_away(&mut jobs);
-        // The log waits for nobody who waits for whoever reads what is told.
+        // Released before logging, because a log's reader could otherwise block the exports.
         drop(jobs);
         for _ in 0..cut_off {
             tracing::warn!("a receiver of an export is cut off: it takes nothing");
         }
     }
 
-    /// What is on disk for the sake of exports alone, as of the last look.
+    /// Returns the bytes kept on disk only for exports, as of the last check.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Ends those that keep more of a database, which is told by its number, too, than this from being removed.
+    /// Ends the exports that keep more bytes of their database on disk than `held_max` returns for
+    /// its number.
     fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
         let of = |job: &Job| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
-        // They are told of outside the lock.
+        // They are logged outside the lock.
         let all: Vec<_> = self.jobs().iter().map(of).collect();
         let mut sum = 0;
         for (number, database, pipe) in all {
@@ -202,14 +207,14 @@ impl Exports {
         }
     }
 
-    /// Ends all of them. `gives_up` is asked now and then; once it says so, those whom the disk keeps waiting are left to
-    /// themselves.
+    /// Ends all exports. `gives_up` is called repeatedly; once it returns true, threads that wait
+    /// for the disk are abandoned.
     pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) {
         let jobs = std::mem::take(&mut *self.jobs());
         jobs.iter().for_each(|job| job.pipe.leave());
         for job in jobs {
             while !job.thread.is_finished() && !gives_up() {
-                // Unparked by nobody: there is no hurry at the end of a server.
+                // Nothing unparks this thread: the stop of a server is not urgent.
                 std::thread::park_timeout(ASK_EVERY);
             }
             if job.thread.is_finished() && job.thread.join().is_err() {
@@ -237,7 +242,7 @@ mod tests {
         WaitingConnections::new(Arc::new(WakeQueues::new(1)), 0).enter_new()
     }
 
-    /// Writes what exceeds that, and has checkpoints made that need nothing of it.
+    /// Writes more than that limit, and makes checkpoints that do not need the old log.
     fn write(directory: &DataDirectory, database: &Database) {
         let log = database.log().unwrap();
         for _ in 0..3 {
@@ -264,7 +269,7 @@ mod tests {
         write(&directory, &database);
         let slow = [
             ExportKind::Backup { rate: NonZeroU64::new(1) },
-            // Nobody takes what it sends, once that is more than the pipe holds.
+            // The receiver takes nothing, so the thread blocks once the pipe is full.
             ExportKind::Log { from: LogStart::End, follows: true },
         ];
         assert_eq!(
@@ -282,7 +287,7 @@ mod tests {
             while !receiving.0.is_stopped() {
                 write(&directory, &database);
                 exports.came_on();
-                // What it may keep it keeps.
+                // An export within its limit goes on.
                 exports.end_slow(&|_, _| u64::MAX);
                 assert!(!receiving.0.is_stopped());
                 exports.end_slow(&|_, _| TOO_MUCH);
@@ -291,7 +296,7 @@ mod tests {
             while !receiving.take(&mut output, usize::MAX) {}
             output.write_to(&mut sent).unwrap();
             assert!(sent.ends_with(TOO_SLOW.as_bytes()), "{}", sent.escape_ascii());
-            // Its thread lets go of it, although its receiver is still there.
+            // The thread releases the log although its receiver still exists.
             while receiving.0.held_len() > 0 {
                 std::thread::yield_now();
             }
@@ -302,7 +307,8 @@ mod tests {
         exports.close_unless(&|| false);
     }
 
-    /// What compaction removes stays on disk as long as a backup is to read it: counted, told, and bounded.
+    /// Files that compaction has replaced stay on disk while a backup still reads them. They are
+    /// counted, reported and bounded.
     #[test]
     fn who_is_so_slow_that_too_many_removed_files_of_a_hash_are_kept_for_it_is_ended() {
         let folder = tempfile::tempdir().unwrap();
@@ -323,7 +329,7 @@ mod tests {
                     assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
                 });
             }
-            // As the janitor does, not without end.
+            // Maintains as the server does, but not endlessly.
             let _ = (0..1000).find(|_| !database.maintain());
         };
         write();

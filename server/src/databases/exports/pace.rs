@@ -1,12 +1,12 @@
-//! How fast a stream may flow. Keeps no clock: it is told the time.
+//! A rate limit for streams. It owns no clock: the caller passes the time.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// A bound of so many bytes a second. What was not used is not made up for.
+/// A limit in bytes per second. Unused rate is not carried over.
 pub(super) struct Pace {
     rate: NonZeroU64,
-    /// When all that has been let through is paid for.
+    /// The time at which all admitted bytes are within the rate.
     paid_at: Duration,
 }
 
@@ -15,7 +15,8 @@ impl Pace {
         Pace { rate, paid_at: Duration::ZERO }
     }
 
-    /// So many bytes are about to leave: when they may. `now` is the time since whatever moment, always the same.
+    /// Admits `len` bytes and returns the time at which they may be sent. `now` is the time since a
+    /// fixed moment.
     pub(super) fn admit(&mut self, len: usize, now: Duration) -> Duration {
         let at = self.paid_at.max(now);
         let nanoseconds = len as u128 * 1_000_000_000 / u128::from(self.rate.get());
@@ -24,7 +25,7 @@ impl Pace {
         at
     }
 
-    /// What is sent at once, so that a slow stream still comes steadily.
+    /// Returns the bytes to send at once, so that a slow stream is still steady.
     pub(super) fn portion(&self, len_max: usize) -> usize {
         const LEN_MIN: u64 = 512;
         usize::try_from((self.rate.get() / 8).max(LEN_MIN)).unwrap_or(len_max).min(len_max)
@@ -44,7 +45,7 @@ mod tests {
     #[test]
     fn no_second_has_more_than_its_bytes() {
         let mut pace = pace(1000);
-        // Asked for all at once, and then always when the time has come.
+        // Requests everything at once at first, and then at each admitted time.
         let (mut now, mut times) = (5 * SECOND, Vec::new());
         for _ in 0..100 {
             now = pace.admit(100, now);

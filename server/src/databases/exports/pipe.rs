@@ -1,4 +1,4 @@
-//! A bounded way from the thread that makes a stream to the worker whose connection it leaves by.
+//! A bounded pipe from the thread that produces an export to the worker that sends it.
 
 use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
@@ -9,23 +9,23 @@ use std::time::Duration;
 use todana::checkpoint::HeldBytes;
 use todana_protocol::memcached::ReplySink;
 
-/// What waits in it at most, unless a single frame is longer.
+/// Maximum bytes in the pipe, unless a single frame is longer.
 const PIPE_MAX: usize = 256 << 10;
-/// What says that there is nothing to say yet.
+/// The line that means "no data yet".
 const WAIT: &[u8] = b"WAIT\r\n";
 
-/// Frames on their way. Those who take it are never kept waiting, the one who fills it is.
+/// Frames on their way. The worker never waits for the pipe; the producer may.
 pub(super) struct Pipe {
-    /// Wakes the connection that it leads to.
+    /// Wakes the receiving connection.
     handle: WakeHandle,
     state: Mutex<State>,
-    /// There is room, or news for the one who fills it.
+    /// Signals room, or news for the producer.
     changed: Condvar,
-    /// Nobody takes any more.
+    /// True once the receiver has closed.
     is_left: AtomicBool,
-    /// Whoever fills it need not go on: nobody takes any more, or the last frame is in.
+    /// True once the producer may stop: the receiver has closed, or the last frame is in the pipe.
     is_stopped: AtomicBool,
-    /// What of the log is kept for it.
+    /// The part of the log that is kept for this export.
     held: OnceLock<HeldBytes>,
 }
 
@@ -33,22 +33,22 @@ pub(super) struct Pipe {
 struct State {
     frames: VecDeque<Vec<u8>>,
     len: usize,
-    /// The last frame is in.
+    /// True once the last frame is in the pipe.
     is_over: bool,
-    /// Something went in or out since the last look.
+    /// True if a frame went in or out since the last check.
     has_moved: bool,
-    /// Looks since then.
+    /// Checks since the last movement.
     quiet_looks: u32,
-    /// There is news.
+    /// True if there is news for the producer.
     nudged: bool,
 }
 
-/// What has come out of it.
+/// The result of taking frames out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// There may be more later.
+    /// More frames may come.
     Some,
-    /// That was all.
+    /// The last frame was taken.
     All,
 }
 
@@ -68,7 +68,7 @@ impl Pipe {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame in, once there is room; false if it has been stopped.
+    /// Puts a frame into the pipe, waiting for room. Returns false if the export was stopped.
     pub(super) fn put(&self, frame: Vec<u8>) -> bool {
         let mut state = self.state();
         while state.len > 0 && state.len + frame.len() > PIPE_MAX && !self.is_stopped() {
@@ -81,7 +81,7 @@ impl Pipe {
         true
     }
 
-    /// Puts the last frame in, whether there is room or not.
+    /// Puts the last frame into the pipe, even if there is no room.
     pub(super) fn end(&self, frame: Vec<u8>) {
         let mut state = self.state();
         if !state.is_over {
@@ -100,7 +100,7 @@ impl Pipe {
         }
     }
 
-    /// Moves whole frames to an output, as long as that holds less than `len_max`.
+    /// Moves complete frames to an output while that holds less than `len_max` bytes.
     pub(super) fn take(&self, output: &mut Output, len_max: usize) -> Taken {
         let mut state = self.state();
         while output.len() < len_max
@@ -114,11 +114,11 @@ impl Pipe {
         if state.is_over && state.frames.is_empty() { Taken::All } else { Taken::Some }
     }
 
-    /// Nobody takes any more: whoever fills it hears of it.
+    /// Notes that the receiver has closed, and notifies the producer.
     pub(super) fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
         self.is_stopped.store(true, Ordering::Relaxed);
-        // Whoever is between its look and its wait holds this lock.
+        // A producer between its check and its wait holds this lock.
         let mut state = self.state();
         state.frames = VecDeque::new();
         state.len = 0;
@@ -129,9 +129,9 @@ impl Pipe {
         self.is_left.load(Ordering::Relaxed)
     }
 
-    /// Puts the last frame in, in place of all that have not left yet, and has whoever fills it stop.
+    /// Replaces all frames that have not left yet by a last frame, and stops the producer.
     pub(super) fn cut_short(&self, frame: Vec<u8>) {
-        // Whoever is between its look and its wait, or puts something in, holds this lock.
+        // A producer between its check and its wait, or within `put`, holds this lock.
         let mut state = self.state();
         self.is_stopped.store(true, Ordering::Relaxed);
         if !state.is_over {
@@ -147,34 +147,34 @@ impl Pipe {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// True as soon as whoever fills it need not go on, for those who look at it from time to time.
+    /// Returns a flag that is true once the producer may stop, for code that polls it.
     pub(super) fn stop_flag(&self) -> &AtomicBool {
         &self.is_stopped
     }
 
-    /// From now on this is kept for it.
+    /// Sets the part of the log that is kept for this export.
     pub(super) fn keeps(&self, held: HeldBytes) {
         let _ = self.held.set(held);
     }
 
-    /// Bytes of the log that are on disk for its sake alone; 0 once it is over.
+    /// Returns the bytes of the log that are on disk only for this export; 0 once it has ended.
     pub(super) fn held_len(&self) -> u64 {
         self.held.get().map_or(0, HeldBytes::len_bytes)
     }
 
-    /// Nothing will ever be taken from it again.
+    /// Returns true if nothing will ever be taken from the pipe again.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();
         state.is_over && (state.frames.is_empty() || self.is_left())
     }
 
-    /// There is news for the one who fills it.
+    /// Notifies the producer of news.
     pub(super) fn nudge(&self) {
         self.state().nudged = true;
         self.changed.notify_all();
     }
 
-    /// Waits for news, at most so long; false if it has been stopped.
+    /// Waits for news for at most `timeout`. Returns false if the export was stopped.
     pub(super) fn wait_for_news(&self, timeout: Duration) -> bool {
         let waits = |state: &mut State| !state.nudged && !self.is_stopped();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, waits);
@@ -182,7 +182,7 @@ impl Pipe {
         !self.is_stopped()
     }
 
-    /// Waits so long; false if it has been stopped.
+    /// Waits for `time`. Returns false if the export was stopped.
     pub(super) fn rest(&self, time: Duration) -> bool {
         let state = self.state();
         let waits = |_: &mut State| !self.is_stopped();
@@ -190,8 +190,8 @@ impl Pipe {
         !self.is_stopped()
     }
 
-    /// Says that it is still there, where nothing else has been said since the last look. True if what is in it has been left
-    /// standing at so many looks: its receiver is no receiver.
+    /// Sends an idle receiver a line if nothing was sent since the last check. Returns true if
+    /// frames have been waiting for `looks_max` checks: the receiver then takes nothing.
     pub(super) fn look(&self, looks_max: u32) -> bool {
         let mut state = self.state();
         if std::mem::take(&mut state.has_moved) || state.is_over && state.frames.is_empty() {
@@ -250,7 +250,7 @@ mod tests {
         }
         pipe.leave();
         let put = filler.join().unwrap();
-        // No more than what was taken and what had room.
+        // At most the frames that were taken and those that fit.
         assert!((40..=44).contains(&put), "{put}");
         assert!(!pipe.put(b"x".to_vec()) && !pipe.wait_for_news(Duration::MAX) && !pipe.rest(Duration::MAX));
     }
@@ -271,7 +271,7 @@ mod tests {
         assert!(pipe.is_stopped() && !pipe.is_left() && !pipe.wait_for_news(Duration::MAX));
         assert_eq!(taken(&pipe, PIPE_MAX), (b"why".to_vec(), Taken::All));
         assert!(pipe.is_done());
-        // Where all of it is in already nothing is cut.
+        // Once the last frame is in the pipe, nothing is cut.
         let pipe = self::pipe();
         pipe.end(b"all".to_vec());
         pipe.cut_short(b"why".to_vec());
@@ -284,7 +284,7 @@ mod tests {
         assert!(!pipe.look(2));
         assert_eq!(taken(&pipe, 100), (WAIT.to_vec(), Taken::Some));
         pipe.put(b"x".to_vec());
-        // It has moved since; then it has not, twice.
+        // It has moved since the first check, and not since the next two.
         assert_eq!([pipe.look(2), pipe.look(2), pipe.look(2)], [false, false, true]);
         assert_eq!(taken(&pipe, 100), (b"x".to_vec(), Taken::Some));
         assert!(!pipe.look(2));

@@ -1,4 +1,4 @@
-//! The thread that makes an export: frames into its pipe, one behind the other.
+//! The thread that produces an export: it puts frames into the pipe one after the other.
 
 use super::pace::Pace;
 use super::pipe::Pipe;
@@ -13,13 +13,13 @@ use todana::{DataDirectory, Database};
 use todana_core::{Error, ErrorKind, Result};
 use todana_protocol::memcached::{ExportKind, LogStart};
 
-/// The most that one frame carries.
+/// Maximum bytes of a frame.
 const FRAME_LEN_MAX: usize = 64 << 10;
-/// Those who follow the log look by themselves so often, should they not be told that it has come on.
+/// Interval at which a reader that follows the log checks for new entries without a notification.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const END: &[u8] = b"END\r\n";
 
-/// Where an export comes from.
+/// The source of an export.
 pub(super) enum Source {
     /// Checkpoints and an update log.
     Directory(Arc<DataDirectory>),
@@ -42,10 +42,10 @@ pub(super) fn run(export: ExportKind, source: Source, database: &Arc<Database>, 
         }
         (_, Source::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),
     };
-    // What is over holds nothing.
+    // An export that has ended holds no files.
     drop(source);
     let last = outcome.unwrap_or_else(|error| {
-        // What is asked for in vain is between the client and us; what cannot be done is for whoever looks after the server.
+        // Invalid requests concern only the client; other failures are logged for the operator.
         if !pipe.is_stopped() && error.kind() != ErrorKind::Invalid {
             tracing::warn!(%error, "an export has failed");
         }
@@ -54,12 +54,12 @@ pub(super) fn run(export: ExportKind, source: Source, database: &Arc<Database>, 
     pipe.end(last);
 }
 
-/// An error as those are told it who need not know where the server keeps its files: their names within the data directory stay, on one
-/// line.
+/// Formats an error for clients, on one line. Clients need not know where the server keeps its
+/// files, so only the names within the data directory remain.
 fn for_clients(error: &str, directory: &Path) -> String {
     let name = directory.display().to_string();
     let mut text = if name.is_empty() { error.into() } else { error.replace(&format!("{name}/"), "") };
-    // A name that does not begin at the root tells nothing, and may be that of anything.
+    // A relative path discloses nothing, and it may occur in the message by chance.
     if directory.is_absolute() {
         text = text.replace(&name, "the data directory");
     }
@@ -71,7 +71,7 @@ fn for_clients(error: &str, directory: &Path) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Nobody waits for a thread that has ended by a panic.
+/// Ends the pipe if the thread panics, so that the receiver does not wait for it.
 struct Ending<'p>(&'p Pipe);
 
 impl Drop for Ending<'_> {
@@ -120,7 +120,8 @@ fn log(
     let Some(log) = database.log() else {
         return Err(Error::new(ErrorKind::Invalid, "there is no update log"));
     };
-    // All that has been answered by now. Where it cannot be brought to disk, what is there has to do.
+    // The end of everything that has been acknowledged. If it cannot be synced, the log is sent as
+    // far as it is on disk.
     let end = log.end();
     let _ = log.sync_to(end);
     let end = end.min(log.readable());
@@ -174,7 +175,7 @@ fn gone() -> Error {
     Error::new(ErrorKind::Closed, "nobody takes it any more")
 }
 
-/// What leaves, at its pace.
+/// The output of an export, at its rate.
 struct Flow<'p> {
     pipe: &'p Pipe,
     pace: Option<Pace>,
@@ -182,7 +183,7 @@ struct Flow<'p> {
 }
 
 impl Flow<'_> {
-    /// Sends bytes, in as many frames as it takes.
+    /// Sends bytes in as many frames as they need.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let portion = self.pace.as_ref().map_or(FRAME_LEN_MAX, |pace| pace.portion(FRAME_LEN_MAX));
         for bytes in bytes.chunks(portion) {
@@ -227,7 +228,7 @@ mod tests {
         ] {
             assert_eq!(for_clients(error, directory), told);
         }
-        // One that is not named from the root on.
+        // A relative path.
         assert_eq!(
             for_clients("no data: cannot read data/log/7.log", Path::new("data")),
             "no data: cannot read log/7.log"

@@ -1,17 +1,18 @@
-//! What Kyoto Tycoon and Kyoto Cabinet have compressed, decompressed piece by piece: what it claims reserves no memory.
+//! Decompresses data of Kyoto Tycoon and Kyoto Cabinet piece by piece; lengths that the data claims
+//! reserve no memory.
 
 use flate2::read::{DeflateDecoder, GzDecoder, ZlibDecoder};
 use lzma_rust2::XzReader;
 use std::io::{self, Cursor, Read};
 use todana_protocol::kyoto::compression::Compression;
 
-/// What an .xz stream may ask for, in KiB; the original compresses at level 6, which takes 9 MiB.
+/// Maximum memory of an .xz stream in KiB. The original compresses at level 6, which takes 9 MiB.
 const XZ_MEMORY_MAX_KIB: u32 = 64 << 10;
-/// LZO makes at most this many bytes of one.
+/// Maximum ratio of LZO: bytes produced from one byte.
 const LZO_RATIO_MAX: usize = 255;
 const LZO_LEN_MAX: usize = 1 << 30;
 
-/// Returns a reader of the decompressed bytes. Reads fail where `bytes` are damaged.
+/// Returns a reader of the decompressed bytes. Reads fail if `bytes` are damaged.
 pub fn decompressed<'a>(compression: Compression, bytes: &'a [u8]) -> Box<dyn Read + 'a> {
     match compression {
         Compression::Deflate => Box::new(DeflateDecoder::new(bytes)),
@@ -22,7 +23,7 @@ pub fn decompressed<'a>(compression: Compression, bytes: &'a [u8]) -> Box<dyn Re
     }
 }
 
-/// A block of LZO1X, which says nothing of its length.
+/// A block of LZO1X, whose format does not include its length.
 struct Lzo<'a> {
     packed: &'a [u8],
     unpacked: Option<Cursor<Vec<u8>>>,
@@ -37,7 +38,7 @@ impl Read for Lzo<'_> {
     }
 }
 
-/// Decompresses a block into as little memory as it turns out to need.
+/// Decompresses a block into a buffer that grows only as needed.
 fn lzo_block(packed: &[u8]) -> io::Result<Vec<u8>> {
     let len_max = packed.len().saturating_mul(LZO_RATIO_MAX).min(LZO_LEN_MAX);
     let mut len = packed.len().saturating_mul(4).max(64);
@@ -111,7 +112,7 @@ mod tests {
     fn cut_and_damaged_bytes_are_an_error_and_never_more_text() {
         for (compression, bytes) in OF_TEXT {
             for len in 0..bytes.len() {
-                // Deflate has no checksum, and its last byte may hold nothing but the end.
+                // Deflate has no checksum, and its last byte may contain only the end mark.
                 let _ = read(compression, &bytes[..len]).map(|out| assert!(TEXT.starts_with(&out)));
             }
             for at in 0..bytes.len() {

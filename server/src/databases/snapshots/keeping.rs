@@ -1,4 +1,4 @@
-//! The files of a server's databases: when they are made, and which are read back.
+//! Makes the snapshot files of a server's databases, and reads them back at the start.
 
 use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
 use crate::databases::{Served, failed, has_ended};
@@ -20,54 +20,58 @@ use todana_core::Attributes;
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
 
-/// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
+/// File in the data directory of a database whose snapshot is being read back. After a crash it
+/// shows that the snapshot must be read again.
 const UNDER_WAY: &str = "reading-snapshot";
-/// In the directory of the files: locked by the server that makes them.
+/// File in the snapshot directory, locked by the server that writes there.
 const LOCK: &str = "snapshots.lock";
-/// A time from here on, some thousand years away, is none: five letters of a value that has no time before it.
+/// Times from here on, some thousand years in the future, are not times but five letters of a value
+/// without a time.
 const UNLIKELY: u64 = 0x20 << 32;
-/// Between two looks at whether it is to be called off, in records.
+/// Records between two checks for cancellation.
 const LOOK_EVERY: u64 = 256;
 
-/// What has become of the snapshots of this server.
+/// The outcomes of this server's snapshots.
 #[derive(Default)]
 pub(crate) struct History {
     made: AtomicU64,
     failed: AtomicU64,
-    /// Of the newest one.
+    /// Time stamp of the newest snapshot.
     timestamp: AtomicU64,
-    /// Why the last one of a database could not be made, by its number.
+    /// The reason why the last snapshot of a database failed, by its number.
     troubles: Mutex<BTreeMap<usize, String>>,
-    /// The directory is this process's until the server ends.
+    /// The lock of the directory, held until the server ends.
     lock: Mutex<Option<Box<dyn Send + Sync>>>,
-    /// It has been said what records have that is not in snapshots.
+    /// True once a warning has been logged that snapshots leave out some attributes of records.
     has_told_left_out: AtomicBool,
-    /// Where a master has to go on from; `None`: where the position file says.
+    /// The time stamp from which replication from a master continues; `None` means the position
+    /// file decides.
     begins: Mutex<Option<u64>>,
 }
 
 impl History {
-    /// How many were made and could not be made, the time stamp of the newest one, and why the last one of any database failed, if it
-    /// has.
+    /// Returns the numbers of successful and failed snapshots, the time stamp of the newest one,
+    /// and the reason of the last failure of any database.
     pub(crate) fn told(&self) -> (u64, u64, u64, String) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let troubles: Vec<String> = self.troubles.lock().values().cloned().collect();
         (count(&self.made), count(&self.failed), count(&self.timestamp), troubles.join("; "))
     }
 
-    /// A database begins with what was there when a master's log had come to this time stamp.
+    /// Notes that a database starts with the state of a master's log at this time stamp.
     fn begins_at(&self, timestamp: u64) {
         let mut begins = self.begins.lock();
         *begins = Some(begins.map_or(timestamp, |other| other.min(timestamp)));
     }
 
-    /// The time stamp from which a master has to go on at the latest, for what is only in memory: what came behind it has gone with
-    /// the process before this one, whatever its position file says.
+    /// Returns the latest time stamp from which replication from a master may continue, for
+    /// databases that are only in memory. Later changes were lost with the previous process,
+    /// whatever its position file says.
     pub(crate) fn begins(&self) -> Option<u64> {
         *self.begins.lock()
     }
 
-    /// A record has what the format has no place for.
+    /// Warns once if a record has attributes that the format cannot store.
     fn leaves_out(&self, label: &str, attributes: &Attributes) {
         let leaves_out = attributes.flags != 0 || matches!(attributes.expiry, Expiry::Sliding { .. });
         if leaves_out && !self.has_told_left_out.swap(true, Ordering::Relaxed) {
@@ -78,7 +82,7 @@ impl History {
         }
     }
 
-    /// Notes how it went; what has been said already is not said again.
+    /// Records and logs an outcome. A repeated failure is not logged again.
     fn note(&self, number: usize, label: &str, outcome: io::Result<Option<SnapshotHead>>) {
         match outcome {
             Ok(None) => {}
@@ -101,13 +105,14 @@ impl History {
     }
 }
 
-/// Whether a database has snapshots: those on disk keep themselves.
+/// Returns true if a database has snapshots; databases on disk have none.
 fn has_snapshots(served: &Served) -> bool {
     served.name.kind.is_in_memory()
 }
 
-/// Makes the directory of the files, if it is not there, and locks it for this process: two servers would put half a file of the other
-/// in the place of a whole one. Fails if it cannot, or another process has it; the message names it.
+/// Creates the directory of the files if necessary, and locks it for this process: two servers
+/// would replace each other's files. Fails if it cannot, or if another process holds the lock; the
+/// message names the directory.
 pub(crate) fn prepare(disk: &dyn Disk, options: &SnapshotOptions, history: &History) -> io::Result<()> {
     let directory = &options.directory;
     disk.make_directory(directory).map_err(|error| said("make", directory, &error))?;
@@ -132,9 +137,10 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Reads the snapshot of a database back, if there is one. Where a data directory has brought the database back already, that is newer
-/// than any snapshot, and stays. Fails if the file cannot be read to its end: what is served without it would replace it. Fails with
-/// `Interrupted` when `goes_on` says no.
+/// Reads the snapshot of a database back if there is one. A database that was loaded from a data
+/// directory is newer than any snapshot and stays unchanged. Fails if the file cannot be read
+/// completely, because a server without its records would later replace it. Fails with
+/// `Interrupted` if `goes_on` returns false.
 pub(crate) fn restore(
     shared: &Arc<Shared>,
     number: usize,
@@ -186,7 +192,7 @@ pub(crate) fn restore(
     Ok(())
 }
 
-/// The snapshot of a database, where there is one.
+/// Returns the snapshot of a database, if there is one.
 fn find(shared: &Shared, number: usize, disk: &dyn Disk) -> io::Result<Option<(PathBuf, Box<dyn File>)>> {
     let Some(options) = &shared.options.databases.snapshots else { return Ok(None) };
     let served = &shared.databases[number];
@@ -211,8 +217,9 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Refuses a snapshot that was made without the log and behind it, as by a server that was started without it: what the log brings
-/// back is older, and the next snapshot would replace the file. `end` is where the log ended at this start.
+/// Refuses a snapshot that was made without the log and is newer than it, as by a server that was
+/// started without the log: the log's records are older, and the next snapshot would replace the
+/// file. `end` is the end of the log at this start.
 fn expect_older(
     served: &Served,
     end: LogPosition,
@@ -227,7 +234,8 @@ fn expect_older(
     let log = place.directory.join("log");
     let segments = segments(disk, &log).map_err(failed)?;
     let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.created_ms).max();
-    // Those that are made beside the log end with a second; and a second is as fine as the log's own time is.
+    // Snapshots made beside a log have a time stamp at the end of a second, which is also the
+    // resolution of the log's own time.
     let is_beside_log = head.timestamp == as_of_second(head.timestamp / STAMPS_PER_SECOND);
     match last.filter(|_| !is_beside_log) {
         Some(last) if head.timestamp / STAMPS_PER_SECOND > last / 1000 => Err(io::Error::other(format!(
@@ -239,12 +247,13 @@ fn expect_older(
     }
 }
 
-/// The time stamp of a snapshot that has all that was logged in a second.
+/// Returns the time stamp of a snapshot with everything that was logged up to the end of a second.
 fn as_of_second(second: u64) -> u64 {
     first_of_second(second.saturating_add(1)).saturating_sub(1)
 }
 
-/// What is served would be a part, and the whole, read later, would go over all that was changed since.
+/// Returns the error for a snapshot that was read only partly. Serving that part would be wrong,
+/// and reading the file again later would overwrite newer changes.
 fn half_read(mark: Option<&Path>) -> io::Error {
     let mark = mark.unwrap_or(Path::new(UNDER_WAY)).display();
     io::Error::other(format!(
@@ -257,7 +266,8 @@ fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
     file.parent().map_or(Ok(()), |directory| disk.sync_directory(directory))
 }
 
-/// Stores what a file has, but what is dead; returns its head, and how many records.
+/// Stores the records of a file, except expired ones. Returns the file's header and the number of
+/// records.
 fn fill(
     served: &Served,
     path: &Path,
@@ -319,14 +329,14 @@ fn fill(
     }
 }
 
-/// The thread that makes them. It makes the last ones when it is told to end.
+/// The thread that makes snapshots. It makes the last ones when it is asked to end.
 pub(crate) struct Keeper {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Keeper {
-    /// Starts it, where there are to be snapshots.
+    /// Starts the thread if snapshots are configured.
     pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<Keeper>> {
         let Some(options) = shared.options.databases.snapshots.clone() else { return Ok(None) };
         let ends = Arc::new(AtomicBool::new(false));
@@ -349,7 +359,8 @@ impl Keeper {
         Ok(Some(Keeper { ends, thread }))
     }
 
-    /// Has it make the last ones, and waits for them until `gives_up`, which is asked now and then, says so; false then.
+    /// Asks the thread for the last snapshots and waits for them. Returns false if `gives_up`,
+    /// which is called repeatedly, returns true first.
     pub(crate) fn end(self, gives_up: &dyn Fn() -> bool) -> bool {
         self.ends.store(true, Ordering::Release);
         self.thread.thread().unpark();
@@ -363,7 +374,7 @@ impl Keeper {
     }
 }
 
-/// Makes those of all databases. Where it `rests`, others have half of the processor's time.
+/// Makes snapshots of all databases. If it `rests`, it uses at most half of the processor's time.
 fn make_all(
     shared: &Shared,
     options: &SnapshotOptions,
@@ -388,7 +399,8 @@ struct Making<'m> {
 }
 
 impl Making<'_> {
-    /// Makes one beside the last one, and then puts it in its place; `None` if it was called off.
+    /// Writes a snapshot to a file beside the last one, and then renames it over that. Returns
+    /// `None` if it was cancelled.
     fn make(&self, path: &Path) -> io::Result<Option<SnapshotHead>> {
         let partial = PathBuf::from(format!("{}.tmp", path.display()));
         if let Err(error) = self.disk.remove(&partial)
@@ -406,7 +418,7 @@ impl Making<'_> {
             Ok(head)
         });
         if !matches!(made, Ok(Some(_))) {
-            // What stays is removed by the next one.
+            // A file that remains is overwritten by the next snapshot.
             let _ = self.disk.remove(&partial);
         }
         made.map_err(|error| said("write", &partial, &error))
@@ -445,7 +457,8 @@ impl Making<'_> {
             writer.write()?;
             if place.is_none() {
                 writer.finish()?;
-                // Of those that are there: a file that is cut between two of them is known by it.
+                // The number of records written, by which a reader detects a file that was cut
+                // between two records.
                 let head = SnapshotHead { count, ..head };
                 file.write_at(COUNT_AT, &mut [IoSlice::new(&count.to_be_bytes())])?;
                 return Ok(Some(head));
@@ -459,13 +472,14 @@ impl Making<'_> {
         }
     }
 
-    /// All that has a time stamp up to this is in the snapshot that begins now.
+    /// Returns a time stamp up to which every logged change is in the snapshot that starts now.
     fn timestamp(&self) -> u64 {
         let replication = &self.shared.options.databases.replication;
         match self.served.database.log() {
-            // Below the second, time stamps of the log are no times.
+            // Below one second, time stamps of the log are counters, not times.
             Some(_) => as_of_second(self.shared.clock.now().0.saturating_sub(2)),
-            // Of the master's log: there is no other, and whoever begins with this has to have it go on from there.
+            // The time stamp of the master's log, because there is no other, and a server that
+            // starts with this snapshot continues replication from there.
             None if replication.master.is_some() || replication.position_file.is_some() => {
                 self.shared.master_link.follow_state().timestamp
             }
@@ -477,7 +491,7 @@ impl Making<'_> {
     }
 }
 
-/// A file from its beginning on.
+/// Reads a file from its beginning.
 struct Reading<'f> {
     file: &'f dyn File,
     at: u64,
@@ -491,7 +505,7 @@ impl Read for Reading<'_> {
     }
 }
 
-/// The same, written.
+/// Writes a file from its beginning.
 struct Writing<'f> {
     file: &'f dyn File,
     at: u64,

@@ -1,18 +1,19 @@
-//! Snapshots as Kyoto Tycoon's server makes them: each database in memory as a file, made every now and then and at the end, read back
-//! at the start.
+//! Snapshots as Kyoto Tycoon's server makes them: each database in memory as a file, written at an
+//! interval and at the end, and read back at the start.
 //!
 //! ```text
-//! writer   records to a file, packed or not, a megabyte at a time
+//! writer   records to a file, compressed or not, a megabyte at a time
 //! reader   a file to records
-//! decompression   what Kyoto compresses
-//! keeping  the files of a server's databases: when they are made, and which are read back
+//! decompression   the compression formats of Kyoto
+//! keeper   the files of a server's databases: when they are written, and which are read back
 //! ```
 //!
-//! A snapshot is no moment: each record is as it was when its turn came, and what was changed meanwhile may be there or not. Where there
-//! is an update log, what it tells from the file's time stamp on makes up for that, as values are absolute.
+//! A snapshot is not a single moment: each record is as it was when it was written, and changes made
+//! meanwhile may be included or not. If there is an update log, replaying it from the file's time stamp
+//! on corrects that, because logged values are absolute.
 //!
-//! Always true: a file with the name of a snapshot was on disk as a whole when it got that name.
-//! Not here: bytes, which `todana_protocol::kyoto::snapshot` knows.
+//! Invariant: a file with the name of a snapshot was completely on disk before it got that name.
+//! Not here: the format (see `todana_protocol::kyoto::snapshot`).
 
 mod decompression;
 mod keeping;
@@ -28,13 +29,13 @@ pub(crate) use keeping::{History, Keeper, prepare, restore};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where and how often snapshots are made.
+/// Directory and interval of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// The directory of the files; it is made if it is not there.
+    /// The directory of the files, created if it does not exist.
     pub directory: PathBuf,
-    /// From one to the next.
+    /// Time between two snapshots.
     pub interval: Duration,
-    /// How they are packed. Files of either packing are read.
+    /// Compression of new files. Both kinds of files can be read.
     pub packing: Packing,
 }

@@ -1,4 +1,4 @@
-//! A file to records.
+//! Reads the records of a snapshot file.
 
 use super::decompression::decompressed;
 use std::fmt;
@@ -8,21 +8,21 @@ use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep};
 
-/// Why a snapshot cannot be read to its end.
+/// The reason why a snapshot cannot be read completely.
 #[derive(Debug)]
 pub enum SnapshotError {
     /// The file cannot be read.
     Unreadable(io::Error),
-    /// It is damaged, so many bytes behind its beginning.
+    /// The file is damaged.
     Damaged {
-        /// Where; in a packed file, where the chunk begins.
+        /// Offset of the damage; in a compressed file, the offset of the chunk.
         offset: u64,
-        /// How.
+        /// Description of the damage.
         what: String,
     },
-    /// It is packed in a way that cannot be unpacked.
+    /// The file has a compression that is not supported.
     Foreign,
-    /// Whoever was shown a record has called it off.
+    /// The receiver of the records cancelled the read.
     Ended(String),
 }
 
@@ -41,11 +41,12 @@ impl fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// What is shown records: their keys, and their values as they were stored.
+/// Receives keys, and values as they were stored.
 pub(super) type See<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), String> + 's;
 
-/// Shows the head, and then each record with its value as it was stored: behind its time, unless the database is persistent. Takes
-/// memory for the longest record, and for a packed chunk, of a megabyte in most. `see` calls it off by an error.
+/// Passes the header to the caller, and then each record with its value as it was stored: after its
+/// time, unless the database is persistent. Allocates memory for the longest record, and for a
+/// compressed chunk, mostly of a megabyte. An error of `see` cancels the read.
 pub fn read_snapshot(
     input: impl Read,
     begin: &mut dyn FnMut(SnapshotHead) -> Result<(), String>,
@@ -90,7 +91,8 @@ pub fn read_snapshot(
     }
 }
 
-/// The records of a packed chunk, unpacked piece by piece: what it says of itself reserves no memory.
+/// Reads the records of a compressed chunk piece by piece; the length that it claims reserves no
+/// memory.
 fn read_chunk(
     compression: Compression,
     packed: &[u8],
@@ -117,7 +119,7 @@ fn read_chunk(
                 return Err(damaged("a chunk is cut".into()));
             }
             SnapshotStep::Damaged { what, .. } => return Err(damaged(format!("in a chunk, {what}"))),
-            // Chunks hold records alone.
+            // Chunks contain only records.
             SnapshotStep::Head { .. } | SnapshotStep::Chunk { .. } => {
                 return Err(damaged("a chunk holds no records".into()));
             }
@@ -145,7 +147,7 @@ mod tests {
     /// A key, its time and its value.
     type Timed = (Vec<u8>, u64, Vec<u8>);
 
-    /// What is read, by pieces of one byte, too: time stamp, and records with their times.
+    /// Returns the time stamp and the records with their times, read in pieces of one byte, too.
     fn found(bytes: &[u8]) -> Result<(u64, Vec<Timed>), String> {
         let (mut timestamp, mut records) = (0, Vec::new());
         let mut begin = |head: SnapshotHead| {
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_the_original_packed_is_read() {
-        // Captured: japan=tokyo for ever, k2=v until 2000000000.
+        // Captured: japan=tokyo without an expiry, k2=v until 2000000000.
         let hex = "4b5453530a008745451018e9d47f1596e90000000000000000020000000000002ff80000001e\
             3bc3ca9595589098f71f044af2b32bf3cf30b1651b31949b4e6128030000";
         let bytes: Vec<u8> =
@@ -195,7 +197,7 @@ mod tests {
         let record = [(b"key".to_vec(), b"value".to_vec())];
         let plain = written(Packing::None, &record);
         for len in 0..plain.len() {
-            // Behind the head alone there may be an end.
+            // The file may end after the header.
             assert_eq!(found(&plain[..len]).is_ok(), len == 34, "{len}");
         }
         let mut wrong = plain.clone();

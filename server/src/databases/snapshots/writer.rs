@@ -1,4 +1,4 @@
-//! Records to a file.
+//! Writes records to a snapshot file.
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -7,20 +7,20 @@ use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, put_chunk, put_record};
 
-/// How the records of a snapshot are packed.
+/// The compression of a snapshot's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// They are not.
+    /// No compression.
     #[default]
     None,
-    /// By zlib, in chunks.
+    /// Compressed by zlib, in chunks.
     Zlib,
 }
 
-/// Level of the original's; its reader takes any.
+/// Compression level of the original; its reader accepts any.
 const LEVEL: u32 = 6;
 
-/// Writes a snapshot. Holds about a megabyte of records, and the longest one.
+/// Writes a snapshot. Buffers about a megabyte of records, or the longest one.
 pub struct SnapshotWriter<W> {
     out: W,
     packing: Packing,
@@ -29,7 +29,7 @@ pub struct SnapshotWriter<W> {
 }
 
 impl<W: Write> SnapshotWriter<W> {
-    /// Begins one; what stands as `check` in the head is chosen here.
+    /// Begins a snapshot and chooses the value of `check` in its header.
     pub fn begin(mut out: W, head: SnapshotHead, packing: Packing) -> io::Result<SnapshotWriter<W>> {
         let check = match packing {
             Packing::None => 0,
@@ -39,17 +39,17 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(SnapshotWriter { out, packing, gathered: Vec::new(), packed: Vec::new() })
     }
 
-    /// Gathers a record: nothing is written, so it may be called where nothing may wait.
+    /// Buffers a record without writing, so it may be called under a lock.
     pub fn put(&mut self, key: &[u8], stored: &StoredValue<'_>) {
         put_record(key, stored, &mut self.gathered);
     }
 
-    /// Enough is gathered to be written.
+    /// Returns true if enough is buffered to be written.
     pub fn is_due(&self) -> bool {
         self.gathered.len() >= CHUNK_LEN
     }
 
-    /// Writes what is gathered.
+    /// Writes the buffered records.
     pub fn write(&mut self) -> io::Result<()> {
         if self.gathered.is_empty() {
             return Ok(());
@@ -61,7 +61,7 @@ impl<W: Write> SnapshotWriter<W> {
                 let mut encoder = DeflateEncoder::new(&mut self.packed, Compression::new(LEVEL));
                 encoder.write_all(&self.gathered)?;
                 encoder.finish()?;
-                // The original's packer leaves it there, and its reader takes it off.
+                // The original's compressor leaves this byte there, and its reader removes it.
                 self.packed.push(0);
                 let mut chunk = Vec::with_capacity(4 + self.packed.len());
                 put_chunk(&self.packed, &mut chunk);
@@ -69,13 +69,13 @@ impl<W: Write> SnapshotWriter<W> {
             }
         }
         self.gathered.clear();
-        // A long value must not be paid for by all that follow.
+        // The memory of a long value is released, so later records do not keep it.
         self.gathered.shrink_to(2 * CHUNK_LEN);
         self.packed.shrink_to(2 * CHUNK_LEN);
         Ok(())
     }
 
-    /// Writes the rest and returns what was written to.
+    /// Writes the rest and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         self.write()?;
         self.out.flush()?;
