@@ -19,7 +19,7 @@
 //! verifier: slow checks of passwords (session/login/)
 //! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
 //! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
-//! janitor: expiry, compaction, and the memory limit of the process
+//! maintenance: expiry, compaction, and the memory limit of the process
 //! snapshots: Kyoto Tycoon's files of databases in memory, made by a thread now and then
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
@@ -44,7 +44,7 @@ mod shared;
 mod transport;
 
 pub use databases::snapshots::{
-    Packing, SnapshotError, SnapshotOptions, SnapshotWriter, decompressed, read_snapshot,
+    SnapshotCompression, SnapshotError, SnapshotOptions, SnapshotWriter, decompressed, read_snapshot,
 };
 pub use handle::ServerHandle;
 pub use observation::admin::AdminError;

@@ -1,10 +1,10 @@
 //! A server: opens its listeners and databases, runs its threads, stops them.
 
-use crate::databases::janitor;
+use crate::databases::maintenance;
 use crate::databases::memory::MemoryBudget;
 use crate::databases::opening::{self, DatabaseOpener, when_full};
-use crate::databases::patience::{self, Patience, Watched};
 use crate::databases::shards;
+use crate::databases::shutdown_deadline::{self, ProgressDisk, ShutdownDeadline};
 use crate::databases::snapshots;
 use crate::databases::{self, Databases, Persistence, failed};
 use crate::handle::{ServerHandle, Stopping};
@@ -81,7 +81,9 @@ impl Drop for AdminThread {
         // The thread may wait for the lock of an engine whose holder waits for a disk that does not
         // respond.
         let since = Instant::now();
-        if databases::has_ended(&thread, &|| since.elapsed() >= patience::SHORT) && thread.join().is_err() {
+        if databases::has_ended(&thread, &|| since.elapsed() >= shutdown_deadline::SHORT)
+            && thread.join().is_err()
+        {
             tracing::error!("the admin thread ended by a panic");
         }
     }
@@ -109,8 +111,8 @@ impl Server {
     /// Does the same with databases on another disk than the machine's, for tests.
     pub fn bind_on(options: ServerOptions, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
-        let pulse = Arc::default();
-        let disk = Watched::over(disk, &pulse);
+        let disk_progress = Arc::default();
+        let disk = ProgressDisk::over(disk, &disk_progress);
         let tls = tls.map(Arc::new);
         let logins = Logins::open(&options.protocols.authentication)?;
         let scripts = Scripts::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
@@ -172,7 +174,7 @@ impl Server {
             databases,
             clock,
             lifecycle: Lifecycle::new(handle.clone()),
-            persistence: Persistence::new(pulse),
+            persistence: Persistence::new(disk_progress),
             memory: MemoryBudget::new(options.memory.limit_mib, reach_mib, when_full(&options)),
             logins,
             kyoto: KyotoState::new(scripts, options.limits.threads, &wake_queues),
@@ -395,7 +397,7 @@ impl Server {
             );
             self.shared.master_link.change(|standing| standing.timestamp = standing.timestamp.min(begins));
         }
-        let snapshots = snapshots::Keeper::start(&self.shared, Arc::clone(&self.disk))?;
+        let snapshots = snapshots::SnapshotKeeper::start(&self.shared, Arc::clone(&self.disk))?;
         if self.shared.observation.logs_requests() {
             self.tell_listeners();
         }
@@ -410,19 +412,21 @@ impl Server {
             threads.push(("udp".into(), thread));
         }
         let shared = Arc::clone(&self.shared);
-        let janitor =
-            std::thread::Builder::new().name("janitor".into()).spawn(move || janitor::run(&shared))?;
+        let maintenance = std::thread::Builder::new()
+            .name("maintenance".into())
+            .spawn(move || maintenance::run(&shared))?;
         let shared = Arc::clone(&self.shared);
         let verifier = self.shared.logins.are_slow().then(|| {
             std::thread::Builder::new().name("verifier".into()).spawn(move || shared.logins.verify_all())
         });
         let verifier = verifier.transpose()?;
         self.acceptor.run();
-        janitor.thread().unpark();
-        let mut patience = Patience::new(&self.shared.lifecycle.handle, &self.shared.persistence.pulse);
+        maintenance.thread().unpark();
+        let mut deadline =
+            ShutdownDeadline::new(&self.shared.lifecycle.handle, &self.shared.persistence.disk_progress);
         let mut abandoned = Vec::new();
         for (name, thread) in threads {
-            if !databases::has_ended(&thread, &|| patience.is_over()) {
+            if !databases::has_ended(&thread, &|| deadline.is_over()) {
                 abandoned.push(name);
             } else if thread.join().is_err() {
                 tracing::error!("a thread ended by a panic");
@@ -430,7 +434,7 @@ impl Server {
         }
         if !abandoned.is_empty() {
             // The thread may hold locks that everything else needs, so waiting for it is useless.
-            patience.has_been_tried = true;
+            deadline.has_been_tried = true;
             let who = abandoned.join(", ");
             tracing::warn!("{who}: a request is left unfinished, the disk of a database does not answer");
         }
@@ -439,10 +443,10 @@ impl Server {
         if let Some(verifier) = verifier {
             let _ = verifier.join();
         }
-        let patience = patience.again();
-        let mut closed = janitor::end(janitor, &|| patience.is_over());
+        let deadline = deadline.again();
+        let mut closed = maintenance::end(maintenance, &|| deadline.is_over());
         for owner in &mut self.owners {
-            if !owner.stop_checkpoints(Some(&|| patience.is_over())) {
+            if !owner.stop_checkpoints(Some(&|| deadline.is_over())) {
                 tracing::warn!(
                     "a checkpoint that was being made is left unfinished: the disk does not answer"
                 );
@@ -450,30 +454,30 @@ impl Server {
         }
         // The connections of the exports are closed. Exports end after the snapshot keeper, because
         // they may wait for the checkpoint that it has just interrupted.
-        self.shared.persistence.exports.close_unless(&|| patience.is_over());
-        if !self.shared.kyoto.calls.close_unless(&|| patience.is_over()) {
+        self.shared.persistence.exports.close_unless(&|| deadline.is_over());
+        if !self.shared.kyoto.calls.close_unless(&|| deadline.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
         }
-        if !self.shared.kyoto.script_calls.close_unless(&|| patience.is_over()) {
+        if !self.shared.kyoto.script_calls.close_unless(&|| deadline.is_over()) {
             tracing::warn!("a script has not ended in time, and is left unfinished");
         }
         self.shared.kyoto.scripts.close();
-        self.shared.replicas.end(&|| patience.is_over());
-        self.shared.master_link.end(&|| patience.is_over());
+        self.shared.replicas.end(&|| deadline.is_over());
+        self.shared.master_link.end(&|| deadline.is_over());
         // The snapshots hold every change that was acknowledged.
-        let patience = patience.again();
-        if !snapshots.is_none_or(|keeper| keeper.end(&|| patience.is_over())) {
+        let deadline = deadline.again();
+        if !snapshots.is_none_or(|keeper| keeper.end(&|| deadline.is_over())) {
             tracing::warn!("the last snapshots are left unfinished: the disk does not answer");
         }
         // Each of these waits has a deadline of its own: the interrupted work may have used up the
         // previous one.
-        let patience = patience.again();
+        let deadline = deadline.again();
         for owner in &mut self.owners {
-            opening::make_last_checkpoint(owner, &|| patience.is_over());
+            opening::make_last_checkpoint(owner, &|| deadline.is_over());
         }
-        let patience = patience.again();
+        let deadline = deadline.again();
         for mut owner in self.owners {
-            let outcome = owner.close(Some(&|| patience.is_over()));
+            let outcome = owner.close(Some(&|| deadline.is_over()));
             // The error of a database takes precedence.
             closed = outcome.and(closed);
         }

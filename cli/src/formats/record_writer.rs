@@ -11,7 +11,7 @@ use todana::replication::first_of_second;
 use todana_protocol::kyoto::StoredValue;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
-use todana_server::{Packing, SnapshotWriter};
+use todana_server::{SnapshotCompression, SnapshotWriter};
 
 /// Number of bytes to collect before writing.
 const PENDING: usize = 1 << 16;
@@ -55,12 +55,14 @@ impl RecordWriter {
         // continues from there applies them again.
         let mut head = SnapshotHead { timestamp: timestamp_now(), ..SnapshotHead::default() };
         let to = match options.format {
-            DumpFormat::Ktss => {
-                WriteTarget::Snapshot(SnapshotWriter::begin(output, head, Packing::None).map_err(failed)?)
-            }
+            DumpFormat::Ktss => WriteTarget::Snapshot(
+                SnapshotWriter::begin(output, head, SnapshotCompression::None).map_err(failed)?,
+            ),
             DumpFormat::KtssZlib => {
                 head.check = SNAPSHOT_DEFLATE;
-                WriteTarget::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
+                WriteTarget::Snapshot(
+                    SnapshotWriter::begin(output, head, SnapshotCompression::Zlib).map_err(failed)?,
+                )
             }
             DumpFormat::Kcss => WriteTarget::Dump(DumpWriter::begin(output)),
             DumpFormat::Tsv | DumpFormat::TsvHex => WriteTarget::File { output, pending: Vec::new() },

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
     CheckpointOptions, CompatiblePort, DataDirectoryOptions, DatabaseOptions, DatabaseSpec, KyotoMode,
-    KyotoOptions, LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Packing, ProtocolOptions,
-    ReplicationOptions, ServerOptions, SnapshotOptions, Storage, SyncPolicy,
+    KyotoOptions, LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, ProtocolOptions,
+    ReplicationOptions, ServerOptions, SnapshotCompression, SnapshotOptions, Storage, SyncPolicy,
 };
 
 /// Default number of threads. The original has sixteen, which wait for each other's locks; these do
@@ -165,8 +165,8 @@ fn replication(settings: &KyotoSettings) -> ReplicationOptions {
 fn snapshots(settings: &KyotoSettings) -> Result<Option<SnapshotOptions>, String> {
     let Some(asked) = settings.snapshots.clone() else { return Ok(None) };
     let packing = match asked.compression.as_deref() {
-        None => Packing::None,
-        Some("zlib") => Packing::Zlib,
+        None => SnapshotCompression::None,
+        Some("zlib") => SnapshotCompression::Zlib,
         Some(name) => {
             return Err(format!(
                 "-bgsc {name}: not supported; use zlib, or leave out -bgsc for no compression"

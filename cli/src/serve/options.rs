@@ -7,7 +7,8 @@ use std::time::Duration;
 use todana_server::{
     AdminOptions, AuthenticationMode, CheckpointOptions, DataDirectoryOptions, DatabaseOptions, DatabaseSpec,
     DialectChoice, KyotoMode, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name,
-    ObservationOptions, Packing, ProtocolOptions, ServerOptions, SnapshotOptions, Storage, TlsOptions,
+    ObservationOptions, ProtocolOptions, ServerOptions, SnapshotCompression, SnapshotOptions, Storage,
+    TlsOptions,
 };
 
 impl ServeArguments {
@@ -22,8 +23,8 @@ impl ServeArguments {
             directory,
             interval: Duration::from_secs(self.snapshot_interval),
             packing: match self.snapshot_packing {
-                SnapshotPacking::None => Packing::None,
-                SnapshotPacking::Zlib => Packing::Zlib,
+                SnapshotPacking::None => SnapshotCompression::None,
+                SnapshotPacking::Zlib => SnapshotCompression::Zlib,
             },
         });
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };

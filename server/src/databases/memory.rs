@@ -4,7 +4,7 @@
 //! budget measures the rest (connections, memory kept by the allocator) and gives the engines what
 //! remains of the limit.
 
-use crate::databases::{Databases, Served};
+use crate::databases::{Databases, ServedDatabase};
 use crate::process;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana_core::{MemoryLimit, WhenFull};
@@ -122,7 +122,7 @@ impl MemoryBudget {
     /// Sets the limits of the engines.
     fn apply(&self, databases: &Databases) {
         let bounded = || {
-            let bounded = |served: &'_ Served| served.database.engine().bounded().is_some();
+            let bounded = |served: &'_ ServedDatabase| served.database.engine().bounded().is_some();
             databases.iter().filter(move |served| bounded(served))
         };
         // Engines in memory share the limit equally.

@@ -4,36 +4,36 @@
 //! it, loads its records, keeps them on disk and closes it. [`opening`] chooses the options and logs the
 //! outcome.
 
-pub(crate) mod awaits;
 pub(crate) mod exports;
-pub(crate) mod janitor;
+pub(crate) mod maintenance;
 pub(crate) mod memory;
 pub(crate) mod opening;
-pub(crate) mod patience;
+pub(crate) mod pending_commits;
 mod served;
 pub(crate) mod shards;
+pub(crate) mod shutdown_deadline;
 pub(crate) mod snapshots;
 
-use crate::databases::exports::Exports;
-use crate::databases::patience::Pulse;
-use crate::databases::snapshots::History;
+use crate::databases::exports::ExportTable;
+use crate::databases::shutdown_deadline::DiskProgress;
+use crate::databases::snapshots::SnapshotHistory;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use todana::{CommitPoint, Database, Name};
 use todana_core::{Error, ErrorKind, Result};
 
-pub(crate) use patience::has_ended;
-pub(crate) use served::Served;
+pub(crate) use served::ServedDatabase;
+pub(crate) use shutdown_deadline::has_ended;
 
 /// All databases of a server, in their order.
 pub(crate) struct Databases {
-    all: Vec<Served>,
+    all: Vec<ServedDatabase>,
 }
 
 impl Databases {
     /// Fails if two databases conflict with each other. There must be at least one.
-    pub(crate) fn new(all: Vec<Served>) -> Result<Databases> {
+    pub(crate) fn new(all: Vec<ServedDatabase>) -> Result<Databases> {
         Name::expect_distinct(all.iter().map(|one| &one.name))?;
         Ok(Databases { all })
     }
@@ -45,7 +45,7 @@ impl Databases {
 
     /// Returns the first database, which memcached's protocols use.
     #[inline]
-    pub(crate) fn primary(&self) -> &Served {
+    pub(crate) fn primary(&self) -> &ServedDatabase {
         &self.all[0]
     }
 
@@ -64,10 +64,10 @@ impl Databases {
 }
 
 impl Deref for Databases {
-    type Target = [Served];
+    type Target = [ServedDatabase];
 
     #[inline]
-    fn deref(&self) -> &[Served] {
+    fn deref(&self) -> &[ServedDatabase] {
         &self.all
     }
 }
@@ -75,16 +75,16 @@ impl Deref for Databases {
 /// The state of keeping the databases on disk and of copying them.
 pub(crate) struct Persistence {
     /// Running checkpoints, backups and logs for clients.
-    pub(crate) exports: Arc<Exports>,
+    pub(crate) exports: Arc<ExportTable>,
     /// Outcomes of snapshots.
-    pub(crate) snapshots: History,
+    pub(crate) snapshots: SnapshotHistory,
     /// Progress of the disk of the databases.
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) disk_progress: Arc<DiskProgress>,
 }
 
 impl Persistence {
-    pub(crate) fn new(pulse: Arc<Pulse>) -> Persistence {
-        Persistence { exports: Arc::default(), snapshots: History::default(), pulse }
+    pub(crate) fn new(disk_progress: Arc<DiskProgress>) -> Persistence {
+        Persistence { exports: Arc::default(), snapshots: SnapshotHistory::default(), disk_progress }
     }
 }
 

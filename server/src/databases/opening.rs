@@ -1,6 +1,6 @@
 //! Opens the databases of a server with the server's options, and logs the findings.
 
-use super::{Served, failed};
+use super::{ServedDatabase, failed};
 use crate::options::{DataDirectoryOptions, DatabaseSpec, ServerOptions};
 use std::io;
 use std::ops::ControlFlow;
@@ -36,7 +36,7 @@ impl DatabaseOpener<'_> {
         &self,
         further: DatabaseSpec,
         observer: Option<Arc<dyn EvictionObserver>>,
-    ) -> Result<(Served, OpenDatabase)> {
+    ) -> Result<(ServedDatabase, OpenDatabase)> {
         let DatabaseSpec { name, data } = further;
         let options = OpenOptions {
             engine: EngineOptions {
@@ -59,7 +59,7 @@ impl DatabaseOpener<'_> {
         for note in owner.database().engine().durable().map_or(Vec::new(), |durable| durable.open_notes()) {
             tracing::warn!(database = owner.name().label(), "{note}");
         }
-        Ok((Served::new(&owner, data), owner))
+        Ok((ServedDatabase::new(&owner, data), owner))
     }
 
     fn data_options(&self, place: &DataDirectoryOptions) -> DataOptions {

@@ -9,7 +9,7 @@ use todana::{Database, Durability, Name, OpenDatabase};
 use todana_core::{CheckpointedEngine, Error, ErrorKind, LONG_VALUE_LEN};
 
 /// A database, shared by all threads of a server.
-pub(crate) struct Served {
+pub(crate) struct ServedDatabase {
     pub(crate) name: Name,
     pub(crate) database: Arc<Database>,
     pub(crate) data: Option<DataDirectoryOptions>,
@@ -28,13 +28,20 @@ struct LoggedState {
     damaged_records: u64,
 }
 
-impl Served {
-    pub(crate) fn new(owner: &OpenDatabase, data: Option<DataDirectoryOptions>) -> Served {
+impl ServedDatabase {
+    pub(crate) fn new(owner: &OpenDatabase, data: Option<DataDirectoryOptions>) -> ServedDatabase {
         let (name, database) = (owner.name().clone(), Arc::clone(owner.database()));
         // A buffer takes no memory before it is filled.
         let buffer = database.engine().buffer(LONG_VALUE_LEN);
         let has_buffers = !buffer.is_err_and(|error| error.kind() == ErrorKind::Invalid);
-        Served { name, database, data, has_buffers, imaging: Mutex::default(), logged: Mutex::default() }
+        ServedDatabase {
+            name,
+            database,
+            data,
+            has_buffers,
+            imaging: Mutex::default(),
+            logged: Mutex::default(),
+        }
     }
 
     /// Returns the length from which values are received into memory of the engine. Shorter ones wait in the memory of the

@@ -1,8 +1,8 @@
 //! The databases of this process, as one worker uses them: nothing here ever waits.
 
 use super::{Completion, Executor};
-use crate::databases::Served;
-use crate::databases::awaits::WorkerDatabase;
+use crate::databases::ServedDatabase;
+use crate::databases::pending_commits::WorkerDatabase;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct LocalDatabase {
 impl LocalDatabase {
     /// Returns all databases, in their order, for a thread that uses no other's.
     pub(crate) fn all(shared: &Arc<Shared>) -> Vec<LocalDatabase> {
-        let local = |(number, served): (usize, &Served)| LocalDatabase {
+        let local = |(number, served): (usize, &ServedDatabase)| LocalDatabase {
             shared: Arc::clone(shared),
             number,
             database: Arc::clone(&served.database),
@@ -35,7 +35,7 @@ impl LocalDatabase {
         self.number
     }
 
-    pub(crate) fn served(&self) -> &Served {
+    pub(crate) fn served(&self) -> &ServedDatabase {
         &self.shared.databases[self.number]
     }
 

@@ -55,7 +55,7 @@ pub(crate) enum ConnectionState {
     /// The connection waits for a request.
     Waiting,
     /// The connection waits for the rest of a request.
-    Receiving,
+    ExportReceiver,
     /// The connection executes a request.
     Executing,
     /// The connection waits for its peer to read.
@@ -67,7 +67,7 @@ pub(crate) enum ConnectionState {
 impl ConnectionState {
     const ALL: [ConnectionState; 5] = [
         ConnectionState::Waiting,
-        ConnectionState::Receiving,
+        ConnectionState::ExportReceiver,
         ConnectionState::Executing,
         ConnectionState::Sending,
         ConnectionState::Watching,
@@ -76,7 +76,7 @@ impl ConnectionState {
     pub(crate) fn name(self) -> &'static str {
         match self {
             ConnectionState::Waiting => "conn_read",
-            ConnectionState::Receiving => "conn_nread",
+            ConnectionState::ExportReceiver => "conn_nread",
             ConnectionState::Executing => "conn_parse_cmd",
             ConnectionState::Sending => "conn_mwrite",
             ConnectionState::Watching => "conn_watch",

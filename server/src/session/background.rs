@@ -12,7 +12,7 @@
 //! live while there is work, and one second longer.
 //! Not here: the work itself (in its dialect).
 
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
 use std::collections::VecDeque;

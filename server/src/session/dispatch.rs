@@ -8,7 +8,7 @@ use super::memcached::session::{MemcachedSession, MemcachedWorker};
 use super::memcached::upload::ValueUpload;
 use super::wake::Wake;
 use super::{AnySession, Next, RetainedMemory, Session, SessionTurn, Step};
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::observation::connection_table::ConnectionState;
 use crate::options::KyotoMode;
 use crate::shared::Shared;

@@ -32,7 +32,7 @@ pub(crate) mod memcached;
 pub(crate) mod pending;
 pub(crate) mod wake;
 
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::observation::connection_table::ConnectionState;
 use crate::transport::output::Output;
 use context::WorkerContext;

@@ -1,6 +1,6 @@
 //! A connection: a socket, a session, and buffers only while they hold something.
 
-use crate::databases::awaits::Awaits;
+use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::observation::connection_table::{ConnectionInfo, ConnectionState};
 use crate::session::dispatch::DialectWorkers;
@@ -58,7 +58,7 @@ struct ReceivedInput {
 #[derive(Default)]
 pub(crate) struct PendingDurability {
     /// The commit points that must be durable before the next reply is sent.
-    pub(crate) awaits: Awaits,
+    pub(crate) pending_commits: PendingCommits,
     /// The databases changed in the last turn, one bit for each (numbers from 63 on share the last
     /// bit).
     pub(crate) changed: u64,
@@ -136,7 +136,7 @@ impl Connection {
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         // Nothing leaves while the connection waits.
-        if self.settlement.awaits.is_empty() {
+        if self.settlement.pending_commits.is_empty() {
             self.session.begin_turn();
         }
     }
@@ -147,7 +147,7 @@ impl Connection {
         let mut output = Output::default();
         self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));
-        self.settlement.awaits = Awaits::default();
+        self.settlement.pending_commits = PendingCommits::default();
         self.closing = true;
     }
 
@@ -157,7 +157,7 @@ impl Connection {
         let state = match (self.session.shown_as(), &self.pending) {
             (Some(state), _) => state,
             (None, Some(_)) => ConnectionState::Sending,
-            (None, None) if self.is_amid_request() => ConnectionState::Receiving,
+            (None, None) if self.is_amid_request() => ConnectionState::ExportReceiver,
             (None, None) => ConnectionState::Waiting,
         };
         if (state, now) != self.shown {

@@ -1,6 +1,6 @@
 //! A worker: one readiness loop that owns its connections.
 
-use crate::databases::awaits::Awaits;
+use crate::databases::pending_commits::PendingCommits;
 use crate::execution::Executor;
 use crate::handle::Stopping;
 use crate::session::context::WorkerContext;
@@ -276,27 +276,27 @@ impl Worker {
     }
 
     /// Returns the durability of each changed database, and the point that it has to reach.
-    fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
+    fn awaited<'w>(&'w self, pending_commits: &'w PendingCommits) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
         let databases = &self.shared.databases;
-        awaits.iter().filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
+        pending_commits.iter().filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
     }
 
     /// Returns true if the pending replies may be sent because the writes that they acknowledge are
     /// durable. Otherwise parks the connection until the log advances. If the log has failed,
     /// replaces the replies by an error.
     fn is_settled(&mut self, index: usize) -> bool {
-        let awaits = &self.connections[index].settlement.awaits;
-        if awaits.is_empty() {
+        let pending_commits = &self.connections[index].settlement.pending_commits;
+        if pending_commits.is_empty() {
             return true;
         }
-        let unsettled = || self.awaited(awaits).filter(|&(durability, point)| !durability.is_durable(point));
+        let unsettled = || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
         let is_settled = unsettled().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
             // The log may have advanced just before.
             unsettled().next().is_none()
         };
         if is_settled {
-            self.connections[index].settlement.awaits = Awaits::default();
+            self.connections[index].settlement.pending_commits = PendingCommits::default();
             return true;
         }
         let refusal =
@@ -315,10 +315,10 @@ impl Worker {
     /// while too much waits in memory for the log, because nothing else would slow it down.
     /// Otherwise parks it.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let awaits = &self.connections[index].settlement.awaits;
+        let pending_commits = &self.connections[index].settlement.pending_commits;
         // A log that cannot be written receives no more changes.
-        let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
-        if awaits.is_empty() || !is_held_up() {
+        let is_held_up = || self.awaited(pending_commits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
+        if pending_commits.is_empty() || !is_held_up() {
             return true;
         }
         self.shared.wake_queues.awaits_log(self.number);
@@ -370,7 +370,7 @@ impl Worker {
         if self.output.is_empty() {
             return Ok(());
         }
-        if !self.connections[index].settlement.awaits.is_empty() {
+        if !self.connections[index].settlement.pending_commits.is_empty() {
             if !self.is_settled(index) {
                 self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
@@ -456,7 +456,7 @@ impl Worker {
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let connection = &self.connections[index];
-        if !connection.settlement.awaits.is_empty() {
+        if !connection.settlement.pending_commits.is_empty() {
             let goes_on =
                 if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
             if !goes_on {
@@ -561,7 +561,7 @@ impl Worker {
         let own = self.context.executor.take_commits();
         for (number, point) in connection.session.take_changes().into_iter().chain(own) {
             self.shared.databases.request_durability(number, point);
-            connection.settlement.awaits.note(number, point);
+            connection.settlement.pending_commits.note(number, point);
             connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
     }

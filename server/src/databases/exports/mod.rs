@@ -9,14 +9,14 @@
 //! ends, and releases what it held, once its receiver has closed, has taken nothing for minutes, or
 //! keeps too many bytes of the log or of removed files on disk. The number of exports is bounded.
 
-mod pace;
 mod pipe;
 mod producer;
+mod rate_limit;
 
 use crate::session::wake::WakeHandle;
 use crate::transport::output::Output;
-use pipe::{Pipe, Taken};
-use producer::Source;
+use pipe::{ExportPipe, TakenFrames};
+use producer::ExportSource;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -51,31 +51,31 @@ const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
 
 /// All exports of a server.
 #[derive(Default)]
-pub(crate) struct Exports {
+pub(crate) struct ExportTable {
     /// The data directory of each database, in order, set once they have been loaded.
     directories: OnceLock<Vec<Option<Weak<DataDirectory>>>>,
-    jobs: Mutex<Vec<Job>>,
+    jobs: Mutex<Vec<ExportJob>>,
     /// Number of exports, readable without the lock.
     count: AtomicUsize,
     /// Bytes kept on disk for exports, as of the last check.
     held_bytes: AtomicU64,
 }
 
-struct Job {
+struct ExportJob {
     export: ExportRequest,
     database: Weak<Database>,
-    pipe: Arc<Pipe>,
+    pipe: Arc<ExportPipe>,
     thread: JoinHandle<()>,
 }
 
 /// The receiving end of an export, which its connection owns. Dropping it ends the export.
-pub(crate) struct Receiving(Arc<Pipe>);
+pub(crate) struct ExportReceiver(Arc<ExportPipe>);
 
-impl Receiving {
+impl ExportReceiver {
     /// Moves frames to an output while that holds less than `len_max` bytes. Returns true if the
     /// export is complete.
     pub(crate) fn take(&self, output: &mut Output, len_max: usize) -> bool {
-        self.0.take(output, len_max) == Taken::All
+        self.0.take(output, len_max) == TakenFrames::All
     }
 
     /// Returns true if the export was cut off, so no more frames come.
@@ -84,13 +84,13 @@ impl Receiving {
     }
 }
 
-impl Drop for Receiving {
+impl Drop for ExportReceiver {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-impl Exports {
+impl ExportTable {
     /// Sets the data directories of all databases, in order. Called once.
     pub(crate) fn set_directories<'d>(&self, all: impl Iterator<Item = Option<&'d Arc<DataDirectory>>>) {
         let _ = self.directories.set(all.map(|directory| directory.map(Arc::downgrade)).collect());
@@ -101,7 +101,7 @@ impl Exports {
         self.directories.get()?.get(database)?.as_ref()?.upgrade()
     }
 
-    fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
+    fn jobs(&self) -> MutexGuard<'_, Vec<ExportJob>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,24 +111,24 @@ impl Exports {
         export: ExportRequest,
         handle: WakeHandle,
         database: Option<&Arc<Database>>,
-    ) -> Result<Receiving, &'static str> {
+    ) -> Result<ExportReceiver, &'static str> {
         let number = export.database as usize;
         let database = database.ok_or(NO_DATABASE)?;
         let source = match (self.directory(number), database.engine().durable()) {
             (_, Some(_)) if !matches!(export.what, ExportKind::Backup { .. }) => return Err(NO_LOG),
-            (_, Some(_)) => Source::Files,
-            (Some(directory), None) => Source::Directory(directory),
+            (_, Some(_)) => ExportSource::Files,
+            (Some(directory), None) => ExportSource::Directory(directory),
             (None, None) => return Err(NO_DIRECTORY),
         };
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);
         let reads_log = |export: &ExportRequest| matches!(export.what, ExportKind::Log { .. });
-        let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
+        let is_like = |job: &&ExportJob| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
         let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
         if jobs.iter().filter(is_like).count() >= most {
             return Err(BUSY);
         }
-        let pipe = Arc::new(Pipe::new(handle));
+        let pipe = Arc::new(ExportPipe::new(handle));
         // Counted before the thread starts, so that it misses no notification.
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
         let of = Arc::downgrade(database);
@@ -136,8 +136,8 @@ impl Exports {
         let thread = std::thread::Builder::new().name("export".into());
         let thread = thread.spawn(move || producer::run(export.what, source, &database, &its_own));
         let thread = thread.map_err(|_| NO_THREAD)?;
-        jobs.push(Job { export, database: of, pipe: Arc::clone(&pipe), thread });
-        Ok(Receiving(pipe))
+        jobs.push(ExportJob { export, database: of, pipe: Arc::clone(&pipe), thread });
+        Ok(ExportReceiver(pipe))
     }
 
     /// Notifies the exports that the update log has grown.
@@ -183,7 +183,7 @@ impl Exports {
     /// Ends the exports that keep more bytes of their database on disk than `held_max` returns for
     /// its number.
     fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
-        let of = |job: &Job| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
+        let of = |job: &ExportJob| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
         // They are logged outside the lock.
         let all: Vec<_> = self.jobs().iter().map(of).collect();
         let mut sum = 0;
@@ -199,7 +199,7 @@ impl Exports {
         self.held_bytes.store(sum, Ordering::Relaxed);
     }
 
-    fn clear_away(&self, jobs: &mut Vec<Job>) {
+    fn clear_away(&self, jobs: &mut Vec<ExportJob>) {
         jobs.retain(|job| !(job.pipe.is_done() && job.thread.is_finished()));
         self.count.store(jobs.len(), Ordering::Relaxed);
         if jobs.is_empty() {
@@ -264,7 +264,7 @@ mod tests {
         let options = DataOptions { log, ..DataOptions::default() };
         directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
         let database = Arc::new(database);
-        let exports = Exports::default();
+        let exports = ExportTable::default();
         exports.set_directories([Some(&directory)].into_iter());
         write(&directory, &database);
         let slow = [
@@ -333,7 +333,7 @@ mod tests {
             let _ = (0..1000).find(|_| !database.maintain());
         };
         write();
-        let exports = Exports::default();
+        let exports = ExportTable::default();
         let export = ExportRequest { database: 0, what: ExportKind::Backup { rate: NonZeroU64::new(1) } };
         let receiving = exports.start(export, handle(), Some(&database)).unwrap();
         let mut output = Output::default();

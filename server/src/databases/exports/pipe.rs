@@ -15,10 +15,10 @@ const PIPE_MAX: usize = 256 << 10;
 const WAIT: &[u8] = b"WAIT\r\n";
 
 /// Frames on their way. The worker never waits for the pipe; the producer may.
-pub(super) struct Pipe {
+pub(super) struct ExportPipe {
     /// Wakes the receiving connection.
     handle: WakeHandle,
-    state: Mutex<State>,
+    state: Mutex<PipeState>,
     /// Signals room, or news for the producer.
     changed: Condvar,
     /// True once the receiver has closed.
@@ -30,7 +30,7 @@ pub(super) struct Pipe {
 }
 
 #[derive(Default)]
-struct State {
+struct PipeState {
     frames: VecDeque<Vec<u8>>,
     len: usize,
     /// True once the last frame is in the pipe.
@@ -45,16 +45,16 @@ struct State {
 
 /// The result of taking frames out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakenFrames {
     /// More frames may come.
     Some,
     /// The last frame was taken.
     All,
 }
 
-impl Pipe {
-    pub(super) fn new(handle: WakeHandle) -> Pipe {
-        Pipe {
+impl ExportPipe {
+    pub(super) fn new(handle: WakeHandle) -> ExportPipe {
+        ExportPipe {
             handle,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -64,7 +64,7 @@ impl Pipe {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -90,7 +90,7 @@ impl Pipe {
         }
     }
 
-    fn push(&self, state: &mut State, frame: Vec<u8>) {
+    fn push(&self, state: &mut PipeState, frame: Vec<u8>) {
         let was_empty = state.frames.is_empty();
         state.len += frame.len();
         state.has_moved = true;
@@ -101,7 +101,7 @@ impl Pipe {
     }
 
     /// Moves complete frames to an output while that holds less than `len_max` bytes.
-    pub(super) fn take(&self, output: &mut Output, len_max: usize) -> Taken {
+    pub(super) fn take(&self, output: &mut Output, len_max: usize) -> TakenFrames {
         let mut state = self.state();
         while output.len() < len_max
             && let Some(frame) = state.frames.pop_front()
@@ -111,7 +111,7 @@ impl Pipe {
             output.put(&frame);
         }
         self.changed.notify_all();
-        if state.is_over && state.frames.is_empty() { Taken::All } else { Taken::Some }
+        if state.is_over && state.frames.is_empty() { TakenFrames::All } else { TakenFrames::Some }
     }
 
     /// Notes that the receiver has closed, and notifies the producer.
@@ -176,7 +176,7 @@ impl Pipe {
 
     /// Waits for news for at most `timeout`. Returns false if the export was stopped.
     pub(super) fn wait_for_news(&self, timeout: Duration) -> bool {
-        let waits = |state: &mut State| !state.nudged && !self.is_stopped();
+        let waits = |state: &mut PipeState| !state.nudged && !self.is_stopped();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.nudged = false;
         !self.is_stopped()
@@ -185,7 +185,7 @@ impl Pipe {
     /// Waits for `time`. Returns false if the export was stopped.
     pub(super) fn rest(&self, time: Duration) -> bool {
         let state = self.state();
-        let waits = |_: &mut State| !self.is_stopped();
+        let waits = |_: &mut PipeState| !self.is_stopped();
         let _rested = self.changed.wait_timeout_while(state, time, waits);
         !self.is_stopped()
     }
@@ -211,12 +211,12 @@ mod tests {
     use crate::session::wake::{WaitingConnections, WakeQueues};
     use std::sync::Arc;
 
-    fn pipe() -> Arc<Pipe> {
+    fn pipe() -> Arc<ExportPipe> {
         let queues = Arc::new(WakeQueues::new(1));
-        Arc::new(Pipe::new(WaitingConnections::new(queues, 0).enter_new()))
+        Arc::new(ExportPipe::new(WaitingConnections::new(queues, 0).enter_new()))
     }
 
-    fn taken(pipe: &Pipe, len_max: usize) -> (Vec<u8>, Taken) {
+    fn taken(pipe: &ExportPipe, len_max: usize) -> (Vec<u8>, TakenFrames) {
         let (mut output, mut bytes) = (Output::default(), Vec::new());
         let taken = pipe.take(&mut output, len_max);
         output.write_to(&mut bytes).unwrap();
@@ -227,11 +227,11 @@ mod tests {
     fn whole_frames_leave_in_order_and_the_last_one_is_known() {
         let pipe = pipe();
         assert!(pipe.put(b"one".to_vec()) && pipe.put(b"two".to_vec()));
-        assert_eq!(taken(&pipe, 1), (b"one".to_vec(), Taken::Some));
+        assert_eq!(taken(&pipe, 1), (b"one".to_vec(), TakenFrames::Some));
         pipe.end(b"end".to_vec());
         pipe.end(b"never".to_vec());
         assert!(!pipe.is_done());
-        assert_eq!(taken(&pipe, 100), (b"twoend".to_vec(), Taken::All));
+        assert_eq!(taken(&pipe, 100), (b"twoend".to_vec(), TakenFrames::All));
         assert!(pipe.is_done());
     }
 
@@ -269,28 +269,28 @@ mod tests {
         pipe.cut_short(b"why".to_vec());
         filler.join().unwrap();
         assert!(pipe.is_stopped() && !pipe.is_left() && !pipe.wait_for_news(Duration::MAX));
-        assert_eq!(taken(&pipe, PIPE_MAX), (b"why".to_vec(), Taken::All));
+        assert_eq!(taken(&pipe, PIPE_MAX), (b"why".to_vec(), TakenFrames::All));
         assert!(pipe.is_done());
         // Once the last frame is in the pipe, nothing is cut.
         let pipe = self::pipe();
         pipe.end(b"all".to_vec());
         pipe.cut_short(b"why".to_vec());
-        assert_eq!(taken(&pipe, 100), (b"all".to_vec(), Taken::All));
+        assert_eq!(taken(&pipe, 100), (b"all".to_vec(), TakenFrames::All));
     }
 
     #[test]
     fn a_look_speaks_where_all_is_quiet_and_finds_out_who_takes_nothing() {
         let pipe = pipe();
         assert!(!pipe.look(2));
-        assert_eq!(taken(&pipe, 100), (WAIT.to_vec(), Taken::Some));
+        assert_eq!(taken(&pipe, 100), (WAIT.to_vec(), TakenFrames::Some));
         pipe.put(b"x".to_vec());
         // It has moved since the first check, and not since the next two.
         assert_eq!([pipe.look(2), pipe.look(2), pipe.look(2)], [false, false, true]);
-        assert_eq!(taken(&pipe, 100), (b"x".to_vec(), Taken::Some));
+        assert_eq!(taken(&pipe, 100), (b"x".to_vec(), TakenFrames::Some));
         assert!(!pipe.look(2));
         pipe.end(b"end".to_vec());
-        assert_eq!(taken(&pipe, 100), (b"end".to_vec(), Taken::All));
+        assert_eq!(taken(&pipe, 100), (b"end".to_vec(), TakenFrames::All));
         assert_eq!([pipe.look(1), pipe.look(1)], [false, false]);
-        assert_eq!(taken(&pipe, 100), (vec![], Taken::All));
+        assert_eq!(taken(&pipe, 100), (vec![], TakenFrames::All));
     }
 }

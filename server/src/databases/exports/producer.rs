@@ -1,7 +1,7 @@
 //! The thread that produces an export: it puts frames into the pipe one after the other.
 
-use super::pace::Pace;
-use super::pipe::Pipe;
+use super::pipe::ExportPipe;
+use super::rate_limit::RateLimit;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const END: &[u8] = b"END\r\n";
 
 /// The source of an export.
-pub(super) enum Source {
+pub(super) enum ExportSource {
     /// Checkpoints and an update log.
     Directory(Arc<DataDirectory>),
     /// The files of a hash on disk.
@@ -28,19 +28,24 @@ pub(super) enum Source {
 }
 
 /// Runs an export to its end.
-pub(super) fn run(export: ExportKind, source: Source, database: &Arc<Database>, pipe: &Arc<Pipe>) {
-    let _ending = Ending(pipe);
+pub(super) fn run(
+    export: ExportKind,
+    source: ExportSource,
+    database: &Arc<Database>,
+    pipe: &Arc<ExportPipe>,
+) {
+    let _ending = EndOnDrop(pipe);
     let place = match &source {
-        Source::Directory(directory) => directory.path().to_path_buf(),
-        Source::Files => PathBuf::new(),
+        ExportSource::Directory(directory) => directory.path().to_path_buf(),
+        ExportSource::Files => PathBuf::new(),
     };
     let outcome = match (export, &source) {
         (ExportKind::Backup { rate }, source) => backup(source, database, pipe, rate),
-        (ExportKind::Checkpoint, Source::Directory(directory)) => checkpoint(directory, database, pipe),
-        (ExportKind::Log { from, follows }, Source::Directory(directory)) => {
+        (ExportKind::Checkpoint, ExportSource::Directory(directory)) => checkpoint(directory, database, pipe),
+        (ExportKind::Log { from, follows }, ExportSource::Directory(directory)) => {
             log(directory, database, pipe, from, follows)
         }
-        (_, Source::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),
+        (_, ExportSource::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),
     };
     // An export that has ended holds no files.
     drop(source);
@@ -72,15 +77,15 @@ fn for_clients(error: &str, directory: &Path) -> String {
 }
 
 /// Ends the pipe if the thread panics, so that the receiver does not wait for it.
-struct Ending<'p>(&'p Pipe);
+struct EndOnDrop<'p>(&'p ExportPipe);
 
-impl Drop for Ending<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end(b"SERVER_ERROR the server has failed\r\n".to_vec());
     }
 }
 
-fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &Pipe) -> Result<Vec<u8>> {
+fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &ExportPipe) -> Result<Vec<u8>> {
     let made = directory.checkpoint_unless(database, pipe.stop_flag())?;
     tracing::info!(records = made.records, "checkpoint made, as a client asked for it");
     let (position, records, len, ms) = (made.start.0, made.records, made.len, made.took.as_millis());
@@ -88,19 +93,19 @@ fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &Pipe) -> Re
 }
 
 fn backup(
-    source: &Source,
+    source: &ExportSource,
     database: &Arc<Database>,
-    pipe: &Pipe,
+    pipe: &ExportPipe,
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
     let mut backup = match source {
-        Source::Directory(directory) => Backup::start(directory, database, pipe.stop_flag())?,
-        Source::Files => Backup::of_files(Arc::new(SystemDisk), database)?,
+        ExportSource::Directory(directory) => Backup::start(directory, database, pipe.stop_flag())?,
+        ExportSource::Files => Backup::of_files(Arc::new(SystemDisk), database)?,
     };
     if let Some(held) = backup.held() {
         pipe.keeps(held);
     }
-    let mut flow = Flow { pipe, pace: rate.map(Pace::new), born: Instant::now() };
+    let mut flow = PacedOutput { pipe, pace: rate.map(RateLimit::new), born: Instant::now() };
     let mut piece = Vec::new();
     while backup.next(&mut piece)? {
         flow.send(&piece)?;
@@ -113,7 +118,7 @@ fn backup(
 fn log(
     directory: &DataDirectory,
     database: &Database,
-    pipe: &Pipe,
+    pipe: &ExportPipe,
     from: LogStart,
     follows: bool,
 ) -> Result<Vec<u8>> {
@@ -144,7 +149,7 @@ fn log(
     let database_id: String = identity.database_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let server_id = identity.server_id;
     let head = format!("LOG position={position} database={database_id} server={server_id}\r\n");
-    let mut flow = Flow { pipe, pace: None, born: Instant::now() };
+    let mut flow = PacedOutput { pipe, pace: None, born: Instant::now() };
     flow.put(head.into_bytes())?;
     send_log(&mut flow, &mut bytes, end)?;
     if !follows {
@@ -161,7 +166,7 @@ fn log(
     }
 }
 
-fn send_log(flow: &mut Flow<'_>, bytes: &mut LogBytes, until: LogPosition) -> Result<()> {
+fn send_log(flow: &mut PacedOutput<'_>, bytes: &mut LogBytes, until: LogPosition) -> Result<()> {
     let mut piece = Vec::new();
     while bytes.position() < until {
         bytes.read(until, FRAME_LEN_MAX, &mut piece)?;
@@ -176,13 +181,13 @@ fn gone() -> Error {
 }
 
 /// The output of an export, at its rate.
-struct Flow<'p> {
-    pipe: &'p Pipe,
-    pace: Option<Pace>,
+struct PacedOutput<'p> {
+    pipe: &'p ExportPipe,
+    pace: Option<RateLimit>,
     born: Instant,
 }
 
-impl Flow<'_> {
+impl PacedOutput<'_> {
     /// Sends bytes in as many frames as they need.
     fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let portion = self.pace.as_ref().map_or(FRAME_LEN_MAX, |pace| pace.portion(FRAME_LEN_MAX));

@@ -19,17 +19,17 @@ pub fn decompressed<'a>(compression: Compression, bytes: &'a [u8]) -> Box<dyn Re
         Compression::Zlib => Box::new(ZlibDecoder::new(bytes)),
         Compression::Gzip => Box::new(GzDecoder::new(bytes)),
         Compression::Lzma => Box::new(XzReader::new_mem_limit(bytes, false, XZ_MEMORY_MAX_KIB)),
-        Compression::Lzo => Box::new(Lzo { packed: bytes, unpacked: None }),
+        Compression::Lzo => Box::new(LzoReader { packed: bytes, unpacked: None }),
     }
 }
 
 /// A block of LZO1X, whose format does not include its length.
-struct Lzo<'a> {
+struct LzoReader<'a> {
     packed: &'a [u8],
     unpacked: Option<Cursor<Vec<u8>>>,
 }
 
-impl Read for Lzo<'_> {
+impl Read for LzoReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.unpacked.is_none() {
             self.unpacked = Some(Cursor::new(lzo_block(self.packed)?));

@@ -16,15 +16,15 @@
 //! Not here: the format (see `todana_protocol::kyoto::snapshot`).
 
 mod decompression;
-mod keeping;
+mod keeper;
 mod reader;
 mod writer;
 
 pub use decompression::decompressed;
 pub use reader::{SnapshotError, read_snapshot};
-pub use writer::{Packing, SnapshotWriter};
+pub use writer::{SnapshotCompression, SnapshotWriter};
 
-pub(crate) use keeping::{History, Keeper, prepare, restore};
+pub(crate) use keeper::{SnapshotHistory, SnapshotKeeper, prepare, restore};
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,5 +37,5 @@ pub struct SnapshotOptions {
     /// Time between two snapshots.
     pub interval: Duration,
     /// Compression of new files. Both kinds of files can be read.
-    pub packing: Packing,
+    pub packing: SnapshotCompression,
 }

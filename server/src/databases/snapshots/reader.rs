@@ -42,7 +42,7 @@ impl fmt::Display for SnapshotError {
 impl std::error::Error for SnapshotError {}
 
 /// Receives keys, and values as they were stored.
-pub(super) type See<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), String> + 's;
+pub(super) type RecordReceiver<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), String> + 's;
 
 /// Passes the header to the caller, and then each record with its value as it was stored: after its
 /// time, unless the database is persistent. Allocates memory for the longest record, and for a
@@ -50,7 +50,7 @@ pub(super) type See<'s> = dyn FnMut(&[u8], &StoredValue<'_>) -> Result<(), Strin
 pub fn read_snapshot(
     input: impl Read,
     begin: &mut dyn FnMut(SnapshotHead) -> Result<(), String>,
-    see: &mut See<'_>,
+    see: &mut RecordReceiver<'_>,
 ) -> Result<(), SnapshotError> {
     let mut reader = SnapshotReader::default();
     let mut source = UnreadBytes::new(input);
@@ -97,7 +97,7 @@ fn read_chunk(
     compression: Compression,
     packed: &[u8],
     offset: u64,
-    see: &mut See<'_>,
+    see: &mut RecordReceiver<'_>,
 ) -> Result<(), SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { offset, what };
     let mut reader = SnapshotReader::of_chunk();
@@ -130,9 +130,9 @@ fn read_chunk(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::databases::snapshots::{Packing, SnapshotWriter};
+    use crate::databases::snapshots::{SnapshotCompression, SnapshotWriter};
 
-    fn written(packing: Packing, records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    fn written(packing: SnapshotCompression, records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
         let head = SnapshotHead { timestamp: 7, count: records.len() as u64, ..SnapshotHead::default() };
         let mut writer = SnapshotWriter::begin(Vec::new(), head, packing).unwrap();
         for (key, value) in records {
@@ -145,10 +145,10 @@ mod tests {
     }
 
     /// A key, its time and its value.
-    type Timed = (Vec<u8>, u64, Vec<u8>);
+    type TimedRecord = (Vec<u8>, u64, Vec<u8>);
 
     /// Returns the time stamp and the records with their times, read in pieces of one byte, too.
-    fn found(bytes: &[u8]) -> Result<(u64, Vec<Timed>), String> {
+    fn found(bytes: &[u8]) -> Result<(u64, Vec<TimedRecord>), String> {
         let (mut timestamp, mut records) = (0, Vec::new());
         let mut begin = |head: SnapshotHead| {
             timestamp = head.timestamp;
@@ -170,10 +170,10 @@ mod tests {
         records.push((Vec::new(), vec![9; 3 << 20]));
         let expected: Vec<_> =
             records.iter().map(|(key, value)| (key.clone(), 2_000_000_000, value.clone())).collect();
-        for packing in [Packing::None, Packing::Zlib] {
+        for packing in [SnapshotCompression::None, SnapshotCompression::Zlib] {
             let bytes = written(packing, &records);
             assert_eq!(found(&bytes), Ok((7, expected.clone())), "{packing:?}");
-            assert_eq!(bytes.len() > 4 << 20, packing == Packing::None);
+            assert_eq!(bytes.len() > 4 << 20, packing == SnapshotCompression::None);
         }
     }
 
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn what_is_cut_or_damaged_or_packed_otherwise_is_told_with_its_place() {
         let record = [(b"key".to_vec(), b"value".to_vec())];
-        let plain = written(Packing::None, &record);
+        let plain = written(SnapshotCompression::None, &record);
         for len in 0..plain.len() {
             // The file may end after the header.
             assert_eq!(found(&plain[..len]).is_ok(), len == 34, "{len}");
@@ -205,7 +205,7 @@ mod tests {
         assert!(found(&wrong).unwrap_err().contains("offset 34: no record begins here"));
         wrong[6..10].copy_from_slice(&[1, 2, 3, 4]);
         assert!(found(&wrong).unwrap_err().contains("a way that is not known"));
-        let packed = written(Packing::Zlib, &record);
+        let packed = written(SnapshotCompression::Zlib, &record);
         for len in 35..packed.len() {
             assert!(found(&packed[..len]).unwrap_err().contains("damaged at offset 34"), "{len}");
         }

@@ -9,7 +9,7 @@ use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, put_chunk, put_r
 
 /// The compression of a snapshot's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Packing {
+pub enum SnapshotCompression {
     /// No compression.
     #[default]
     None,
@@ -23,17 +23,21 @@ const LEVEL: u32 = 6;
 /// Writes a snapshot. Buffers about a megabyte of records, or the longest one.
 pub struct SnapshotWriter<W> {
     out: W,
-    packing: Packing,
+    packing: SnapshotCompression,
     gathered: Vec<u8>,
     packed: Vec<u8>,
 }
 
 impl<W: Write> SnapshotWriter<W> {
     /// Begins a snapshot and chooses the value of `check` in its header.
-    pub fn begin(mut out: W, head: SnapshotHead, packing: Packing) -> io::Result<SnapshotWriter<W>> {
+    pub fn begin(
+        mut out: W,
+        head: SnapshotHead,
+        packing: SnapshotCompression,
+    ) -> io::Result<SnapshotWriter<W>> {
         let check = match packing {
-            Packing::None => 0,
-            Packing::Zlib => SNAPSHOT_DEFLATE,
+            SnapshotCompression::None => 0,
+            SnapshotCompression::Zlib => SNAPSHOT_DEFLATE,
         };
         out.write_all(&SnapshotHead { check, ..head }.to_bytes())?;
         Ok(SnapshotWriter { out, packing, gathered: Vec::new(), packed: Vec::new() })
@@ -55,8 +59,8 @@ impl<W: Write> SnapshotWriter<W> {
             return Ok(());
         }
         match self.packing {
-            Packing::None => self.out.write_all(&self.gathered)?,
-            Packing::Zlib => {
+            SnapshotCompression::None => self.out.write_all(&self.gathered)?,
+            SnapshotCompression::Zlib => {
                 self.packed.clear();
                 let mut encoder = DeflateEncoder::new(&mut self.packed, Compression::new(LEVEL));
                 encoder.write_all(&self.gathered)?;

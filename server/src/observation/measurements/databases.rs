@@ -1,7 +1,7 @@
 //! Figures of each database and of each replica.
 
 use super::table;
-use crate::databases::Served;
+use crate::databases::ServedDatabase;
 use crate::replica::ConnectedReplica;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl DatabaseReadings {
         (0..).map_while(|number| DatabaseReadings::read(shared, number))
     }
 
-    pub(crate) fn served<'s>(&self, shared: &'s Shared) -> &'s Served {
+    pub(crate) fn served<'s>(&self, shared: &'s Shared) -> &'s ServedDatabase {
         &shared.databases[self.number]
     }
 }
@@ -82,7 +82,7 @@ table! { REPLICAS, "Replicas", "`stats replicas` has these by number, as `0:addr
 
 /// Returns in one word whether changes reach the disk, through the update log or the engine's own
 /// files. Returns `None` for a database that is not kept on disk.
-pub(crate) fn health(served: &Served) -> Option<&'static str> {
+pub(crate) fn health(served: &ServedDatabase) -> Option<&'static str> {
     let log = served.database.log().map(UpdateLog::health);
     // If the engine's own files are well, the log for replicas beside them decides.
     let health = match (served.database.durability()?.health(), log) {
@@ -99,11 +99,11 @@ pub(crate) fn health(served: &Served) -> Option<&'static str> {
 }
 
 /// Returns the bytes of changes that wait in memory for a checkpoint.
-pub(crate) fn pending_bytes(served: &Served) -> u64 {
+pub(crate) fn pending_bytes(served: &ServedDatabase) -> u64 {
     served.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
 }
 
 /// Returns true if every change can be written to disk, for a database that is kept there.
-pub(crate) fn takes_writes(served: &Served) -> bool {
+pub(crate) fn takes_writes(served: &ServedDatabase) -> bool {
     served.refused_write().is_none() && served.database.takes_changes()
 }

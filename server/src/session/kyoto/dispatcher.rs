@@ -6,7 +6,7 @@ use super::scope::{ANSWER_MAX, CallContext};
 use super::session::{KyotoSession, KyotoWait, WaitingCall};
 use super::signals::SignalPurpose;
 use super::work;
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::execution::{AnyExecutor, Completion, Executor};
 use crate::handle::Stopping;
 use crate::session::background::JobRefused;

@@ -1,7 +1,7 @@
 //! The context of a worker's calls: databases by name, counters and options.
 
 use super::counters::Counters;
-use crate::databases::Served;
+use crate::databases::ServedDatabase;
 use crate::execution::{Executor, LocalDatabase};
 use crate::session::context::WorkerContext;
 use crate::shared::Shared;
@@ -66,7 +66,7 @@ impl CallContext {
     }
 }
 
-fn is_named(served: &Served, name: &[u8]) -> bool {
+fn is_named(served: &ServedDatabase, name: &[u8]) -> bool {
     let base = served.name.path.as_deref().and_then(|path| path.file_name());
     served.name.label().as_bytes() == name || base.is_some_and(|base| base.as_encoded_bytes() == name)
 }

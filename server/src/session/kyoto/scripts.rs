@@ -1,6 +1,6 @@
 //! Lua procedures: the program, and the machines that run it as background jobs.
 
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::execution::LocalDatabase;
 use crate::shared::Shared;
 use parking_lot::Mutex;

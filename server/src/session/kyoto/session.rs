@@ -1,7 +1,7 @@
 //! The state of a connection.
 
 use super::cursor_table::CursorTable;
-use crate::databases::awaits::Changes;
+use crate::databases::pending_commits::Changes;
 use crate::session::background::BackgroundJob;
 use crate::session::login::BasicLogin;
 use crate::session::pending::PendingReplies;

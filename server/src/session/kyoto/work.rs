@@ -6,8 +6,8 @@ use super::command;
 use super::image::DatabaseImage;
 use super::scope::{CallContext, local};
 use super::scripts::ScriptPairs;
-use crate::databases::Served;
-use crate::databases::awaits::Changes;
+use crate::databases::ServedDatabase;
+use crate::databases::pending_commits::Changes;
 use crate::execution::LocalDatabase;
 use crate::session::context::WorkerContext;
 use crate::shared::Shared;
@@ -387,14 +387,14 @@ impl LongCall {
     }
 }
 
-fn is_small(served: &Served) -> bool {
+fn is_small(served: &ServedDatabase) -> bool {
     let status = served.database.status();
     status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
 }
 
 /// The keys of a database, while they are wanted.
 struct WantedKeys<'k> {
-    served: &'k Served,
+    served: &'k ServedDatabase,
     waits: Option<&'k dyn Fn() -> bool>,
 }
 

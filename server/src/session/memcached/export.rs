@@ -1,7 +1,7 @@
 //! An export: a checkpoint, a backup or the update log, sent as it is made; its client's further requests come after it.
 
 use super::session::MemcachedSession;
-use crate::databases::exports::Receiving;
+use crate::databases::exports::ExportReceiver;
 use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
 use crate::session::wake::{Wake, WakeTicket};
@@ -16,7 +16,7 @@ const STOPPING: &str = "SERVER_ERROR the server is stopping";
 
 /// A connection that receives an export.
 pub(crate) struct ExportSession {
-    receiving: Receiving,
+    receiving: ExportReceiver,
     /// Ready whenever there is more to send.
     ticket: WakeTicket,
     /// The session that goes on after it.

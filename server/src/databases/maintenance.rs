@@ -1,7 +1,7 @@
 //! The maintenance thread: upkeep of all databases. Each tick also measures the memory of the
 //! process.
 
-use crate::databases::{Served, has_ended};
+use crate::databases::{ServedDatabase, has_ended};
 use crate::handle::Stopping;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SETTLED_TICKS: u64 = 2;
 pub(crate) fn run(shared: &Shared) {
     let mut has_settled = false;
     let mut trimmed_at: Option<Instant> = None;
-    let upkeep = |served: &Served| Upkeep::new(Arc::clone(&served.database));
+    let upkeep = |served: &ServedDatabase| Upkeep::new(Arc::clone(&served.database));
     let upkeeps: Vec<Upkeep> = shared.databases.iter().map(upkeep).collect();
     while shared.lifecycle.stopping() == Stopping::No {
         shared.clock.tick();

@@ -28,13 +28,13 @@ const TIMES_MAX: u32 = 20;
 
 /// Counts the completed operations of a disk, once counting is enabled.
 #[derive(Debug, Default)]
-pub(crate) struct Pulse {
+pub(crate) struct DiskProgress {
     /// Disabled by default, because workers would contend for the counter at each read.
     is_felt: AtomicBool,
     answers: AtomicU64,
 }
 
-impl Pulse {
+impl DiskProgress {
     fn answered<T>(&self, outcome: T) -> T {
         if self.is_felt.load(Ordering::Relaxed) {
             self.answers.fetch_add(1, Ordering::Relaxed);
@@ -49,23 +49,23 @@ impl Pulse {
 }
 
 /// A disk that counts its completed operations.
-pub(crate) struct Watched {
+pub(crate) struct ProgressDisk {
     disk: Arc<dyn Disk>,
-    pulse: Arc<Pulse>,
+    disk_progress: Arc<DiskProgress>,
 }
 
-impl Watched {
-    pub(crate) fn over(disk: Arc<dyn Disk>, pulse: &Arc<Pulse>) -> Arc<dyn Disk> {
-        Arc::new(Watched { disk, pulse: Arc::clone(pulse) })
+impl ProgressDisk {
+    pub(crate) fn over(disk: Arc<dyn Disk>, disk_progress: &Arc<DiskProgress>) -> Arc<dyn Disk> {
+        Arc::new(ProgressDisk { disk, disk_progress: Arc::clone(disk_progress) })
     }
 
     fn file(&self, opened: io::Result<Box<dyn File>>) -> io::Result<Box<dyn File>> {
-        let file = self.pulse.answered(opened)?;
-        Ok(Box::new(WatchedFile { file, pulse: Arc::clone(&self.pulse) }))
+        let file = self.disk_progress.answered(opened)?;
+        Ok(Box::new(ProgressFile { file, disk_progress: Arc::clone(&self.disk_progress) }))
     }
 }
 
-impl Disk for Watched {
+impl Disk for ProgressDisk {
     fn below(&self) -> Option<&dyn Disk> {
         Some(&*self.disk)
     }
@@ -79,50 +79,50 @@ impl Disk for Watched {
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.pulse.answered(self.disk.list(directory))
+        self.disk_progress.answered(self.disk.list(directory))
     }
 
     fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        self.pulse.answered(self.disk.make_directory(directory))
+        self.disk_progress.answered(self.disk.make_directory(directory))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.pulse.answered(self.disk.rename(from, to))
+        self.disk_progress.answered(self.disk.rename(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.pulse.answered(self.disk.remove(path))
+        self.disk_progress.answered(self.disk.remove(path))
     }
 
     fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        self.pulse.answered(self.disk.remove_directory(directory))
+        self.disk_progress.answered(self.disk.remove_directory(directory))
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.pulse.answered(self.disk.sync_directory(directory))
+        self.disk_progress.answered(self.disk.sync_directory(directory))
     }
 }
 
-struct WatchedFile {
+struct ProgressFile {
     file: Box<dyn File>,
-    pulse: Arc<Pulse>,
+    disk_progress: Arc<DiskProgress>,
 }
 
-impl File for WatchedFile {
+impl File for ProgressFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.pulse.answered(self.file.read_at(offset, into))
+        self.disk_progress.answered(self.file.read_at(offset, into))
     }
 
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        self.pulse.answered(self.file.write_at(offset, pieces))
+        self.disk_progress.answered(self.file.write_at(offset, pieces))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.pulse.answered(self.file.set_len(len))
+        self.disk_progress.answered(self.file.set_len(len))
     }
 
     fn map(&self, len: u64) -> Option<MappedFile> {
@@ -134,14 +134,14 @@ impl File for WatchedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.pulse.answered(self.file.sync())
+        self.disk_progress.answered(self.file.sync())
     }
 }
 
 /// The deadline up to which a server that stops waits for its disk.
-pub(crate) struct Patience<'s> {
+pub(crate) struct ShutdownDeadline<'s> {
     handle: &'s ServerHandle,
-    pulse: &'s Pulse,
+    disk_progress: &'s DiskProgress,
     begun: Instant,
     /// Number of completed operations, and the time since when it has not changed.
     heard: Cell<(u64, Instant)>,
@@ -149,21 +149,24 @@ pub(crate) struct Patience<'s> {
     pub(crate) has_been_tried: bool,
 }
 
-impl<'s> Patience<'s> {
-    pub(crate) fn new(handle: &'s ServerHandle, pulse: &'s Pulse) -> Patience<'s> {
-        pulse.feel();
-        Patience::from(handle, pulse, Instant::now())
+impl<'s> ShutdownDeadline<'s> {
+    pub(crate) fn new(handle: &'s ServerHandle, disk_progress: &'s DiskProgress) -> ShutdownDeadline<'s> {
+        disk_progress.feel();
+        ShutdownDeadline::from(handle, disk_progress, Instant::now())
     }
 
-    fn from(handle: &'s ServerHandle, pulse: &'s Pulse, now: Instant) -> Patience<'s> {
-        let heard = Cell::new((pulse.answers.load(Ordering::Relaxed), now));
-        Patience { handle, pulse, begun: now, heard, has_been_tried: false }
+    fn from(handle: &'s ServerHandle, disk_progress: &'s DiskProgress, now: Instant) -> ShutdownDeadline<'s> {
+        let heard = Cell::new((disk_progress.answers.load(Ordering::Relaxed), now));
+        ShutdownDeadline { handle, disk_progress, begun: now, heard, has_been_tried: false }
     }
 
     /// Returns a fresh deadline for the next step.
-    pub(crate) fn again(&self) -> Patience<'s> {
+    pub(crate) fn again(&self) -> ShutdownDeadline<'s> {
         let has_been_tried = self.has_been_tried;
-        Patience { has_been_tried, ..Patience::from(self.handle, self.pulse, Instant::now()) }
+        ShutdownDeadline {
+            has_been_tried,
+            ..ShutdownDeadline::from(self.handle, self.disk_progress, Instant::now())
+        }
     }
 
     /// Returns true if the disk hangs. Must be called repeatedly: the progress between two calls
@@ -173,7 +176,7 @@ impl<'s> Patience<'s> {
     }
 
     fn is_over_at(&self, now: Instant) -> bool {
-        let answers = self.pulse.answers.load(Ordering::Relaxed);
+        let answers = self.disk_progress.answers.load(Ordering::Relaxed);
         if answers != self.heard.get().0 {
             self.heard.set((answers, now));
         }
@@ -201,40 +204,40 @@ mod tests {
 
     #[test]
     fn a_disk_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
-        let (handle, pulse, began) = (ServerHandle::new(), Pulse::default(), Instant::now());
-        let patience = Patience::from(&handle, &pulse, began);
-        pulse.feel();
+        let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
+        let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        disk_progress.feel();
         let at = |long: Duration, parts: u32| began + long * parts / 10;
-        assert!(!patience.is_over_at(at(LONG, 9)));
-        pulse.answered(());
+        assert!(!deadline.is_over_at(at(LONG, 9)));
+        disk_progress.answered(());
         // Ten times as long as without an answer.
         for parts in (10..100).step_by(9) {
-            assert!(!patience.is_over_at(at(LONG, parts)), "{parts}");
-            pulse.answered(());
+            assert!(!deadline.is_over_at(at(LONG, parts)), "{parts}");
+            disk_progress.answered(());
         }
-        assert!(!patience.is_over_at(at(LONG, 101)));
-        assert!(!patience.is_over_at(at(LONG, 110)));
-        assert!(patience.is_over_at(at(LONG, 111)));
+        assert!(!deadline.is_over_at(at(LONG, 101)));
+        assert!(!deadline.is_over_at(at(LONG, 110)));
+        assert!(deadline.is_over_at(at(LONG, 111)));
         // After a second request to stop, it waits for a shorter time.
         handle.stop();
         handle.stop();
-        let patience = Patience::from(&handle, &pulse, began);
-        assert!(!patience.is_over_at(at(SHORT, 9)));
-        pulse.answered(());
-        assert!(!patience.is_over_at(at(SHORT, 18)));
-        assert!(!patience.is_over_at(at(SHORT, 27)));
-        assert!(patience.is_over_at(at(SHORT, 28)));
+        let deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        assert!(!deadline.is_over_at(at(SHORT, 9)));
+        disk_progress.answered(());
+        assert!(!deadline.is_over_at(at(SHORT, 18)));
+        assert!(!deadline.is_over_at(at(SHORT, 27)));
+        assert!(deadline.is_over_at(at(SHORT, 28)));
     }
 
     #[test]
     fn a_disk_that_answers_for_ever_is_given_up_some_time() {
-        let (handle, pulse, began) = (ServerHandle::new(), Pulse::default(), Instant::now());
-        let mut patience = Patience::from(&handle, &pulse, began);
-        patience.has_been_tried = true;
-        pulse.feel();
+        let (handle, disk_progress, began) = (ServerHandle::new(), DiskProgress::default(), Instant::now());
+        let mut deadline = ShutdownDeadline::from(&handle, &disk_progress, began);
+        deadline.has_been_tried = true;
+        disk_progress.feel();
         let given_up = (1..1000).find(|tenths| {
-            pulse.answered(());
-            patience.is_over_at(began + SHORT * *tenths / 10)
+            disk_progress.answered(());
+            deadline.is_over_at(began + SHORT * *tenths / 10)
         });
         assert_eq!(given_up, Some(10 * TIMES_MAX));
     }

@@ -4,15 +4,15 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// A limit in bytes per second. Unused rate is not carried over.
-pub(super) struct Pace {
+pub(super) struct RateLimit {
     rate: NonZeroU64,
     /// The time at which all admitted bytes are within the rate.
     paid_at: Duration,
 }
 
-impl Pace {
-    pub(super) fn new(rate: NonZeroU64) -> Pace {
-        Pace { rate, paid_at: Duration::ZERO }
+impl RateLimit {
+    pub(super) fn new(rate: NonZeroU64) -> RateLimit {
+        RateLimit { rate, paid_at: Duration::ZERO }
     }
 
     /// Admits `len` bytes and returns the time at which they may be sent. `now` is the time since a
@@ -38,8 +38,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn pace(rate: u64) -> Pace {
-        Pace::new(NonZeroU64::new(rate).unwrap())
+    fn pace(rate: u64) -> RateLimit {
+        RateLimit::new(NonZeroU64::new(rate).unwrap())
     }
 
     #[test]

@@ -23,13 +23,13 @@ impl WorkerDatabase {
 
 /// The points to which databases must be durable, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Awaits {
+pub(crate) struct PendingCommits {
     first: Option<CommitPoint>,
     /// Databases other than the first, which only some protocols can change.
     others: Vec<(usize, CommitPoint)>,
 }
 
-impl Awaits {
+impl PendingCommits {
     /// Returns true if nothing must become durable.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -62,13 +62,13 @@ mod tests {
 
     #[test]
     fn each_database_is_awaited_at_its_last_change_in_whatever_order_they_are_noted() {
-        let mut awaits = Awaits::default();
-        assert!(awaits.is_empty());
+        let mut commits = PendingCommits::default();
+        assert!(commits.is_empty());
         let at = |raw| CommitPoint::from(LogPosition(raw));
         for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4), (2, 7), (0, 2)] {
-            awaits.note(number, at(raw));
+            commits.note(number, at(raw));
         }
-        assert!(!awaits.is_empty());
-        assert_eq!(awaits.iter().collect::<Vec<_>>(), [(0, at(4)), (2, at(9)), (1, at(3))]);
+        assert!(!commits.is_empty());
+        assert_eq!(commits.iter().collect::<Vec<_>>(), [(0, at(4)), (2, at(9)), (1, at(3))]);
     }
 }

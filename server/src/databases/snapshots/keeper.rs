@@ -1,7 +1,7 @@
 //! Makes the snapshot files of a server's databases, and reads them back at the start.
 
 use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
-use crate::databases::{Served, failed, has_ended};
+use crate::databases::{ServedDatabase, failed, has_ended};
 use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ const LOOK_EVERY: u64 = 256;
 
 /// The outcomes of this server's snapshots.
 #[derive(Default)]
-pub(crate) struct History {
+pub(crate) struct SnapshotHistory {
     made: AtomicU64,
     failed: AtomicU64,
     /// Time stamp of the newest snapshot.
@@ -49,7 +49,7 @@ pub(crate) struct History {
     begins: Mutex<Option<u64>>,
 }
 
-impl History {
+impl SnapshotHistory {
     /// Returns the numbers of successful and failed snapshots, the time stamp of the newest one,
     /// and the reason of the last failure of any database.
     pub(crate) fn told(&self) -> (u64, u64, u64, String) {
@@ -106,14 +106,18 @@ impl History {
 }
 
 /// Returns true if a database has snapshots; databases on disk have none.
-fn has_snapshots(served: &Served) -> bool {
+fn has_snapshots(served: &ServedDatabase) -> bool {
     served.name.kind.is_in_memory()
 }
 
 /// Creates the directory of the files if necessary, and locks it for this process: two servers
 /// would replace each other's files. Fails if it cannot, or if another process holds the lock; the
 /// message names the directory.
-pub(crate) fn prepare(disk: &dyn Disk, options: &SnapshotOptions, history: &History) -> io::Result<()> {
+pub(crate) fn prepare(
+    disk: &dyn Disk,
+    options: &SnapshotOptions,
+    history: &SnapshotHistory,
+) -> io::Result<()> {
     let directory = &options.directory;
     disk.make_directory(directory).map_err(|error| said("make", directory, &error))?;
     let (path, mut lock) = (directory.join(LOCK), history.lock.lock());
@@ -221,7 +225,7 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
 /// started without the log: the log's records are older, and the next snapshot would replace the
 /// file. `end` is the end of the log at this start.
 fn expect_older(
-    served: &Served,
+    served: &ServedDatabase,
     end: LogPosition,
     path: &Path,
     file: &dyn File,
@@ -269,7 +273,7 @@ fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
 /// Stores the records of a file, except expired ones. Returns the file's header and the number of
 /// records.
 fn fill(
-    served: &Served,
+    served: &ServedDatabase,
     path: &Path,
     file: &dyn File,
     now: todana::UnixSeconds,
@@ -316,7 +320,7 @@ fn fill(
         head = found;
         Ok(())
     };
-    let read = read_snapshot(Reading { file, at: 0 }, &mut begin, &mut see);
+    let read = read_snapshot(SnapshotInput { file, at: 0 }, &mut begin, &mut see);
     match read {
         Ok(()) if seen < head.count => Err(io::Error::other(format!(
             "snapshot {}: it ends after {seen} of {} records: it is cut, or some went while it was made; `todana load` takes what is there",
@@ -330,14 +334,14 @@ fn fill(
 }
 
 /// The thread that makes snapshots. It makes the last ones when it is asked to end.
-pub(crate) struct Keeper {
+pub(crate) struct SnapshotKeeper {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
-impl Keeper {
+impl SnapshotKeeper {
     /// Starts the thread if snapshots are configured.
-    pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<Keeper>> {
+    pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<SnapshotKeeper>> {
         let Some(options) = shared.options.databases.snapshots.clone() else { return Ok(None) };
         let ends = Arc::new(AtomicBool::new(false));
         let (shared, its_own) = (Arc::clone(shared), Arc::clone(&ends));
@@ -356,7 +360,7 @@ impl Keeper {
             make_all(&shared, &options, &*disk, &|| false, false);
         };
         let thread = std::thread::Builder::new().name("snapshots".into()).spawn(work)?;
-        Ok(Some(Keeper { ends, thread }))
+        Ok(Some(SnapshotKeeper { ends, thread }))
     }
 
     /// Asks the thread for the last snapshots and waits for them. Returns false if `gives_up`,
@@ -384,21 +388,21 @@ fn make_all(
 ) {
     for (number, served) in shared.databases.iter().enumerate().filter(|(_, served)| has_snapshots(served)) {
         let path = options.directory.join(file_name(number as u32));
-        let making = Making { shared, served, options, disk, is_called_off, rests };
+        let making = SnapshotJob { shared, served, options, disk, is_called_off, rests };
         shared.persistence.snapshots.note(number, served.name.label(), making.make(&path));
     }
 }
 
-struct Making<'m> {
+struct SnapshotJob<'m> {
     shared: &'m Shared,
-    served: &'m Served,
+    served: &'m ServedDatabase,
     options: &'m SnapshotOptions,
     disk: &'m dyn Disk,
     is_called_off: &'m dyn Fn() -> bool,
     rests: bool,
 }
 
-impl Making<'_> {
+impl SnapshotJob<'_> {
     /// Writes a snapshot to a file beside the last one, and then renames it over that. Returns
     /// `None` if it was cancelled.
     fn make(&self, path: &Path) -> io::Result<Option<SnapshotHead>> {
@@ -433,7 +437,7 @@ impl Making<'_> {
             size: status.committed_bytes,
             ..SnapshotHead::default()
         };
-        let mut writer = SnapshotWriter::begin(Writing { file, at: 0 }, head, self.options.packing)?;
+        let mut writer = SnapshotWriter::begin(SnapshotOutput { file, at: 0 }, head, self.options.packing)?;
         let is_persistent = self.served.name.tuning.persistent;
         let (mut place, mut count) = (None, 0u64);
         let label = self.served.name.label();
@@ -492,12 +496,12 @@ impl Making<'_> {
 }
 
 /// Reads a file from its beginning.
-struct Reading<'f> {
+struct SnapshotInput<'f> {
     file: &'f dyn File,
     at: u64,
 }
 
-impl Read for Reading<'_> {
+impl Read for SnapshotInput<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = self.file.read_at(self.at, into)?;
         self.at += len as u64;
@@ -506,12 +510,12 @@ impl Read for Reading<'_> {
 }
 
 /// Writes a file from its beginning.
-struct Writing<'f> {
+struct SnapshotOutput<'f> {
     file: &'f dyn File,
     at: u64,
 }
 
-impl Write for Writing<'_> {
+impl Write for SnapshotOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_at(self.at, &mut [IoSlice::new(bytes)])?;
         self.at += bytes.len() as u64;
