@@ -276,9 +276,14 @@ impl Worker {
     }
 
     /// Returns the durability of each changed database, and the point that it has to reach.
-    fn awaited<'w>(&'w self, pending_commits: &'w PendingCommits) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
+    fn awaited<'w>(
+        &'w self,
+        pending_commits: &'w PendingCommits,
+    ) -> impl Iterator<Item = (Durability<'w>, CommitPoint)> {
         let databases = &self.shared.databases;
-        pending_commits.iter().filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
+        pending_commits
+            .iter()
+            .filter_map(|(number, point)| Some((databases[number].database.durability()?, point)))
     }
 
     /// Returns true if the pending replies may be sent because the writes that they acknowledge are
@@ -289,7 +294,8 @@ impl Worker {
         if pending_commits.is_empty() {
             return true;
         }
-        let unsettled = || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
+        let unsettled =
+            || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
         let is_settled = unsettled().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
             // The log may have advanced just before.
@@ -317,7 +323,8 @@ impl Worker {
     fn may_go_on(&mut self, index: usize) -> bool {
         let pending_commits = &self.connections[index].settlement.pending_commits;
         // A log that cannot be written receives no more changes.
-        let is_held_up = || self.awaited(pending_commits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
+        let is_held_up =
+            || self.awaited(pending_commits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
         if pending_commits.is_empty() || !is_held_up() {
             return true;
         }

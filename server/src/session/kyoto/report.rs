@@ -2,7 +2,7 @@
 
 use super::answers::{CallAnswer, CallResult};
 use super::scope::CallContext;
-use crate::databases::Served;
+use crate::databases::ServedDatabase;
 use crate::observation::measurements::{MeasurementValue, SERVER, ServerReadings};
 use todana::Kind;
 use todana_protocol::kyoto::{self, ProcedureCall};
@@ -50,7 +50,7 @@ impl CallContext {
 }
 
 /// Returns the facts about a database; the first two are records and bytes.
-pub(super) fn facts(served: &Served) -> [(&'static str, String); 8] {
+pub(super) fn facts(served: &ServedDatabase) -> [(&'static str, String); 8] {
     let (count, size) = extent(served);
     let name = &served.name;
     let capacity = |limit: Option<u64>| limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string());
@@ -67,7 +67,7 @@ pub(super) fn facts(served: &Served) -> [(&'static str, String); 8] {
 }
 
 /// Returns the number of records and bytes.
-fn extent(served: &Served) -> (u64, u64) {
+fn extent(served: &ServedDatabase) -> (u64, u64) {
     let status = served.database.status();
     let bytes = match served.disk_bytes() {
         0 => status.committed_bytes,
@@ -77,7 +77,7 @@ fn extent(served: &Served) -> (u64, u64) {
 }
 
 /// Returns the path of a database, or its kind if it has none.
-pub(super) fn path(served: &Served) -> String {
+pub(super) fn path(served: &ServedDatabase) -> String {
     let name = &served.name;
     match &name.path {
         Some(path) => path.display().to_string(),
@@ -86,7 +86,7 @@ pub(super) fn path(served: &Served) -> String {
 }
 
 /// Returns Kyoto Tycoon's number for the kind that the name asks for.
-fn kind(served: &Served) -> u8 {
+fn kind(served: &ServedDatabase) -> u8 {
     let name = &served.name;
     let base = name.asked();
     match base {
