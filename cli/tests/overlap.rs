@@ -1,5 +1,6 @@
-//! A database was made at `TARGET.partial`, whose contents were removed first, without a look at what they were: `salvage
-//! x.hash.partial/x.hash x.hash`, of what a killed copy had left, erased all records and told of success.
+//! A database was made at `TARGET.partial`, whose contents were removed first, without a look at
+//! what they were: `salvage x.hash.partial/x.hash x.hash`, of what a killed copy had left, erased
+//! all records and told of success.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -58,8 +59,8 @@ impl Places {
         to.to_str().unwrap().into()
     }
 
-    /// The command is refused, its complaint has these words, and nothing of all that there is has changed. Only where it is refused for
-    /// what else lies there has it opened its source.
+    /// The command is refused, its complaint has these words, and nothing of all that there is has
+    /// changed. Only where it is refused for what else lies there has it opened its source.
     fn refused(&self, words: &[&str], complaint: &str) {
         let everything = PathBuf::from(self.at("."));
         let is_opened = complaint.contains("notes.txt") || complaint.contains("is open");
@@ -165,16 +166,16 @@ fn foreign_files_where_a_target_would_be_made_are_neither_removed_nor_taken_in()
 #[test]
 fn database_that_is_open_is_not_removed_as_if_a_killed_process_had_left_it() {
     let places = Places::new();
-    for (from, at, target) in
-        [("a.hash", "c.hash.partial/c.hash", "c.hash"), ("b.tree", "c.tree.partial/c.tree", "c.tree")]
+    for (from, at, target, kind) in
+        [("a.hash", "c.hash.partial", "c.hash", "hash"), ("b.tree", "c.tree.partial", "c.tree", "tree")]
     {
         let left = places.put(from, at);
-        let open = Db::open(&left).unwrap();
+        let open = Db::open(&format!("{left}#type={kind}")).unwrap();
         places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open in another");
         drop(open);
         // What nobody has open is one.
         places.0.expect(&["copy", &places.at("b.tree"), &places.at(target)], 0);
-        assert!(!Path::new(&left).parent().unwrap().exists());
+        assert!(!Path::new(&left).exists());
         assert_eq!(Db::open(&places.at(target)).unwrap().count(), 2);
     }
 }

@@ -49,7 +49,7 @@ fn link_in_place_of_a_target_is_refused() {
         (".partial", path("nothing")),
         (".partial/log", elsewhere.join("log")),
         (".partial/checkpoints", elsewhere.clone()),
-        (".partial/lock", elsewhere.join("lock")),
+        (".partial.lock", elsewhere.join("lock")),
         ("", path("nothing")),
         ("", path("empty")),
     ] {
@@ -122,7 +122,7 @@ impl Disk for Beset {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.attempt();
-        if path.ends_with("lock") {
+        if path.extension().is_some_and(|extension| extension == "lock") {
             *self.is_locked.lock().unwrap() = false;
         }
         disk().remove(path)
@@ -145,7 +145,7 @@ impl Disk for Beset {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         let lock = disk().lock(path)?;
-        if path.parent() == Some(&self.target.with_extension("partial")) {
+        if path == self.target.with_extension("partial.lock") {
             *self.is_locked.lock().unwrap() = true;
         }
         Ok(lock)

@@ -61,8 +61,18 @@ impl DiskHash {
         let mut name = to.file_name().unwrap_or_default().to_os_string();
         name.push(".partial");
         let partial = to.with_file_name(name);
-        // Remove the remainder of an interrupted copy.
-        for name in disk.list(&partial).unwrap_or_default() {
+        // Remove the remainder of an interrupted copy, and nothing else.
+        let is_link = disk.is_link(&partial).map_err(|error| read_error(&partial, &error))?;
+        let remains = disk.list(&partial).unwrap_or_default();
+        let foreign =
+            remains.iter().find(|name| !name.ends_with(".segment") && !name.ends_with(".dictionary"));
+        if is_link || foreign.is_some() {
+            let path = foreign.map_or_else(|| partial.clone(), |name| partial.join(name));
+            let message =
+                format!("{}: it is not part of an interrupted copy; move it elsewhere", path.display());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        for name in remains {
             let path = partial.join(name);
             disk.remove(&path).map_err(|error| write_error(&path, &error))?;
         }

@@ -2,21 +2,22 @@
 
 use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, HASH, Kind, Listed, Manifest};
 use super::stream::{self, FRAME_LEN, HEADER_LEN, Header};
-use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, verify};
+use crate::data_directory::{CHECKPOINTS, LOG, StagedDirectory, cannot, verify};
 use crate::disk::{Disk, File};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// What waits to be synced is bounded, so that other syncs on the same disk do not wait for all of it at once.
+/// What waits to be synced is bounded, so that other syncs on the same disk do not wait for all of
+/// it at once.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
-/// Writes a backup as it comes in. Its directory gets its name only when [`finish`](Receiver::finish) has found all of it right; if
-/// it is dropped before, nothing stays.
+/// Writes a backup as it comes in. Its directory gets its name only when
+/// [`finish`](Receiver::finish) has found all of it right; if it is dropped before, nothing stays.
 pub struct Receiver {
     disk: Arc<dyn Disk>,
-    target: Target,
+    target: StagedDirectory,
     state: State,
     /// Of the piece that is coming in, or of the header.
     bytes: Vec<u8>,
@@ -52,10 +53,11 @@ fn parts(is_hash: bool) -> &'static [&'static str] {
 }
 
 impl Receiver {
-    /// Makes `<target>.partial`. Fails with `Invalid` if there is something at the target already, with `Busy` if another process
-    /// is writing the same one, with `Unavailable` if it cannot be made.
+    /// Makes `<target>.partial`. Fails with `Invalid` if there is something at the target already,
+    /// with `Busy` if another process is writing the same one, with `Unavailable` if it cannot be
+    /// made.
     pub fn create(disk: Arc<dyn Disk>, target: &Path) -> Result<Receiver> {
-        let target = Target::create(Arc::clone(&disk), target)?;
+        let target = StagedDirectory::create(Arc::clone(&disk), target)?;
         Ok(Receiver {
             disk,
             target,
@@ -70,8 +72,9 @@ impl Receiver {
         })
     }
 
-    /// Takes the next bytes of the stream, as many or as few as they come. Keeps at most a piece (1 MiB) of them in memory. Fails with
-    /// `Corrupt` if they are not what was sent, with `Unavailable` if they cannot be written; nothing is taken then any more.
+    /// Takes the next bytes of the stream, as many or as few as they come. Keeps at most a piece (1
+    /// MiB) of them in memory. Fails with `Corrupt` if they are not what was sent, with
+    /// `Unavailable` if they cannot be written; nothing is taken then any more.
     pub fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let taken = self.try_take(bytes);
         if taken.is_err() {
@@ -142,7 +145,7 @@ impl Receiver {
         if self.files.len() == FILES_MAX {
             return Err(self.wrong(&format!("more than {FILES_MAX} files, which no backup has")));
         }
-        let path = listed.path(self.target.partial());
+        let path = listed.path(self.target.place());
         if self.files.is_empty() {
             self.make_directories(listed.kind)?;
         }
@@ -154,7 +157,7 @@ impl Receiver {
     /// By the first file it is known what it is a backup of.
     fn make_directories(&self, first: Kind) -> Result<()> {
         for part in parts(first == Kind::HashSegment) {
-            let path = self.target.partial().join(part);
+            let path = self.target.place().join(part);
             self.disk.make_directory(&path).map_err(|error| cannot("make", &path, &error))?;
         }
         Ok(())
@@ -195,7 +198,7 @@ impl Receiver {
         if !is_of_this || self.file.is_some() || self.files != manifest.files {
             return Err(self.wrong("the end does not tell what has come"));
         }
-        let path = self.target.partial().join(BACKUP);
+        let path = self.target.place().join(BACKUP);
         let write = || {
             let file = self.disk.create(&path)?;
             file.write_at(0, &mut [IoSlice::new(content)])?;
@@ -219,25 +222,26 @@ impl Receiver {
         self.state == State::Over
     }
 
-    /// Ends: reads again what was written, checks every checksum, and gives the directory its name. `progress` is told the bytes read
-    /// so far, now and then. Fails with `Corrupt` if the stream is cut off or holds what is damaged, with `Unavailable` if
-    /// it cannot be written. Of a hash on disk, what was damaged in its files before is received as it is, and told in
+    /// Ends: reads again what was written, checks every checksum, and gives the directory its name.
+    /// `progress` is told the bytes read so far, now and then. Fails with `Corrupt` if the stream
+    /// is cut off or holds what is damaged, with `Unavailable` if it cannot be written. Of a hash
+    /// on disk, what was damaged in its files before is received as it is, and told in
     /// [`BackedUp::damages`]: one entry must not keep all the others from being backed up.
     pub fn finish(self, progress: &mut dyn FnMut(u64)) -> Result<BackedUp> {
         let Some(manifest) = self.manifest.as_ref().filter(|_| self.state == State::Over) else {
             return Err(self.wrong("the backup is cut off"));
         };
-        let mut verified = verify(Arc::clone(&self.disk), self.target.partial(), progress)?;
+        let mut verified = verify(Arc::clone(&self.disk), self.target.place(), progress)?;
         let inherited = verified.damages.split_off(verified.damages.len() - verified.inherited);
         if let Some(damage) = verified.damages.first() {
             return Err(Error::new(ErrorKind::Corrupt, format!("what has come is damaged: {damage}")));
         }
         // They have been found under the name that goes now.
-        let (partial, path) = (self.target.partial().display().to_string(), self.target.path().display());
+        let (partial, path) = (self.target.place().display().to_string(), self.target.path().display());
         let damages = inherited.iter().map(|damage| damage.replace(&partial, &path.to_string())).collect();
         let backed_up = BackedUp { damages, ..manifest.backed_up() };
-        let parts = parts(manifest.is_hash()).iter().map(|part| self.target.partial().join(part));
-        for directory in parts.chain([self.target.partial().into()]) {
+        let parts = parts(manifest.is_hash()).iter().map(|part| self.target.place().join(part));
+        for directory in parts.chain([self.target.place().into()]) {
             self.disk.sync_directory(&directory).map_err(|error| cannot("sync", &directory, &error))?;
         }
         self.target.finish()?;

@@ -1,10 +1,11 @@
-//! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
+//! The data directory: opening it brings a database back and keeps it from then on
+//! (docs/format/data-directory.md).
 
 mod allowance;
 pub(crate) mod identity;
 mod replay;
 mod replica_log;
-mod target;
+mod staged_directory;
 mod verification;
 mod work_paths;
 
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
-pub(crate) use target::Target;
+pub(crate) use staged_directory::StagedDirectory;
 pub use verification::{Newest, Verified, verify};
 pub use work_paths::refuse_overlap;
 pub(crate) use work_paths::{beside, refuse_foreign};
@@ -49,7 +50,8 @@ pub struct DataOptions {
     pub checkpoints: CheckpointOptions,
 }
 
-/// An open data directory: locked for this process until it is dropped and the thread that writes its log has ended.
+/// An open data directory: locked for this process until it is dropped and the thread that writes
+/// its log has ended.
 pub struct DataDirectory {
     disk: Arc<dyn Disk>,
     /// The same, of which the log's writes may spend a reserve.
@@ -71,14 +73,16 @@ pub(crate) type Lock = Arc<dyn Send + Sync>;
 pub struct Opened {
     /// The checkpoint that was brought back, if there was any.
     pub checkpoint: Option<CheckpointInfo>,
-    /// Newer ones that were not, because they are damaged: file, offset and why. The older one and more of the log have
-    /// given the same state.
+    /// Newer ones that were not, because they are damaged: file, offset and why. The older one and
+    /// more of the log have given the same state.
     pub refused: Vec<String>,
-    /// Older ones that are damaged where it was looked at: nothing needs them as long as that one is whole.
+    /// Older ones that are damaged where it was looked at: nothing needs them as long as that one
+    /// is whole.
     pub spare: Vec<String>,
     /// Entries of the log that were read again.
     pub entries: u64,
-    /// Bytes of changes in that part of the log that a repair has marked as lost: they were not made again.
+    /// Bytes of changes in that part of the log that a repair has marked as lost: they were not
+    /// made again.
     pub lost: u64,
     /// Where the log ended, and where it goes on.
     pub end: LogPosition,
@@ -118,9 +122,10 @@ pub struct Progress {
 }
 
 impl DataDirectory {
-    /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has it, with `Corrupt` if it
-    /// is damaged, with `Unavailable` if it cannot be read or made. On a disk that is [read only](Disk::is_read_only) it is opened for
-    /// reading, beside others: what is kept is brought back, and no changes are kept.
+    /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has
+    /// it, with `Corrupt` if it is damaged, with `Unavailable` if it cannot be read or made. On a
+    /// disk that is [read only](Disk::is_read_only) it is opened for reading, beside others: what
+    /// is kept is brought back, and no changes are kept.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
         if disk.is_read_only() {
@@ -130,11 +135,6 @@ impl DataDirectory {
         expect_kind(&*disk, path, Kind::MemHash)?;
         make_directory(&*disk, path)?;
         let lock = lock(&*disk, path)?;
-        DataDirectory::open_locked(disk, path, lock)
-    }
-
-    /// Opens a directory that is there, and of which the lock is held.
-    pub(crate) fn open_locked(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<DataDirectory> {
         for directory in [path.join(LOG), path.join(CHECKPOINTS)] {
             make_directory(&*disk, &directory)?;
         }
@@ -165,7 +165,8 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Opens a directory that is there already: what holds no database is not made one. Fails with `Unavailable` then.
+    /// Opens a directory that is there already: what holds no database is not made one. Fails with
+    /// `Unavailable` then.
     pub fn open_existing(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         read_identity(&*disk, path)?;
         DataDirectory::open(disk, path)
@@ -194,9 +195,10 @@ impl DataDirectory {
         self.identity
     }
 
-    /// Brings back what is kept here into an empty database, and keeps its changes from then on. `progress` is told now and
-    /// then. Fails with `Corrupt` if anything is damaged that was on disk, the message naming file and offset; with `Full` if
-    /// the memory limit leaves no room for all of it and nothing may be evicted.
+    /// Brings back what is kept here into an empty database, and keeps its changes from then on.
+    /// `progress` is told now and then. Fails with `Corrupt` if anything is damaged that was on
+    /// disk, the message naming file and offset; with `Full` if the memory limit leaves no room for
+    /// all of it and nothing may be evicted.
     pub fn restore(
         &self,
         database: &Database,
@@ -210,8 +212,8 @@ impl DataDirectory {
         })
     }
 
-    /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has some of it, and what is kept
-    /// here stays as it was.
+    /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has
+    /// some of it, and what is kept here stays as it was.
     pub fn restore_unless(
         &self,
         database: &Database,
@@ -268,8 +270,8 @@ impl DataDirectory {
         let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
-                // Else all of the log might not fit into memory. From this mark on it is read again if need be, so what has
-                // been read has to be on disk first.
+                // Else all of the log might not fit into memory. From this mark on it is read again
+                // if need be, so what has been read has to be on disk first.
                 let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.log_position()));
                 if let Err(error) = made {
                     trouble = Some(error);
@@ -307,9 +309,10 @@ impl DataDirectory {
         Ok(Opened { checkpoint, refused, spare, entries, lost, end, tail, took })
     }
 
-    /// Makes a checkpoint of the database that was restored from here, while it goes on working; removes those before the
-    /// last one, and what of the log they needed. Fails with `Unavailable` if that cannot be written; what there was stays.
-    /// Takes a second or two for ten million small records, and little memory.
+    /// Makes a checkpoint of the database that was restored from here, while it goes on working;
+    /// removes those before the last one, and what of the log they needed. Fails with `Unavailable`
+    /// if that cannot be written; what there was stays. Takes a second or two for ten million small
+    /// records, and little memory.
     pub fn checkpoint(&self, database: &Database) -> Result<CheckpointInfo> {
         self.checkpoint_unless(database, &AtomicBool::new(false))
     }
@@ -327,8 +330,8 @@ impl DataDirectory {
         made
     }
 
-    /// A checkpoint of the records of a database whose engine keeps its own on disk, for a backup alone: its file has no name any more and
-    /// is gone when it is closed.
+    /// A checkpoint of the records of a database whose engine keeps its own on disk, for a backup
+    /// alone: its file has no name any more and is gone when it is closed.
     pub(crate) fn checkpoint_aside(
         &self,
         database: &Database,
@@ -339,9 +342,10 @@ impl DataDirectory {
         self.checkpoint_store.write_unnamed(database, &options, stops)
     }
 
-    /// Removes what is kept of the update log longer than any checkpoint needs it, as far as `is_over` says so of the time when a
-    /// segment came to its end, Unix time in milliseconds; nothing that somebody reads. Waits for a checkpoint that is being made.
-    /// Fails with `Unavailable` if something cannot be removed.
+    /// Removes what is kept of the update log longer than any checkpoint needs it, as far as
+    /// `is_over` says so of the time when a segment came to its end, Unix time in milliseconds;
+    /// nothing that somebody reads. Waits for a checkpoint that is being made. Fails with
+    /// `Unavailable` if something cannot be removed.
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let is_for_replicas = database.engine().durable().is_some();
         let mark = match database.engine().checkpointed() {
@@ -388,13 +392,15 @@ impl DataDirectory {
         }
     }
 
-    /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.
+    /// Keeps the update log from a position on, whatever checkpoints are made, until what this
+    /// returns is dropped.
     pub fn hold(&self, from: LogPosition) -> LogHold {
         self.checkpoint_store.hold(from)
     }
 
-    /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside whoever writes it. Fails with
-    /// `Invalid` if it does not go back so far, with `Unavailable` if it cannot be read.
+    /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside
+    /// whoever writes it. Fails with `Invalid` if it does not go back so far, with `Unavailable` if
+    /// it cannot be read.
     pub fn log_bytes(&self, from: Option<LogPosition>) -> Result<LogBytes> {
         // Before it is looked at what there is.
         let hold = self.hold(from.unwrap_or_default());
@@ -452,9 +458,9 @@ impl DataDirectory {
     }
 }
 
-/// The seed of the hash whose records the newest checkpoint of a data directory holds, if there is one: they come back to an
-/// engine of the same seed in half the time that they take elsewhere, or less. Takes no lock and looks at no more than the
-/// beginning and the end of the file.
+/// The seed of the hash whose records the newest checkpoint of a data directory holds, if there is
+/// one: they come back to an engine of the same seed in half the time that they take elsewhere, or
+/// less. Takes no lock and looks at no more than the beginning and the end of the file.
 pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let identity = identity::read(&*disk, path).ok()??;
     let checkpoint_store = CheckpointStore::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
@@ -463,8 +469,9 @@ pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     newest.header.order.map(|order| order.seed)
 }
 
-/// Writes what stands in a file from an offset on once more, and syncs it: the system may have failed to write it, and take it for
-/// written since. From then on the log tells that it is on disk.
+/// Writes what stands in a file from an offset on once more, and syncs it: the system may have
+/// failed to write it, and take it for written since. From then on the log tells that it is on
+/// disk.
 fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> {
     let file = disk.open(path, true)?;
     let mut bytes = vec![0; 256 << 10];
@@ -484,8 +491,9 @@ fn also(error: Error, refused: &[String]) -> Error {
     Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
 }
 
-/// The name of a directory is on disk, and the names of those that lead to it, which may be new, too. Where nothing may be made,
-/// nothing was; and some systems cannot sync the directories that lead to a mount.
+/// The name of a directory is on disk, and the names of those that lead to it, which may be new,
+/// too. Where nothing may be made, nothing was; and some systems cannot sync the directories that
+/// lead to a mount.
 pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
     for above in directory.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -540,8 +548,9 @@ fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A tree on disk has an update log too, but its records lie in its own file: whoever takes it for the data of a database in memory finds
-/// an empty one. Fails with `Invalid` for one, whatever the directory is called.
+/// A tree on disk has an update log too, but its records lie in its own file: whoever takes it for
+/// the data of a database in memory finds an empty one. Fails with `Invalid` for one, whatever the
+/// directory is called.
 pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
     if is_tree(disk, path) {
         let message = format!(

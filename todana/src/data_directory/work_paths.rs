@@ -9,7 +9,7 @@
 //! Both are judged on the machine's own file system: on any other disk nothing lies there that others have made.
 
 use super::cannot;
-use super::target::refuse_link;
+use super::staged_directory::refuse_link;
 use crate::disk::SystemDisk;
 use crate::open::contents::is_ours;
 use std::fs;

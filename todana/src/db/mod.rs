@@ -9,7 +9,6 @@ mod options;
 mod similarity;
 mod snapshot;
 mod snapshot_tracker;
-mod staged_directory;
 mod thread_counters;
 mod transfer;
 
@@ -38,7 +37,6 @@ pub use options::DbOptions;
 pub(crate) use similarity::ClosestKeys;
 pub use similarity::KeySymbols;
 pub use snapshot::Snapshot;
-pub(crate) use staged_directory::StagedDirectory;
 pub use transfer::{LoadSummary, MergePolicy};
 
 /// An open database. Clones share the database; it is closed when the last clone is dropped.

@@ -165,6 +165,11 @@ impl DbOptions {
         let mut name = name?;
         name.tuning.read_only |= self.reads_only;
         name.tuning.must_exist |= name.tuning.read_only;
+        self.open_name(disk, name)
+    }
+
+    /// Opens a database by its parsed name.
+    pub(crate) fn open_name(&self, disk: Arc<dyn Disk>, name: Name) -> Result<Db> {
         let clock = Arc::new(CachedClock::new());
         let tracker = Arc::<SnapshotTracker>::default();
         let options = OpenOptions {

@@ -1,8 +1,8 @@
 //! Moves records from one database to another: merged, copied, or as text.
 
-use super::Db;
-use super::staged_directory::StagedDirectory;
-use crate::data_directory::refuse_overlap;
+use super::{Db, DbOptions};
+use crate::data_directory::{StagedDirectory, refuse_overlap};
+use crate::disk::SystemDisk;
 use crate::open::{Name, Storage};
 use crate::tsv;
 use crate::{OwnedRecord, Records, UpdateAction};
@@ -103,9 +103,9 @@ impl Db {
         }
         if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
             self.refuse_overlap(path)?;
-            let draft = StagedDirectory::create(path)?;
-            durable.copy(draft.place())?;
-            draft.finish()?;
+            let staged = StagedDirectory::create(Arc::new(SystemDisk), path)?;
+            durable.copy(staged.place())?;
+            staged.finish()?;
             let copy = Db::open(name)?;
             copy.database().meet_limits(&copy.database().worker_counters())?;
             copy.sync()?;
@@ -125,8 +125,8 @@ impl Db {
         };
         self.refuse_overlap(path)?;
         let snapshot = self.snapshot()?;
-        let draft = StagedDirectory::create(path)?;
-        let copy = Db::open(&draft.name(&to)?)?;
+        let staged = StagedDirectory::create(Arc::new(SystemDisk), path)?;
+        let copy = DbOptions::default().open_name(Arc::new(SystemDisk), to.at(staged.place()))?;
         let (mut seen, mut lasting) = (0, 0);
         let records = snapshot.iter().records().map(|item| {
             let item = item?;
@@ -148,7 +148,7 @@ impl Db {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         drop(copy);
-        draft.finish()?;
+        staged.finish()?;
         Ok(copied)
     }
 

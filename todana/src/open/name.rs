@@ -15,7 +15,7 @@ use super::engine::{Kind, Storage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
 use crate::disk::Disk;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
 /// How a database is tuned by its name. What Kyoto's and Tokyo's names say besides has no meaning here: it is accepted, and told in
@@ -159,14 +159,9 @@ impl Name {
         }
     }
 
-    /// The same database at another path, as text.
-    pub(crate) fn at(&self, path: &std::path::Path) -> Result<String> {
-        let Some(path) = path.to_str() else {
-            return Err(Error::new(ErrorKind::Invalid, format!("{} is no text", path.display())));
-        };
-        let alias = self.alias.as_ref().map(|alias| format!("{alias}=")).unwrap_or_default();
-        let tuning = self.text.find('#').map_or("", |at| &self.text[at..]);
-        Ok(format!("{alias}{path}{tuning}"))
+    /// Returns the name of the same database at another path.
+    pub(crate) fn at(&self, path: &Path) -> Name {
+        Name { path: Some(path.into()), ..self.clone() }
     }
 
     /// Returns the name without alias and tuning.

@@ -8,8 +8,7 @@
 use super::{RecordSource, Restored, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::{Clock, SystemClock};
-use crate::data_directory::{DataDirectory, cannot};
-use crate::db::StagedDirectory;
+use crate::data_directory::{DataDirectory, StagedDirectory, cannot};
 use crate::disk::{Disk, SystemDisk};
 use crate::open::{EngineOptions, Storage, hash_at};
 use crate::update_log::{LogChange, LogPosition, LogTail};
@@ -23,31 +22,6 @@ use todana_engine::DiskHash;
 
 /// Read at once.
 const PIECE: usize = 256 << 10;
-
-/// Makes a database on disk, of the kind that its name says.
-pub(super) fn restore_database<S: RecordSource>(
-    disk: &dyn Disk,
-    options: &RestoreOptions,
-    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
-    name: &Name,
-    clock: Arc<dyn Clock>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Restored> {
-    let path = path_of(name)?;
-    let manifest = Manifest::read(disk, &options.from)?.filter(Manifest::is_hash);
-    if manifest.is_some() {
-        expect_hash(options, name, "a backup of a hash on disk")?;
-    }
-    let draft = StagedDirectory::create(path)?;
-    let restored = match manifest {
-        Some(manifest) => {
-            files(disk, &manifest, &options.from, (name, draft.place()), clock.now(), progress)?
-        }
-        None => records_into(open, options.until_ms, name, draft.place(), clock, progress)?,
-    };
-    draft.finish()?;
-    Ok(restored)
-}
 
 /// Where a database on disk is to be. Fails with `Invalid` for one in memory.
 pub(crate) fn path_of(name: &Name) -> Result<&Path> {
@@ -74,7 +48,7 @@ pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name, what: &str) -> 
 }
 
 /// Makes a database of the records of a source.
-pub(crate) fn records_into<S: RecordSource>(
+pub(super) fn records_into<S: RecordSource>(
     open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
     until_ms: Option<u64>,
     name: &Name,
@@ -130,16 +104,43 @@ pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u6
     Ok(database.engine().status().records)
 }
 
-/// Copies the files that a manifest lists, and opens what has been made: then it is known to be a database. It keeps the database id, which the
-/// checksum of every entry depends on.
-fn files(
+/// Creates a hash on disk of a backup of one. It keeps the database ID, which the checksum of every entry depends on.
+pub(super) fn restore_hash(
     disk: &dyn Disk,
     manifest: &Manifest,
-    from: &Path,
-    (name, to): (&Name, &Path),
+    options: &RestoreOptions,
+    name: &Name,
     now: UnixSeconds,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
+    expect_hash(options, name, "a backup of a hash on disk")?;
+    let staged = StagedDirectory::create(Arc::new(SystemDisk), path_of(name)?)?;
+    let openings = copy_files(disk, manifest, &options.from, staged.place(), progress)?;
+    // Opening the files proves that they are a database.
+    let records = number_anew(name, staged.place(), openings_of_restored(openings, now))?;
+    staged.finish()?;
+    Ok(Restored {
+        records,
+        has_log: false,
+        position: LogPosition(0),
+        time_ms: manifest.created_ms,
+        entries: 0,
+        lost: 0,
+        refused: Vec::new(),
+        ends_before: false,
+        tail: LogTail::Clean,
+        called_off: None,
+    })
+}
+
+/// Copies and checks the files that a manifest lists; returns how often the database has been opened.
+fn copy_files(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    from: &Path,
+    to: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<u32> {
     disk.make_directory(to).map_err(|error| cannot("make", to, &error))?;
     let len = manifest.backed_up().len;
     let (mut done, mut bytes) = (0, vec![0; PIECE]);
@@ -194,17 +195,5 @@ fn files(
         })?;
     }
     disk.sync_directory(to).map_err(|error| cannot("sync", to, &error))?;
-    let records = number_anew(name, to, openings_of_restored(openings, now))?;
-    Ok(Restored {
-        records,
-        has_log: false,
-        position: LogPosition(0),
-        time_ms: manifest.created_ms,
-        entries: 0,
-        lost: 0,
-        refused: Vec::new(),
-        ends_before: false,
-        tail: LogTail::Clean,
-        called_off: None,
-    })
+    Ok(openings)
 }

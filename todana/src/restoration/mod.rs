@@ -19,9 +19,9 @@ use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointFailure, CheckpointOptions, CheckpointReader, CheckpointStore};
 use crate::clock::Clock;
 use crate::data_directory::{
-    CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_overlap, refuse_tree,
+    CHECKPOINTS, LOG, StagedDirectory, cannot, read_identity, refuse_overlap, refuse_tree,
 };
-use crate::disk::Disk;
+use crate::disk::{Disk, SystemDisk};
 use crate::update_log::{
     DatabaseIdentity, LogChange, LogEntry, LogPosition, LogReader, LogTail, openings_of, segment_start,
     segments, with_recent,
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 
-pub(crate) use database::{expect_hash, number_anew, path_of, records_into};
+pub(crate) use database::{expect_hash, number_anew, path_of};
 
 /// What to restore.
 #[derive(Clone, Debug, Default)]
@@ -142,19 +142,40 @@ pub fn restore<'a>(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), options, None, progress);
+    let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), options, progress);
     let into = into.into();
     refuse_overlap(options.sources(), into.place(options)?)?;
+    if let RestoreInto::Disk(name) = into
+        && let Some(manifest) = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash)
+    {
+        return database::restore_hash(&*disk, &manifest, options, name, clock.now(), progress);
+    }
+    restore_records(Arc::clone(&disk), options, open, into, clock, progress)
+}
+
+/// Creates a database of the records of a source, which is opened once the target has its place.
+pub(crate) fn restore_records<S: RecordSource>(
+    disk: Arc<dyn Disk>,
+    options: &RestoreOptions,
+    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
+    into: RestoreInto<'_>,
+    clock: Arc<dyn Clock>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Restored> {
     match into {
-        RestoreInto::Directory(database) => {
-            directory_from(Arc::clone(&disk), options, open, database, clock, progress)
+        RestoreInto::Directory(database) => restore_directory(disk, options, open, database, clock, progress),
+        RestoreInto::Disk(name) => {
+            let staged = StagedDirectory::create(Arc::new(SystemDisk), path_of(name)?)?;
+            let restored =
+                database::records_into(open, options.until_ms, name, staged.place(), clock, progress)?;
+            staged.finish()?;
+            Ok(restored)
         }
-        RestoreInto::Disk(name) => database::restore_database(&*disk, options, open, name, clock, progress),
     }
 }
 
-/// Makes a data directory of the records of a source, which is opened once the target has its place.
-pub(crate) fn directory_from<S: RecordSource>(
+/// Creates a data directory of the records of a source.
+fn restore_directory<S: RecordSource>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
     open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
@@ -162,7 +183,7 @@ pub(crate) fn directory_from<S: RecordSource>(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let target = Target::create(Arc::clone(&disk), &options.target)?;
+    let target = StagedDirectory::create(Arc::clone(&disk), &options.target)?;
     let source = open(progress)?;
     let mut restored = source.bring_back(database, options.until_ms, progress)?;
     let openings = source.openings_of_restored(database, clock.now());
@@ -170,7 +191,7 @@ pub(crate) fn directory_from<S: RecordSource>(
     database.resume(planned, u64::from(openings) << 32);
     restored.called_off = settle_clear(database, planned, options.until_ms)?;
     drop(source);
-    let directory = DataDirectory::open_locked(Arc::clone(&disk), target.partial(), target.lock())?;
+    let directory = DataDirectory::open(Arc::clone(&disk), target.place())?;
     directory.begin_log(openings)?;
     let checkpoints = CheckpointOptions { rests: 0, ..CheckpointOptions::default() };
     let kept = DataOptions { checkpoints, ..DataOptions::default() };
@@ -207,7 +228,7 @@ pub(crate) struct Source {
     checkpoint_store: CheckpointStore,
     /// Each goes on where the one before it ends.
     logs: Vec<PathBuf>,
-    _lock: Option<Lock>,
+    _lock: Option<Box<dyn Send + Sync>>,
 }
 
 /// A log that goes on from the same position is not one that goes on with the same records. Fails with `Invalid` if it is another
@@ -243,7 +264,6 @@ impl Source {
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         options: &RestoreOptions,
-        held: Option<Lock>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Source> {
         let path = options.from.clone();
@@ -257,14 +277,14 @@ impl Source {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let identity = read_identity(&*disk, &path)?;
-        let mut lock = held;
+        let mut lock = None;
         if let Some(manifest) = manifest {
             let len = manifest.backed_up().len;
             let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
             if let Some((path, what)) = manifest.check(&*disk, &path, &mut told).first() {
                 return Err(Error::new(ErrorKind::Corrupt, format!("{} {what}", path.display())));
             }
-        } else if lock.is_none() {
+        } else {
             let path = path.join("lock");
             let locked = disk.lock(&path).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
@@ -273,7 +293,7 @@ impl Source {
                 }
                 _ => cannot("lock", &path, &error),
             })?;
-            lock = Some(Arc::new(locked));
+            lock = Some(locked);
         }
         let mut logs = vec![path.join(LOG)];
         if let Some(more) = &options.log {

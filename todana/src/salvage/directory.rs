@@ -5,7 +5,7 @@ use super::Damage;
 use crate::checkpoint::{
     CheckpointFailure, CheckpointStore, SalvagedCheckpoint, salvage_checkpoint, write_empty,
 };
-use crate::data_directory::{CHECKPOINTS, DataDirectory, LOG, Lock, cannot, identity, names};
+use crate::data_directory::{CHECKPOINTS, DataDirectory, LOG, cannot, identity, names};
 use crate::disk::Disk;
 use crate::moment;
 use crate::update_log::{
@@ -20,7 +20,7 @@ use todana_core::{ErrorKind, Result};
 pub(super) const OPENINGS_UNKNOWN: u32 = 1 << 16;
 
 /// Mends a directory of which the lock is held; returns what was damaged. Fails with `Corrupt` where nothing can be saved.
-pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<Vec<Damage>> {
+pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let mut damages = Vec::new();
     let found = match identity::read(&*disk, path) {
         Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
@@ -40,7 +40,7 @@ pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<
         }
     };
     // Opening it makes what is missing and adds what a killed process has left beside the log.
-    let _directory = DataDirectory::open_locked(Arc::clone(&disk), path, lock)?;
+    let _directory = DataDirectory::open(Arc::clone(&disk), path)?;
     let log = path.join(LOG);
     let first = first_segment(&*disk, &log)?;
     let checkpoint_store =

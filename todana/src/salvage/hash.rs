@@ -7,9 +7,8 @@
 use super::Damage;
 use crate::backup::{BACKUP, HASH, Manifest};
 use crate::clock::Clock;
-use crate::data_directory::{is_there, lock};
-use crate::db::StagedDirectory;
-use crate::disk::Disk;
+use crate::data_directory::{StagedDirectory, is_there, lock};
+use crate::disk::{Disk, SystemDisk};
 use crate::open::contents::{holds_hash, is_segment};
 use crate::open::hash_at;
 use crate::restoration::{RestoreInto, expect_hash, number_anew, path_of};
@@ -17,6 +16,7 @@ use crate::update_log::{LogDamage, LogPosition, LogTail};
 use crate::versions::openings_of_restored;
 use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use todana_core::{DurableEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, HashDamage, HashSalvage};
 
@@ -69,9 +69,9 @@ impl Ruins {
         };
         let what = if self.list.is_none() { "a hash on disk" } else { "a backup of a hash on disk" };
         expect_hash(options, name, what)?;
-        let draft = StagedDirectory::create(path_of(name)?)?;
-        let salvaged = self.salvage_to(disk, draft.place(), name, clock.now(), progress)?;
-        draft.finish()?;
+        let staged = StagedDirectory::create(Arc::new(SystemDisk), path_of(name)?)?;
+        let salvaged = self.salvage_to(disk, staged.place(), name, clock.now(), progress)?;
+        staged.finish()?;
         Ok(salvaged)
     }
 

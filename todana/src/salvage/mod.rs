@@ -17,11 +17,10 @@ pub(crate) use hash::torn_tail;
 use crate::backup::BACKUP;
 use crate::clock::Clock;
 use crate::data_directory::{
-    CHECKPOINTS, LOG, Lock, Target, beside, cannot, is_there, is_tree, lock, refuse_overlap,
+    CHECKPOINTS, LOG, Lock, StagedDirectory, beside, cannot, is_there, is_tree, lock, refuse_overlap,
 };
-use crate::db::StagedDirectory;
 use crate::disk::Disk;
-use crate::restoration::{RestoreInto, Source, directory_from, path_of, records_into};
+use crate::restoration::{RestoreInto, Source, restore_records};
 use crate::update_log::{LogDamage, LogTail, position_of, segment_start};
 use crate::{Progress, RestoreOptions, Restored};
 use std::io::{self, IoSlice};
@@ -77,21 +76,10 @@ pub fn salvage<'a>(
         return tree::salvage(disk, options, into, clock, progress);
     }
     let mended = MendedCopy::create(Arc::clone(&disk), &options.from, into.place(options)?)?;
-    let copied = RestoreOptions { from: mended.copy.partial().into(), ..options.clone() };
-    let lock = mended.copy.lock();
-    let open =
-        |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), &copied, Some(lock), progress);
-    let restored = match into {
-        RestoreInto::Directory(database) => {
-            directory_from(Arc::clone(&disk), options, open, database, clock, progress)
-        }
-        RestoreInto::Disk(name) => StagedDirectory::create(path_of(name)?).and_then(|draft| {
-            let restored = records_into(open, options.until_ms, name, draft.place(), clock, progress)?;
-            draft.finish()?;
-            Ok(restored)
-        }),
-    };
-    let original = Renamed { copy: mended.copy.partial(), original: &options.from };
+    let copied = RestoreOptions { from: mended.copy.place().into(), ..options.clone() };
+    let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), &copied, progress);
+    let restored = restore_records(Arc::clone(&disk), options, open, into, clock, progress);
+    let original = Renamed { copy: mended.copy.place(), original: &options.from };
     let mut restored = restored.map_err(|error| original.error(&error))?;
     if let LogTail::Torn { path, .. } = &mut restored.tail {
         *path = original.path(path);
@@ -141,18 +129,18 @@ impl Renamed<'_> {
 
 /// A copy of a data directory or backup, mended so far that a database can be restored from it.
 struct MendedCopy {
-    copy: Target,
+    copy: StagedDirectory,
     damages: Vec<Damage>,
 }
 
 impl MendedCopy {
     fn create(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<MendedCopy> {
         let held = lock_source(&*disk, from)?;
-        let copy = Target::create(Arc::clone(&disk), &copy_path(target))?;
-        copy_database(&*disk, from, copy.partial())?;
+        let copy = StagedDirectory::create(Arc::clone(&disk), &copy_path(target))?;
+        copy_database(&*disk, from, copy.place())?;
         drop(held);
-        let original = Renamed { copy: copy.partial(), original: from };
-        let damages = directory::mend_copy(disk, copy.partial(), copy.lock());
+        let original = Renamed { copy: copy.place(), original: from };
+        let damages = directory::mend_copy(disk, copy.place());
         let damages = original.damages(damages.map_err(|error| original.error(&error))?);
         Ok(MendedCopy { copy, damages })
     }

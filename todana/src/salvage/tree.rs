@@ -4,12 +4,11 @@
 use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
 use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source};
 use crate::clock::Clock;
-use crate::data_directory::{DataDirectory, LOG, cannot, identity, is_there, names};
-use crate::db::StagedDirectory;
-use crate::disk::Disk;
+use crate::data_directory::{DataDirectory, LOG, StagedDirectory, cannot, identity, is_there, names};
+use crate::disk::{Disk, SystemDisk};
 use crate::open::engine::TREE;
 use crate::open::tree_at;
-use crate::restoration::{RecordSource, RestoreInto, directory_from, path_of, records_into};
+use crate::restoration::{RecordSource, RestoreInto, restore_records};
 use crate::update_log::{
     DatabaseIdentity, LogChange, LogDamage, LogPosition, MendedSegments, append_recent, mend_segments,
     openings_of, segment_start, write_lost_segment,
@@ -40,7 +39,7 @@ pub(super) fn salvage(
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let held = lock_source(&*disk, from)?;
-    let copy = StagedDirectory::create(&copy_path(into.place(options)?))?;
+    let copy = StagedDirectory::create(Arc::new(SystemDisk), &copy_path(into.place(options)?))?;
     let (original, tree) = (Renamed { copy: copy.place(), original: from }, copy.place().join(TREE));
     disk.make_directory(&tree).map_err(|error| cannot("make", &tree, &error))?;
     copy_file(&*disk, &from.join(TREE).join(PAGES), &tree.join(PAGES))?;
@@ -53,16 +52,7 @@ pub(super) fn salvage(
     let open = |progress: &mut dyn FnMut(Progress)| {
         TreeSource::open(Arc::clone(&disk), copy.place(), Arc::clone(&clock), progress)
     };
-    let restored = match into {
-        RestoreInto::Directory(database) => {
-            directory_from(Arc::clone(&disk), options, open, database, Arc::clone(&clock), progress)
-        }
-        RestoreInto::Disk(name) => StagedDirectory::create(path_of(name)?).and_then(|draft| {
-            let restored = records_into(open, None, name, draft.place(), Arc::clone(&clock), progress)?;
-            draft.finish()?;
-            Ok(restored)
-        }),
-    };
+    let restored = restore_records(Arc::clone(&disk), options, open, into, Arc::clone(&clock), progress);
     let restored = restored.map_err(|error| original.error(&error))?;
     Ok(Salvaged { damages: original.damages(damages), restored })
 }
