@@ -1,9 +1,9 @@
-//! Arguments as scripts give them. As in the original, what is of another type is as if it were not there, or nought: a script that has
-//! always got along with that shall go on.
+//! Conversion of script arguments. As in the original, an argument of the wrong type counts as
+//! absent or zero, so that existing scripts keep working.
 
 use mlua::{FromLua, Lua, LuaString, Value};
 
-/// The bytes of a string or a number.
+/// Returns the bytes of a string or a number.
 pub(crate) fn text(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     Ok(match value {
         Value::String(_) | Value::Integer(_) | Value::Number(_) => {
@@ -13,12 +13,12 @@ pub(crate) fn text(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     })
 }
 
-/// The text of a string or a number; `None` for anything else.
-pub(crate) struct Text(pub(crate) Option<LuaString>);
+/// The text of a string or a number; `None` for any other value.
+pub(crate) struct TextArgument(pub(crate) Option<LuaString>);
 
-impl FromLua for Text {
-    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<Text> {
-        Ok(Text(match value {
+impl FromLua for TextArgument {
+    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<TextArgument> {
+        Ok(TextArgument(match value {
             Value::String(text) => Some(text),
             Value::Integer(_) | Value::Number(_) => lua.coerce_string(value)?,
             _ => None,
@@ -26,29 +26,30 @@ impl FromLua for Text {
     }
 }
 
-/// A number, or text that is one; `None` for anything else.
-pub(crate) struct Number(pub(crate) Option<f64>);
+/// A number, or text that contains one; `None` for any other value.
+pub(crate) struct NumberArgument(pub(crate) Option<f64>);
 
-impl FromLua for Number {
-    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<Number> {
-        Ok(Number(lua.coerce_number(value).unwrap_or_default()))
+impl FromLua for NumberArgument {
+    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<NumberArgument> {
+        Ok(NumberArgument(lua.coerce_number(value).unwrap_or_default()))
     }
 }
 
-/// How many at most; any number, if that is left out or negative. What is no number allows none.
-pub(crate) struct Most(pub(crate) usize);
+/// A maximum count. Absent or negative means no limit; a value that is not a number allows none.
+pub(crate) struct CountLimit(pub(crate) usize);
 
-impl FromLua for Most {
-    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<Most> {
+impl FromLua for CountLimit {
+    fn from_lua(value: Value, lua: &Lua) -> mlua::Result<CountLimit> {
         if value.is_nil() {
-            return Ok(Most(usize::MAX));
+            return Ok(CountLimit(usize::MAX));
         }
-        let number = Number::from_lua(value, lua)?.0.unwrap_or_default();
-        Ok(Most(if number < 0.0 { usize::MAX } else { number as usize }))
+        let number = NumberArgument::from_lua(value, lua)?.0.unwrap_or_default();
+        Ok(CountLimit(if number < 0.0 { usize::MAX } else { number as usize }))
     }
 }
 
-/// The bytes of a string or a number in a table. Numbers with a fraction have six digits behind the point there.
+/// Returns the bytes of a string or a number in a table. Numbers with a fraction have six decimals
+/// there.
 pub(crate) fn listed(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     match value {
         Value::Number(number) if number.fract() != 0.0 => Ok(Some(format!("{number:.6}").into_bytes())),
@@ -56,7 +57,7 @@ pub(crate) fn listed(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The elements of an array; what is not there in between is `Nil`.
+/// Returns the elements of an array; gaps are `Nil`.
 pub(crate) fn elements(array: &mlua::Table) -> impl Iterator<Item = mlua::Result<Value>> {
     (1..=array.raw_len()).map(|place| array.raw_get(place))
 }

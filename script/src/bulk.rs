@@ -1,19 +1,19 @@
-//! Calls of a database about many records.
+//! Methods of a database that affect many records.
 
-use crate::arguments::{Most, elements, listed};
+use crate::arguments::{CountLimit, elements, listed};
 use crate::database::{DatabaseObject, no_visitor};
-use crate::source::Reach;
-use crate::trouble::{Done, Trouble};
-use crate::visitor::Visitor;
+use crate::error::{CallResult, ScriptError};
+use crate::source::DatabaseHandle;
+use crate::visitor::ScriptVisitor;
 use crate::words::regex;
-use crate::world::World;
+use crate::world::ScriptContext;
 use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
 use todana::{KeySymbols, RecordIter, Records};
 
-/// So many keys are looked at between two looks at the clock.
+/// The number of keys that are checked between two checks of the deadline.
 const KEYS_AT_ONCE: usize = 1000;
 
-/// The keys in an array.
+/// Returns the keys in an array.
 fn keys(lua: &Lua, array: &Table) -> mlua::Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     for value in elements(array) {
@@ -22,24 +22,25 @@ fn keys(lua: &Lua, array: &Table) -> mlua::Result<Vec<Vec<u8>>> {
     Ok(keys)
 }
 
-/// Runs in a transaction if `atomic`, which it is unless said otherwise.
+/// Runs in a transaction if `atomic`, which is the default.
 fn together<T>(
-    reach: &Reach,
-    world: &World,
+    reach: &DatabaseHandle,
+    world: &ScriptContext,
     atomic: Option<bool>,
     mut run: impl FnMut() -> todana::Result<T>,
-) -> mlua::Result<Done<T>> {
-    let mut run = || Ok(run().map_err(|error| Trouble::of(&error)));
+) -> mlua::Result<CallResult<T>> {
+    let mut run = || Ok(run().map_err(|error| ScriptError::of(&error)));
     if atomic.unwrap_or(true) { reach.atomically(world, run) } else { run() }
 }
 
-/// The keys that are found, at most `max`. They may not be longer, together, than what a machine may take.
+/// Returns the matching keys, at most `max`. Their total size may not exceed the memory limit of an
+/// interpreter.
 fn find(
-    world: &World,
-    all: RecordIter<Reach>,
-    max: Most,
+    world: &ScriptContext,
+    all: RecordIter<DatabaseHandle>,
+    max: CountLimit,
     matches: impl Fn(&[u8]) -> bool,
-) -> mlua::Result<Done<Vec<Vec<u8>>>> {
+) -> mlua::Result<CallResult<Vec<Vec<u8>>>> {
     let (mut found, mut bytes) = (Vec::new(), 0);
     for (count, key) in all.keys().enumerate() {
         if found.len() >= max.0 {
@@ -47,7 +48,7 @@ fn find(
         }
         let key = match key {
             Ok(key) => key,
-            Err(error) => return Ok(Err(Trouble::of(&error))),
+            Err(error) => return Ok(Err(ScriptError::of(&error))),
         };
         if matches(&key) {
             bytes += key.len() + size_of::<Vec<u8>>();
@@ -71,7 +72,7 @@ fn array(lua: &Lua, keys: Option<Vec<Vec<u8>>>) -> mlua::Result<Option<Table>> {
 
 pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     methods.add_method("set_bulk", |lua, this, (table, said, atomic): (Table, Value, Option<bool>)| {
-        // Where the time would be, some say whether it is atomic.
+        // Some scripts pass the atomic flag in the place of the time.
         let (said, atomic) = match said {
             Value::Boolean(atomic) => (None, Some(atomic)),
             said => (lua.coerce_number(said)?, atomic),
@@ -132,7 +133,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     });
     type Accept = (Table, Value, Option<bool>);
     methods.add_method("accept_bulk", |lua, this, (table, visitor, writable): Accept| {
-        let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept_bulk"))?;
+        let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("accept_bulk"))?;
         let (keys, writes) = (keys(lua, &table)?, writable.unwrap_or(true));
         visitor.tell(&this.world, "visit_before")?;
         let done = this.attempt_calling(|reach| {
@@ -149,23 +150,23 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         visitor.tell(&this.world, "visit_after")?;
         Ok(done.is_some())
     });
-    methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, Most)| {
+    methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, CountLimit)| {
         let found = this.attempt_calling(|reach| {
             let all = RecordIter::with_prefix(reach.clone(), &prefix.as_bytes());
             find(&this.world, all, max, |_| true)
         });
         array(lua, found?)
     });
-    methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, Most)| {
+    methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, CountLimit)| {
         let found = this.attempt_calling(|reach| {
             let Some(regex) = regex(&pattern.as_bytes()) else {
-                return Ok(Err(Trouble::COMPILATION));
+                return Ok(Err(ScriptError::COMPILATION));
             };
             find(&this.world, RecordIter::new(reach.clone()), max, |key| regex.is_match(key))
         });
         array(lua, found?)
     });
-    type Similar = (LuaString, Most, Option<bool>, Most);
+    type Similar = (LuaString, CountLimit, Option<bool>, CountLimit);
     methods.add_method("match_similar", |lua, this, (origin, range, utf, max): Similar| {
         let found = this.attempt(|reach| {
             let symbols = if utf.unwrap_or(false) { KeySymbols::Characters } else { KeySymbols::Bytes };

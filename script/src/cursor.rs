@@ -1,13 +1,13 @@
-//! `Cursor`: a place among the records, as scripts have it.
+//! `Cursor`: the script object for a position among the records.
 //!
-//! How it moves is the library's `KyotoCursor`.
+//! Its movement is implemented by `KyotoCursor`.
 
-use crate::arguments::Number;
+use crate::arguments::NumberArgument;
 use crate::database::{DatabaseObject, no_visitor, pair};
-use crate::source::Reach;
-use crate::trouble::{Done, Told, Trouble};
-use crate::visitor::{Seen, Visitor, time};
-use crate::world::World;
+use crate::error::{CallResult, ErrorObject, ScriptError};
+use crate::source::DatabaseHandle;
+use crate::visitor::{ScriptVisitor, ShownRecord, time};
+use crate::world::ScriptContext;
 use mlua::{
     AnyUserData, IntoLuaMulti, Lua, LuaString, MetaMethod, MultiValue, Table, UserData, UserDataMethods,
     Value,
@@ -18,20 +18,20 @@ use todana::Records;
 use todana::kyoto::{CursorEntry, KyotoCursor};
 
 pub(crate) struct CursorObject {
-    world: Arc<World>,
-    /// `None` once it is disabled.
-    cursor: Mutex<Option<KyotoCursor<Reach>>>,
-    trouble: Arc<Mutex<Trouble>>,
+    world: Arc<ScriptContext>,
+    /// `None` after the cursor is disabled.
+    cursor: Mutex<Option<KyotoCursor<DatabaseHandle>>>,
+    trouble: Arc<Mutex<ScriptError>>,
 }
 
 type Moved = todana::Result<bool>;
 
 impl CursorObject {
-    /// A cursor of a database object, which it remembers.
+    /// Creates a cursor of a database object and stores a reference to that object.
     pub(crate) fn open(lua: &Lua, database: &AnyUserData) -> mlua::Result<AnyUserData> {
         let object = {
             let database = database.borrow::<DatabaseObject>()?;
-            let open = |reach: Reach| {
+            let open = |reach: DatabaseHandle| {
                 let name = reach.source().name().clone();
                 KyotoCursor::new(reach, &name)
             };
@@ -55,50 +55,54 @@ impl CursorObject {
         self.moves(KyotoCursor::first);
     }
 
-    fn told<T>(&self, done: Done<T>) -> Option<T> {
+    fn told<T>(&self, done: CallResult<T>) -> Option<T> {
         done.map_err(|trouble| *self.trouble.lock() = trouble).ok()
     }
 
-    fn attempt<T>(&self, run: impl FnOnce(&mut KyotoCursor<Reach>) -> todana::Result<Done<T>>) -> Option<T> {
+    fn attempt<T>(
+        &self,
+        run: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> todana::Result<CallResult<T>>,
+    ) -> Option<T> {
         let done = match &mut *self.cursor.lock() {
-            Some(cursor) => run(cursor).unwrap_or_else(|error| Err(Trouble::of(&error))),
-            None => Err(Trouble::NOT_OPENED),
+            Some(cursor) => run(cursor).unwrap_or_else(|error| Err(ScriptError::of(&error))),
+            None => Err(ScriptError::NOT_OPENED),
         };
         self.told(done)
     }
 
-    fn moves(&self, go: impl FnOnce(&mut KyotoCursor<Reach>) -> Moved) -> bool {
-        let moved =
-            |cursor: &mut KyotoCursor<Reach>| Ok(if go(cursor)? { Ok(()) } else { Err(Trouble::NO_RECORD) });
+    fn moves(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> Moved) -> bool {
+        let moved = |cursor: &mut KyotoCursor<DatabaseHandle>| {
+            Ok(if go(cursor)? { Ok(()) } else { Err(ScriptError::NO_RECORD) })
+        };
         self.attempt(moved).is_some()
     }
 
-    fn moves_back(&self, go: impl FnOnce(&mut KyotoCursor<Reach>) -> Moved) -> bool {
-        let is_ordered = |cursor: &mut KyotoCursor<Reach>| {
-            Ok(if cursor.records().is_ordered() { Ok(()) } else { Err(Trouble::NOT_HERE) })
+    fn moves_back(&self, go: impl FnOnce(&mut KyotoCursor<DatabaseHandle>) -> Moved) -> bool {
+        let is_ordered = |cursor: &mut KyotoCursor<DatabaseHandle>| {
+            Ok(if cursor.records().is_ordered() { Ok(()) } else { Err(ScriptError::NOT_HERE) })
         };
         self.attempt(is_ordered).is_some() && self.moves(go)
     }
 
-    /// Reads the record where it stands.
+    /// Reads the record at the cursor.
     fn look(&self, steps: bool) -> Option<CursorEntry> {
-        self.attempt(|cursor| Ok(cursor.read(steps)?.ok_or(Trouble::NO_RECORD)))
+        self.attempt(|cursor| Ok(cursor.read(steps)?.ok_or(ScriptError::NO_RECORD)))
     }
 
-    /// Removes the record where it stands, and moves on.
+    /// Removes the record at the cursor, and moves to the next one.
     fn take(&self) -> Option<CursorEntry> {
-        self.attempt(|cursor| Ok(cursor.take()?.ok_or(Trouble::NO_RECORD)))
+        self.attempt(|cursor| Ok(cursor.take()?.ok_or(ScriptError::NO_RECORD)))
     }
 
-    fn accept(&self, lua: &Lua, visitor: &Visitor, writes: bool, steps: bool) -> mlua::Result<bool> {
+    fn accept(&self, lua: &Lua, visitor: &ScriptVisitor, writes: bool, steps: bool) -> mlua::Result<bool> {
         let place = self.attempt(|cursor| {
             let found = cursor.at_record(|reach, key| {
-                Ok(Seen::read(reach, key)?.map(|seen| (reach.clone(), key.to_vec(), seen)))
+                Ok(ShownRecord::read(reach, key)?.map(|seen| (reach.clone(), key.to_vec(), seen)))
             });
-            Ok(found?.ok_or(Trouble::NO_RECORD))
+            Ok(found?.ok_or(ScriptError::NO_RECORD))
         });
         let Some((reach, key, seen)) = place else { return Ok(false) };
-        // The cursor is free meanwhile, and may be moved by the visitor.
+        // The cursor is not locked here, so the visitor may move it.
         let done = visitor.visit(lua, &self.world, &reach, &key, Some(seen), writes)?;
         let is_done = self.told(done).is_some();
         self.attempt(|cursor| {
@@ -115,7 +119,7 @@ fn string(lua: &Lua, bytes: Option<Vec<u8>>) -> mlua::Result<Option<LuaString>> 
     bytes.map(|bytes| lua.create_string(bytes)).transpose()
 }
 
-/// Key, value and time; one `nil` for no record.
+/// Returns key, value and time; one `nil` for no record.
 fn trio(lua: &Lua, found: Option<CursorEntry>) -> mlua::Result<MultiValue> {
     let Some(entry) = found else { return Value::Nil.into_lua_multi(lua) };
     let time = entry.time_number();
@@ -131,7 +135,7 @@ impl UserData for CursorObject {
             Ok(())
         });
         methods.add_function("db", |_, this: AnyUserData| this.user_value::<Value>());
-        methods.add_method("error", |_, this, ()| Ok(Told::from(this.trouble.lock().clone())));
+        methods.add_method("error", |_, this, ()| Ok(ErrorObject::from(this.trouble.lock().clone())));
         methods.add_method("jump", |_, this, key: Option<LuaString>| {
             Ok(this.moves(|cursor| match &key {
                 Some(key) => cursor.jump(&key.as_bytes()),
@@ -154,12 +158,12 @@ impl UserData for CursorObject {
         methods.add_method("get_value", |lua, this, steps: Option<bool>| {
             string(lua, this.look(steps.unwrap_or(false)).map(|entry| entry.value))
         });
-        type Set = (LuaString, Number, Option<bool>);
+        type Set = (LuaString, NumberArgument, Option<bool>);
         methods.add_method("set_value", |_, this, (value, said, steps): Set| {
             let stored = this.attempt(|cursor| {
                 let time = time(said.0, cursor.records().source().database().now().0);
                 let stored = cursor.replace(&value.as_bytes(), time, steps.unwrap_or(false))?;
-                Ok(if stored { Ok(()) } else { Err(Trouble::NO_RECORD) })
+                Ok(if stored { Ok(()) } else { Err(ScriptError::NO_RECORD) })
             });
             Ok(stored.is_some())
         });
@@ -167,7 +171,7 @@ impl UserData for CursorObject {
         methods.add_method("remove", |_, this, ()| Ok(this.take().is_some()));
         type Accept = (Value, Option<bool>, Option<bool>);
         methods.add_method("accept", |lua, this, (visitor, writable, steps): Accept| {
-            let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
+            let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
             this.accept(lua, &visitor, writable.unwrap_or(true), steps.unwrap_or(false))
         });
         methods.add_meta_method(MetaMethod::Call, |lua, this, _: MultiValue| {
@@ -185,8 +189,8 @@ impl UserData for CursorObject {
     }
 }
 
-/// The class.
-pub(crate) fn class(lua: &Lua, _world: &Arc<World>) -> mlua::Result<Table> {
+/// Creates the class.
+pub(crate) fn class(lua: &Lua, _world: &Arc<ScriptContext>) -> mlua::Result<Table> {
     let class = lua.create_table()?;
     let new = |lua: &Lua, (_, database): (Value, AnyUserData)| CursorObject::open(lua, &database);
     class.set("new", lua.create_function(new)?)?;

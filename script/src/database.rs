@@ -1,70 +1,73 @@
-//! `DB`: a database, as scripts have it.
+//! `DB`: the script object for a database.
 
-use crate::arguments::{Number, Text};
-use crate::source::Reach;
-use crate::trouble::{Done, Trouble};
+use crate::arguments::{NumberArgument, TextArgument};
+use crate::error::{CallResult, ScriptError};
+use crate::source::DatabaseHandle;
 use crate::visitor::time;
-use crate::world::World;
+use crate::world::ScriptContext;
 use mlua::{IntoLuaMulti, Lua, LuaString, MultiValue, UserData, Value};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use todana::kyoto::NEVER;
 use todana::{Db, Name};
 
-/// What is opened where no name is given, as in the original.
+/// The database that is opened if no name is given, as in the original.
 const DEFAULT: &str = ":";
 
-/// A database, if one is open here.
+/// A database object, which may have a database open.
 pub(crate) struct DatabaseObject {
-    pub(crate) world: Arc<World>,
-    home: Arc<Home>,
-    pub(crate) trouble: Arc<Mutex<Trouble>>,
+    pub(crate) world: Arc<ScriptContext>,
+    home: Arc<DatabaseSlot>,
+    pub(crate) trouble: Arc<Mutex<ScriptError>>,
 }
 
-/// Where a database may be open, for all objects that share it.
+/// The open database, which several objects can share.
 #[derive(Default)]
-pub(crate) struct Home {
-    pub(crate) reach: Mutex<Option<Reach>>,
-    /// It is the server's: scripts neither close it nor put another in its place.
+pub(crate) struct DatabaseSlot {
+    pub(crate) reach: Mutex<Option<DatabaseHandle>>,
+    /// True for a database of the server: scripts can neither close nor replace it.
     is_given: bool,
 }
 
-/// What `new_ptr` gives: objects made from it share what one of them opens.
-pub(crate) struct Pointer(pub(crate) Arc<Home>);
+/// The result of `new_ptr`: objects created from it share the database that one of them opens.
+pub(crate) struct DatabasePointer(pub(crate) Arc<DatabaseSlot>);
 
-impl UserData for Pointer {}
+impl UserData for DatabasePointer {}
 
 impl DatabaseObject {
-    /// One of the server's.
-    pub(crate) fn given(world: &Arc<World>, reach: Reach) -> DatabaseObject {
-        DatabaseObject::at(Arc::new(Home { reach: Mutex::new(Some(reach)), is_given: true }), world)
+    /// Creates the object of a database of the server.
+    pub(crate) fn given(world: &Arc<ScriptContext>, reach: DatabaseHandle) -> DatabaseObject {
+        DatabaseObject::at(Arc::new(DatabaseSlot { reach: Mutex::new(Some(reach)), is_given: true }), world)
     }
 
-    /// One of the script's own.
-    pub(crate) fn at(home: Arc<Home>, world: &Arc<World>) -> DatabaseObject {
-        let trouble = Arc::new(Mutex::new(Trouble::NONE));
+    /// Creates the object of a script's own database.
+    pub(crate) fn at(home: Arc<DatabaseSlot>, world: &Arc<ScriptContext>) -> DatabaseObject {
+        let trouble = Arc::new(Mutex::new(ScriptError::NONE));
         DatabaseObject { world: Arc::clone(world), home, trouble }
     }
 
-    pub(crate) fn reach(&self) -> Done<Reach> {
-        self.home.reach.lock().clone().ok_or(Trouble::NOT_OPENED)
+    pub(crate) fn reach(&self) -> CallResult<DatabaseHandle> {
+        self.home.reach.lock().clone().ok_or(ScriptError::NOT_OPENED)
     }
 
-    /// The value, or none and the trouble for `error`.
-    pub(crate) fn told<T>(&self, done: Done<T>) -> Option<T> {
+    /// Returns the value; stores an error for the method `error` and returns `None`.
+    pub(crate) fn told<T>(&self, done: CallResult<T>) -> Option<T> {
         done.map_err(|trouble| *self.trouble.lock() = trouble).ok()
     }
 
-    /// Does something with the database.
-    pub(crate) fn attempt<T>(&self, run: impl FnOnce(&Reach) -> todana::Result<Done<T>>) -> Option<T> {
-        let run = |reach: Reach| run(&reach).unwrap_or_else(|error| Err(Trouble::of(&error)));
+    /// Runs an operation on the database.
+    pub(crate) fn attempt<T>(
+        &self,
+        run: impl FnOnce(&DatabaseHandle) -> todana::Result<CallResult<T>>,
+    ) -> Option<T> {
+        let run = |reach: DatabaseHandle| run(&reach).unwrap_or_else(|error| Err(ScriptError::of(&error)));
         self.told(self.reach().and_then(run))
     }
 
-    /// Does something with the database that runs functions of the script's.
+    /// Runs an operation on the database that calls functions of the script.
     pub(crate) fn attempt_calling<T>(
         &self,
-        run: impl FnOnce(&Reach) -> mlua::Result<Done<T>>,
+        run: impl FnOnce(&DatabaseHandle) -> mlua::Result<CallResult<T>>,
     ) -> mlua::Result<Option<T>> {
         let done = match self.reach() {
             Ok(reach) => run(&reach)?,
@@ -73,17 +76,17 @@ impl DatabaseObject {
         Ok(self.told(done))
     }
 
-    pub(crate) fn open(&self, path: Text, mode: Number) -> Done<()> {
+    pub(crate) fn open(&self, path: TextArgument, mode: NumberArgument) -> CallResult<()> {
         let path = path.0.map_or_else(|| DEFAULT.to_owned(), |path| path.to_string_lossy());
         if self.home.is_given {
-            return Err(Trouble::FORBIDDEN);
+            return Err(ScriptError::FORBIDDEN);
         }
         if self.home.reach.lock().is_some() {
-            return Err(Trouble::new(2, "already opened"));
+            return Err(ScriptError::new(2, "already opened"));
         }
-        let name = Name::parse(&path).map_err(|_| Trouble::new(2, "unknown database type"))?;
+        let name = Name::parse(&path).map_err(|_| ScriptError::new(2, "unknown database type"))?;
         if name.path.is_some() && !self.world.options.is_unsafe {
-            return Err(Trouble::FORBIDDEN);
+            return Err(ScriptError::FORBIDDEN);
         }
         let mode = mode.0.map_or(6, |mode| mode as u32);
         let letters = match mode {
@@ -98,24 +101,24 @@ impl DatabaseObject {
             let memory_max = self.world.options.memory_max as u64;
             todana::DbOptions::default().memory_max(memory_max).open(&path)
         };
-        let db = open.map_err(|error| Trouble::of(&error))?;
-        *self.home.reach.lock() = Some(Reach::new(Arc::new(db), &self.world));
+        let db = open.map_err(|error| ScriptError::of(&error))?;
+        *self.home.reach.lock() = Some(DatabaseHandle::new(Arc::new(db), &self.world));
         Ok(())
     }
 
-    pub(crate) fn close(&self) -> Done<()> {
+    pub(crate) fn close(&self) -> CallResult<()> {
         if self.home.is_given {
-            return Err(Trouble::FORBIDDEN);
+            return Err(ScriptError::FORBIDDEN);
         }
-        let reach = self.home.reach.lock().take().ok_or(Trouble::NOT_OPENED)?;
+        let reach = self.home.reach.lock().take().ok_or(ScriptError::NOT_OPENED)?;
         if reach.is_in_transaction() {
             reach.end(false)?;
         }
         Ok(())
     }
 
-    /// The time for what a script says.
-    pub(crate) fn time(&self, reach: &Reach, said: Option<f64>) -> u64 {
+    /// Converts a time argument of a script to an absolute time.
+    pub(crate) fn time(&self, reach: &DatabaseHandle, said: Option<f64>) -> u64 {
         time(said, reach.source().database().now().0)
     }
 
@@ -126,12 +129,12 @@ impl DatabaseObject {
                 found = Some((value.to_vec(), time.unwrap_or(NEVER)));
             };
             reach.kyoto().view(&key.as_bytes(), &mut see)?;
-            Ok(found.ok_or(Trouble::NO_RECORD))
+            Ok(found.ok_or(ScriptError::NO_RECORD))
         })
     }
 }
 
-/// A value and its time; one `nil` for no record.
+/// Returns a value and its time; one `nil` for no record.
 pub(crate) fn pair(lua: &Lua, found: Option<(Vec<u8>, u64)>) -> mlua::Result<MultiValue> {
     match found {
         Some((value, time)) => (lua.create_string(value)?, time as f64).into_lua_multi(lua),

@@ -1,11 +1,11 @@
-//! `DB`: its methods and its class, as scripts have them. What a database object is stands in `database`.
+//! `DB`: the methods and the class of database objects. The object itself is in `database`.
 
-use crate::arguments::{Number, Text, text};
+use crate::arguments::{NumberArgument, TextArgument, text};
 use crate::cursor::CursorObject;
-use crate::database::{DatabaseObject, Pointer, no_visitor, pair};
-use crate::trouble::{Done, Told, Trouble};
-use crate::visitor::{Seen, Visitor};
-use crate::world::World;
+use crate::database::{DatabaseObject, DatabasePointer, no_visitor, pair};
+use crate::error::{CallResult, ErrorObject, ScriptError};
+use crate::visitor::{ScriptVisitor, ShownRecord};
+use crate::world::ScriptContext;
 use crate::{bulk, files, map_reduce, whole};
 use mlua::{AnyUserData, IntoLua, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
 use std::sync::Arc;
@@ -30,15 +30,15 @@ const CONSTANTS: [(&str, u32); 15] = [
     ("XNOCOMP", 256),
 ];
 
-fn yes(is_it: bool, trouble: Trouble) -> Done<()> {
+fn yes(is_it: bool, trouble: ScriptError) -> CallResult<()> {
     if is_it { Ok(()) } else { Err(trouble) }
 }
 
 impl UserData for DatabaseObject {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        type Pair = (LuaString, LuaString, Number);
-        methods.add_method("error", |_, this, ()| Ok(Told::from(this.trouble.lock().clone())));
-        methods.add_method("open", |_, this, (path, mode): (Text, Number)| {
+        type Pair = (LuaString, LuaString, NumberArgument);
+        methods.add_method("error", |_, this, ()| Ok(ErrorObject::from(this.trouble.lock().clone())));
+        methods.add_method("open", |_, this, (path, mode): (TextArgument, NumberArgument)| {
             Ok(this.told(this.open(path, mode)).is_some())
         });
         methods.add_method("close", |_, this, ()| Ok(this.told(this.close()).is_some()));
@@ -54,7 +54,7 @@ impl UserData for DatabaseObject {
             let added = this.attempt(|reach| {
                 let time = this.time(reach, said.0);
                 let is_new = reach.kyoto().add(&key.as_bytes(), &value.as_bytes(), time)?;
-                Ok(yes(is_new, Trouble::DUPLICATION))
+                Ok(yes(is_new, ScriptError::DUPLICATION))
             });
             Ok(added.is_some())
         });
@@ -62,7 +62,7 @@ impl UserData for DatabaseObject {
             let replaced = this.attempt(|reach| {
                 let time = this.time(reach, said.0);
                 let was_there = reach.kyoto().replace(&key.as_bytes(), &value.as_bytes(), time)?;
-                Ok(yes(was_there, Trouble::NO_RECORD))
+                Ok(yes(was_there, ScriptError::NO_RECORD))
             });
             Ok(replaced.is_some())
         });
@@ -73,15 +73,15 @@ impl UserData for DatabaseObject {
             });
             Ok(appended.is_some())
         });
-        type Sum = (LuaString, Number, Number, Number);
+        type Sum = (LuaString, NumberArgument, NumberArgument, NumberArgument);
         methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
             let sum = this.attempt(|reach| {
-                // The infinities become the borders, which stand for the words as well.
+                // The infinities become the limits of the range, which also represent the words.
                 let origin = IncrementOrigin::from(from.0.unwrap_or_default() as i64);
                 let delta = delta.0.unwrap_or_default() as i64;
                 let sum =
                     reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said.0))?;
-                Ok(sum.ok_or(Trouble::ILLOGICAL))
+                Ok(sum.ok_or(ScriptError::ILLOGICAL))
             });
             Ok(sum.map(|sum| sum as f64))
         });
@@ -90,10 +90,10 @@ impl UserData for DatabaseObject {
                 let (delta, time) = (delta.0.unwrap_or_default(), this.time(reach, said.0));
                 let origin = IncrementOrigin::from(from.0.unwrap_or_default());
                 let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin, time)?;
-                Ok(sum.ok_or(Trouble::ILLOGICAL))
+                Ok(sum.ok_or(ScriptError::ILLOGICAL))
             }))
         });
-        type Swap = (LuaString, Text, Text, Number);
+        type Swap = (LuaString, TextArgument, TextArgument, NumberArgument);
         methods.add_method("cas", |_, this, (key, old, new, said): Swap| {
             let swapped = this.attempt(|reach| {
                 let (old, new) =
@@ -101,20 +101,20 @@ impl UserData for DatabaseObject {
                 let time = this.time(reach, said.0);
                 let is_equal =
                     reach.kyoto().compare_and_swap(&key.as_bytes(), old.as_deref(), new.as_deref(), time)?;
-                Ok(yes(is_equal, Trouble::CONFLICT))
+                Ok(yes(is_equal, ScriptError::CONFLICT))
             });
             Ok(swapped.is_some())
         });
         methods.add_method("remove", |_, this, key: LuaString| {
             let removed =
-                this.attempt(|reach| Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)));
+                this.attempt(|reach| Ok(yes(reach.kyoto().remove(&key.as_bytes())?, ScriptError::NO_RECORD)));
             Ok(removed.is_some())
         });
         methods.add_method("check", |_, this, key: LuaString| {
             let len = this.attempt(|reach| {
                 let mut len = None;
                 reach.view(&key.as_bytes(), &mut |record| len = Some(record.value.len()))?;
-                Ok(len.ok_or(Trouble::NO_RECORD))
+                Ok(len.ok_or(ScriptError::NO_RECORD))
             });
             Ok(len.map_or(-1.0, |len| len as f64))
         });
@@ -125,14 +125,14 @@ impl UserData for DatabaseObject {
                     found = Some((value.to_vec(), time.unwrap_or(NEVER)));
                 };
                 let was_there = reach.kyoto().seize(&key.as_bytes(), &mut see)?;
-                Ok(found.filter(|_| was_there).ok_or(Trouble::NO_RECORD))
+                Ok(found.filter(|_| was_there).ok_or(ScriptError::NO_RECORD))
             });
             pair(lua, found)
         });
         methods.add_method(
             "accept",
             |lua, this, (key, visitor, writable): (LuaString, Value, Option<bool>)| {
-                let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
+                let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
                 let done = this.attempt_calling(|reach| {
                     let key = key.as_bytes();
                     visitor.visit(lua, &this.world, reach, &key, None, writable.unwrap_or(true))
@@ -141,15 +141,15 @@ impl UserData for DatabaseObject {
             },
         );
         methods.add_method("iterate", |lua, this, (visitor, writable): (Value, Option<bool>)| {
-            let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
+            let visitor = ScriptVisitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
             visitor.tell(&this.world, "visit_before")?;
             let done = this.attempt_calling(|reach| {
                 for record in todana::RecordIter::new(reach.clone()).records() {
                     let (key, record) = match record {
                         Ok(record) => record,
-                        Err(error) => return Ok(Err(Trouble::of(&error))),
+                        Err(error) => return Ok(Err(ScriptError::of(&error))),
                     };
-                    let seen = Some(Seen { value: record.value, expiry: record.expiry });
+                    let seen = Some(ShownRecord { value: record.value, expiry: record.expiry });
                     let writes = writable.unwrap_or(true);
                     if let Err(trouble) = visitor.visit(lua, &this.world, reach, &key, seen, writes)? {
                         return Ok(Err(trouble));
@@ -160,7 +160,7 @@ impl UserData for DatabaseObject {
             visitor.tell(&this.world, "visit_after")?;
             Ok(done.is_some())
         });
-        // Its methods have been looked up before.
+        // Lua looks up the methods first.
         methods.add_meta_method(MetaMethod::Index, |lua, this, key: Value| match text(lua, key)? {
             Some(key) => Ok(pair(lua, this.get(&lua.create_string(key)?))?.into_iter().next()),
             None => Ok(None),
@@ -169,7 +169,7 @@ impl UserData for DatabaseObject {
             let value = text(lua, value)?;
             this.attempt(|reach| match &value {
                 Some(value) => Ok(Ok(reach.kyoto().set(&key.as_bytes(), value, NEVER)?)),
-                None => Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)),
+                None => Ok(yes(reach.kyoto().remove(&key.as_bytes())?, ScriptError::NO_RECORD)),
             });
             Ok(())
         });
@@ -201,41 +201,41 @@ impl UserData for DatabaseObject {
     }
 }
 
-/// The class.
-pub(crate) fn class(lua: &Lua, world: &Arc<World>) -> mlua::Result<Table> {
+/// Creates the class.
+pub(crate) fn class(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<Table> {
     let class = lua.create_table()?;
     for (name, number) in CONSTANTS {
         class.set(name, number)?;
     }
     let of = Arc::clone(world);
     let new = move |_: &Lua, (_, pointer): (Value, Value)| {
-        let pointer = pointer.as_userdata().and_then(|pointer| pointer.borrow::<Pointer>().ok());
+        let pointer = pointer.as_userdata().and_then(|pointer| pointer.borrow::<DatabasePointer>().ok());
         let home = pointer.map_or_else(Arc::default, |pointer| Arc::clone(&pointer.0));
         Ok(DatabaseObject::at(home, &of))
     };
     class.set("new", lua.create_function(new)?)?;
-    class.set("new_ptr", lua.create_function(|_, _: Value| Ok(Pointer(Arc::default())))?)?;
-    // What is open there is closed once nobody has it any more.
+    class.set("new_ptr", lua.create_function(|_, _: Value| Ok(DatabasePointer(Arc::default())))?)?;
+    // The database is closed when the last object that shares it is gone.
     let delete = |_: &Lua, (_, pointer): (Value, Value)| {
-        if let Some(pointer) = pointer.as_userdata().filter(|pointer| pointer.is::<Pointer>()) {
-            pointer.borrow::<Pointer>()?.0.reach.lock().take();
+        if let Some(pointer) = pointer.as_userdata().filter(|pointer| pointer.is::<DatabasePointer>()) {
+            pointer.borrow::<DatabasePointer>()?.0.reach.lock().take();
         }
         Ok(Value::Nil)
     };
     class.set("delete_ptr", lua.create_function(delete)?)?;
     let of = Arc::clone(world);
-    type Work = (Value, mlua::Function, Text, Number);
+    type Work = (Value, mlua::Function, TextArgument, NumberArgument);
     let process = move |lua: &Lua, (_, work, path, mode): Work| {
         let object = DatabaseObject::at(Arc::default(), &of);
         if let Err(trouble) = object.open(path, mode) {
-            return Told::from(trouble).into_lua(lua);
+            return ErrorObject::from(trouble).into_lua(lua);
         }
         let object = lua.create_userdata(object)?;
         let done = work.call::<()>(&object);
         let closed = object.borrow::<DatabaseObject>()?.close();
         done?;
         match closed {
-            Err(trouble) => Told::from(trouble).into_lua(lua),
+            Err(trouble) => ErrorObject::from(trouble).into_lua(lua),
             Ok(()) => Ok(Value::Nil),
         }
     };

@@ -1,10 +1,10 @@
-//! One worker's machine.
+//! The Lua interpreter of one worker.
 
 use crate::arguments::text;
 use crate::database::DatabaseObject;
-use crate::source::{Reach, Source};
-use crate::trouble::{self, message};
-use crate::world::{Options, World};
+use crate::error::{self, message};
+use crate::source::{DatabaseHandle, Source};
+use crate::world::{Options, ScriptContext};
 use crate::{LoadError, Program, cursor, database_words, sandbox, visitor, words};
 use mlua::{Function, Lua, Table, Value};
 use std::collections::BTreeMap;
@@ -13,45 +13,46 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What procedures return.
+/// The return codes of procedures.
 pub mod codes {
-    /// It is done.
+    /// Success.
     pub const SUCCESS: u32 = 0;
-    /// There is no such thing.
+    /// The function does not exist.
     pub const NOT_IMPLEMENTED: u32 = 1;
-    /// The input makes no sense.
+    /// The input is invalid.
     pub const INVALID: u32 = 2;
-    /// The data said no.
+    /// The stored data does not satisfy the condition.
     pub const LOGIC: u32 = 3;
-    /// What was waited for did not come.
+    /// A wait ended without a signal.
     pub const TIMED_OUT: u32 = 4;
-    /// It went wrong; so do procedures that end with an error of Lua's.
+    /// An internal error; also the code of procedures that end with a Lua error.
     pub const INTERNAL: u32 = 5;
 }
 
-/// How much stack a thread needs to call an [`Interpreter`]: functions that call back may be nested as deep as Lua permits, about 200
-/// calls, and an unoptimised build takes 3 to 4 MiB for that. With less, such a script ends the process.
+/// The stack size that a thread needs to call an [`Interpreter`]. Functions that call back can be
+/// nested as deep as Lua permits, about 200 calls, which takes 3 to 4 MiB in an unoptimised build.
+/// With a smaller stack such a script ends the process.
 pub const STACK_SIZE: usize = 8 << 20;
 
-/// What scripts are told of the version: the original's.
+/// The version that scripts see, which is the original's.
 const VERSION: &str = "0.9.56";
 
-/// How a call has ended.
+/// The outcome of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the procedure has returned ([`codes`]); [`codes::INTERNAL`] where it has failed.
+    /// The return code of the procedure ([`codes`]); [`codes::INTERNAL`] if it failed.
     pub code: u32,
-    /// What it has put into its output.
+    /// The output of the procedure.
     pub output: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Why it has failed, with file and line. It has been logged.
+    /// The error of a failed procedure, with file and line. It has been logged.
     pub error: Option<String>,
 }
 
-/// A program loaded, with databases in its reach: one for each worker.
+/// A loaded program with access to databases: one for each worker.
 pub struct Interpreter {
     lua: Lua,
-    world: Arc<World>,
-    /// What was there before the program: no procedures of anybody's.
+    world: Arc<ScriptContext>,
+    /// The globals before the program was loaded, which are not procedures.
     words: Table,
     program: Program,
 }
@@ -63,8 +64,9 @@ impl fmt::Debug for Interpreter {
 }
 
 impl Interpreter {
-    /// Loads a program for a worker: `thread` is its number, which scripts may ask for, `databases` are all that it gets at; the first of them
-    /// is `db`. What stands in the program outside of functions runs now; fails as it does.
+    /// Loads a program for a worker. `thread` is the worker's number, which scripts can query.
+    /// `databases` are the accessible databases; the first one is `db`. Statements outside of
+    /// functions run now, and their errors are returned.
     pub fn new(
         program: &Program,
         databases: Vec<Arc<dyn Source>>,
@@ -73,8 +75,9 @@ impl Interpreter {
     ) -> Result<Interpreter, LoadError> {
         let load = || -> mlua::Result<Interpreter> {
             let lua = sandbox::machine(options)?;
-            let world = Arc::new(World::new(options));
-            let reaches: Vec<_> = databases.into_iter().map(|source| Reach::new(source, &world)).collect();
+            let world = Arc::new(ScriptContext::new(options));
+            let reaches: Vec<_> =
+                databases.into_iter().map(|source| DatabaseHandle::new(source, &world)).collect();
             let kyoto = vocabulary(&lua, &world, &reaches, thread)?;
             lua.globals().set("__kyototycoon__", kyoto)?;
             sandbox::close(&lua, &world)?;
@@ -90,8 +93,8 @@ impl Interpreter {
         load().map_err(|error| LoadError(message(&error)))
     }
 
-    /// Runs something of the script's, with all bounds. Fails if a transaction is open then, which is aborted: whoever is told of success
-    /// counts on it.
+    /// Runs code of the script within all limits. If a transaction is still open afterwards, it is
+    /// aborted and the call fails, because a successful call promises that its changes are stored.
     fn bounded<T>(
         &mut self,
         called_off: Option<&Arc<AtomicBool>>,
@@ -102,7 +105,7 @@ impl Interpreter {
         self.lua.set_memory_limit(self.world.options.memory_max)?;
         let outcome = run(&self.lua);
         self.world.deadline.end();
-        // What is done afterwards is ours.
+        // The code after the script is not subject to its memory limit.
         self.lua.set_memory_limit(0)?;
         let was_open = self.world.abort_all();
         let outcome = outcome.and_then(|value| match was_open {
@@ -117,7 +120,8 @@ impl Interpreter {
         outcome
     }
 
-    /// Calls a procedure, a function of the program's; `None` if there is none of this name.
+    /// Calls a procedure, which is a function of the program; returns `None` if no procedure has
+    /// this name.
     pub fn call<'i>(
         &mut self,
         name: &[u8],
@@ -126,7 +130,7 @@ impl Interpreter {
         self.run(name, input, None)
     }
 
-    /// The same, until `called_off` is set: then it ends within a second or so.
+    /// Calls a procedure, and ends it within about a second after `called_off` is set.
     pub fn call_unless<'i>(
         &mut self,
         name: &[u8],
@@ -177,13 +181,19 @@ impl Interpreter {
     }
 }
 
-/// What is no number at all is success, as it is for the original.
+/// Converts a return value to a code. A value that is not a number counts as success, as in the
+/// original.
 fn code_of(lua: &Lua, value: Value) -> mlua::Result<u32> {
     let Some(number) = lua.coerce_number(value).unwrap_or_default() else { return Ok(codes::SUCCESS) };
     Ok(if (0.0..1e9).contains(&number) { number as u32 } else { codes::INTERNAL })
 }
 
-fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -> mlua::Result<Table> {
+fn vocabulary(
+    lua: &Lua,
+    world: &Arc<ScriptContext>,
+    reaches: &[DatabaseHandle],
+    thread: usize,
+) -> mlua::Result<Table> {
     let kyoto = lua.create_table()?;
     for (name, code) in [
         ("RVSUCCESS", codes::SUCCESS),
@@ -197,14 +207,14 @@ fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -
     kyoto.set("VERSION", VERSION)?;
     kyoto.set("thid", thread)?;
     words::define(lua, world, &kyoto)?;
-    kyoto.set("Error", trouble::class(lua)?)?;
+    kyoto.set("Error", error::class(lua)?)?;
     visitor::define(lua, &kyoto)?;
     kyoto.set("Cursor", cursor::class(lua, world)?)?;
     kyoto.set("DB", database_words::class(lua, world)?)?;
     let all = lua.create_table()?;
     for reach in reaches {
         let object = lua.create_userdata(DatabaseObject::given(world, reach.clone()))?;
-        // By name, too: of equal ones the last.
+        // Each database is also available by its name; of equal names the last one counts.
         let name = reach.source().name();
         let base = name.path.as_deref().and_then(|path| path.file_name()).map(OsStr::as_encoded_bytes);
         for word in base.into_iter().chain([name.label().as_bytes()]) {

@@ -1,16 +1,18 @@
-//! Procedures in Lua, with Kyoto Tycoon's vocabulary.
+//! Procedures in Lua with Kyoto Tycoon's API.
 //!
 //! ```text
 //! Program      the text of the procedures, checked
-//! Interpreter  one for each worker: the program loaded, the databases in its reach
-//!   call --> a procedure, bounded in time and memory --> its outcome
-//! Source       a database, as whoever owns it hands it over
+//! Interpreter  one for each worker: the loaded program and its databases
+//! call --> a procedure, bounded in time and memory --> its outcome
+//! Source       a database that the caller makes available
 //! ```
 //!
-//! A procedure never runs inside a visit of an engine: where it decides on a record, the record is read, the procedure decides, and what it
-//! has decided is stored if the record is still as it was; else it decides again. Transactions that it leaves open are aborted.
+//! A procedure never runs inside a visit of an engine. To decide on a record, it reads the record
+//! and decides, and the decision is stored if the record is unchanged; otherwise the procedure
+//! decides again. Transactions that it leaves open are aborted.
 //!
-//! Not here: what clients send and are answered, which the server knows, and what calls mean for a record (`todana::kyoto`).
+//! Not here: requests and replies of clients (see the server), and the meaning of calls for a
+//! record (`todana::kyoto`).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -34,6 +36,7 @@ mod bulk;
 mod cursor;
 mod database;
 mod database_words;
+mod error;
 mod files;
 mod interpreter;
 mod limits;
@@ -43,7 +46,6 @@ mod program;
 mod sandbox;
 mod source;
 mod strings;
-mod trouble;
 mod turn;
 mod visitor;
 mod whole;

@@ -1,4 +1,4 @@
-//! How long a call may take.
+//! The time limit of a call.
 
 use mlua::{HookTriggers, Lua, VmState};
 use parking_lot::Mutex;
@@ -6,28 +6,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A check costs less than a tenth of this many instructions. Each of them may be a call of C that copies all of the memory.
+/// The number of Lua instructions between two checks. A check costs less than a tenth of them. A
+/// single instruction may call a C function that copies all memory.
 const INSTRUCTIONS: u32 = 1_000;
-/// How long a call goes on that is called off: what takes a moment ends as it should.
+/// The time for which a cancelled call continues, so that a short call ends normally.
 const GRACE: Duration = Duration::from_secs(1);
-/// Whoever sleeps looks this often whether it is called off.
+/// The interval at which a sleeping call checks for cancellation.
 const NAP: Duration = Duration::from_millis(20);
 
-/// When the call under way has to be over. Clones are the same one.
+/// The deadline of the current call. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Deadline(Arc<Mutex<Times>>);
+pub(crate) struct Deadline(Arc<Mutex<CallTimes>>);
 
 #[derive(Default)]
-struct Times {
+struct CallTimes {
     end: Option<Instant>,
-    /// What it does counts for nothing since then.
+    /// The start of the current pause, during which time does not count.
     paused_since: Option<Instant>,
     called_off: Option<Arc<AtomicBool>>,
-    /// When it was seen to be called off.
+    /// The time at which the cancellation was noticed.
     called_off_since: Option<Instant>,
 }
 
-impl Times {
+impl CallTimes {
     fn is_called_off(&mut self) -> bool {
         if self.called_off_since.is_none()
             && self.called_off.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
@@ -38,10 +39,10 @@ impl Times {
     }
 }
 
-/// As long as it lives, time does not count.
-pub(crate) struct Pause<'d>(&'d Deadline);
+/// A pause of the deadline; it ends on drop.
+pub(crate) struct DeadlinePause<'d>(&'d Deadline);
 
-impl Drop for Pause<'_> {
+impl Drop for DeadlinePause<'_> {
     fn drop(&mut self) {
         let mut times = self.0.0.lock();
         if let Some(since) = times.paused_since.take() {
@@ -51,26 +52,27 @@ impl Drop for Pause<'_> {
 }
 
 impl Deadline {
-    /// A call begins, and may take so long.
+    /// Starts a call that may take `time_max`.
     pub(crate) fn begin(&self, time_max: Duration, called_off: Option<Arc<AtomicBool>>) {
         let end = Instant::now().checked_add(time_max);
-        *self.0.lock() = Times { end, called_off, ..Times::default() };
+        *self.0.lock() = CallTimes { end, called_off, ..CallTimes::default() };
     }
 
-    /// The call is over.
+    /// Ends the call.
     pub(crate) fn end(&self) {
-        *self.0.lock() = Times::default();
+        *self.0.lock() = CallTimes::default();
     }
 
-    /// What is done from here on does not count, until the pause is dropped: it is not the script's own time. It can be called off all the
-    /// same.
-    pub(crate) fn pause(&self) -> Pause<'_> {
+    /// Pauses the deadline until the returned value is dropped, for work that is not the script's
+    /// own. Cancellation still works.
+    pub(crate) fn pause(&self) -> DeadlinePause<'_> {
         let mut times = self.0.lock();
         times.paused_since = times.paused_since.or_else(|| Some(Instant::now()));
-        Pause(self)
+        DeadlinePause(self)
     }
 
-    /// Fails once the time is over or the call is called off, and each time from then on.
+    /// Fails if the deadline has passed or the call was cancelled, and on every later check of the
+    /// same call.
     pub(crate) fn check(&self) -> mlua::Result<()> {
         if self.0.lock().is_called_off() {
             return Err(mlua::Error::runtime("the server is stopping"));
@@ -81,7 +83,7 @@ impl Deadline {
         Ok(())
     }
 
-    /// How much time is left.
+    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         let mut times = self.0.lock();
         if times.is_called_off() {
@@ -93,7 +95,7 @@ impl Deadline {
         }
     }
 
-    /// Sleeps, at most until the time is over.
+    /// Sleeps, at most until the deadline.
     pub(crate) fn sleep(&self, wanted: Duration) {
         let since = Instant::now();
         loop {
@@ -105,7 +107,7 @@ impl Deadline {
         }
     }
 
-    /// Has the machine check it from time to time.
+    /// Makes the interpreter check the deadline periodically.
     pub(crate) fn watch(&self, lua: &Lua) -> mlua::Result<()> {
         let deadline = self.clone();
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);

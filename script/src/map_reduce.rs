@@ -1,27 +1,28 @@
-//! Map and reduce with functions of the script's, in one thread: a machine has no more.
+//! Map-reduce with functions of the script, in one thread because an interpreter has only one.
 
-use crate::arguments::Text;
+use crate::arguments::TextArgument;
 use crate::database::DatabaseObject;
-use crate::source::Reach;
-use crate::trouble::{Done, Trouble};
-use crate::world::World;
+use crate::error::{CallResult, ScriptError};
+use crate::source::DatabaseHandle;
+use crate::world::ScriptContext;
 use mlua::{Function, Lua, MultiValue, UserDataMethods, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::RecordIter;
 
-/// What a pair costs besides its bytes.
+/// The memory that a pair uses besides its bytes.
 const OVERHEAD: usize = 64;
 
-/// What has been emitted: values by key. It lies outside of the machine, and counts together with what the machine takes.
-struct Emitted {
-    world: Arc<World>,
+/// The emitted values by key. They are stored outside of the interpreter, but count toward its
+/// memory limit.
+struct EmittedPairs {
+    world: Arc<ScriptContext>,
     values: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
     bytes: usize,
 }
 
-impl Emitted {
+impl EmittedPairs {
     fn push(&mut self, lua: &Lua, key: &[u8], value: &[u8]) -> mlua::Result<()> {
         let bytes = key.len() + value.len() + OVERHEAD;
         self.world.take_outside(lua, bytes)?;
@@ -31,13 +32,13 @@ impl Emitted {
     }
 }
 
-impl Drop for Emitted {
+impl Drop for EmittedPairs {
     fn drop(&mut self) {
         self.world.give_back(self.bytes);
     }
 }
 
-/// The functions of a script.
+/// The functions of the script.
 struct Work {
     map: Function,
     reduce: Function,
@@ -46,13 +47,21 @@ struct Work {
 }
 
 impl Work {
-    fn run(&self, lua: &Lua, world: &Arc<World>, reach: &Reach) -> mlua::Result<Done<()>> {
-        let emitted =
-            Arc::new(Mutex::new(Emitted { world: Arc::clone(world), values: BTreeMap::new(), bytes: 0 }));
+    fn run(
+        &self,
+        lua: &Lua,
+        world: &Arc<ScriptContext>,
+        reach: &DatabaseHandle,
+    ) -> mlua::Result<CallResult<()>> {
+        let emitted = Arc::new(Mutex::new(EmittedPairs {
+            world: Arc::clone(world),
+            values: BTreeMap::new(),
+            bytes: 0,
+        }));
         let emit = {
-            // A script may keep this function for longer than what has been emitted is kept.
+            // The script may keep this function longer than the emitted values exist.
             let emitted = Arc::downgrade(&emitted);
-            lua.create_function(move |lua, (key, value): (Text, Text)| {
+            lua.create_function(move |lua, (key, value): (TextArgument, TextArgument)| {
                 let (Some(emitted), Some(key), Some(value)) = (emitted.upgrade(), key.0, value.0) else {
                     return Ok(false);
                 };
@@ -61,20 +70,20 @@ impl Work {
             })?
         };
         if !(self.tell("mapping")? && self.intervene(Some(&emit))?) {
-            return Ok(Err(Trouble::CHECKER));
+            return Ok(Err(ScriptError::CHECKER));
         }
         for record in RecordIter::new(reach.clone()) {
             let (key, value) = match record {
                 Ok(record) => record,
-                Err(error) => return Ok(Err(Trouble::of(&error))),
+                Err(error) => return Ok(Err(ScriptError::of(&error))),
             };
             let mapped = self.map.call((lua.create_string(key)?, lua.create_string(value)?, &emit));
             if !world.overlook(mapped, false)? {
-                return Ok(Err(Trouble::CHECKER));
+                return Ok(Err(ScriptError::CHECKER));
             }
         }
         if !(self.intervene(Some(&emit))? && self.tell("reducing")?) {
-            return Ok(Err(Trouble::CHECKER));
+            return Ok(Err(ScriptError::CHECKER));
         }
         let values = std::mem::take(&mut emitted.lock().values);
         for (key, values) in values {
@@ -83,20 +92,20 @@ impl Work {
                 values.lock().next().map(|value| lua.create_string(value)).transpose()
             })?;
             if !world.overlook(self.reduce.call((lua.create_string(key)?, next)), false)? {
-                return Ok(Err(Trouble::CHECKER));
+                return Ok(Err(ScriptError::CHECKER));
             }
         }
         let is_fine = self.intervene(None)? && self.tell("done")?;
-        Ok(if is_fine { Ok(()) } else { Err(Trouble::CHECKER) })
+        Ok(if is_fine { Ok(()) } else { Err(ScriptError::CHECKER) })
     }
 
-    /// Says how far it has come. Only a `false` ends it.
+    /// Reports the progress to the script. Only the result `false` ends the job.
     fn tell(&self, text: &str) -> mlua::Result<bool> {
         let Some(log) = &self.log else { return Ok(true) };
         Ok(log.call::<Value>(text)? != Value::Boolean(false))
     }
 
-    /// Lets the script do something between the steps.
+    /// Calls the script's function between two steps.
     fn intervene(&self, emit: Option<&Function>) -> mlua::Result<bool> {
         let Some(process) = &self.process else { return Ok(true) };
         Ok(process.call::<Value>(emit)? != Value::Boolean(false))
@@ -104,7 +113,8 @@ impl Work {
 }
 
 pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
-    // Arguments 3 to 7 are a directory, options, and numbers of databases, bytes and buckets, which have no meaning here.
+    // Arguments 3 to 7 are a directory, options, and numbers of databases, bytes and buckets, which
+    // have no effect here.
     methods.add_method("mapreduce", |lua, this, given: MultiValue| {
         let function = |number: usize| match given.get(number) {
             None | Some(Value::Nil) => Ok(None),

@@ -1,101 +1,109 @@
-//! Lua's patterns, matched within a bound: those of 5.1, step by step, so that a call can be ended.
+//! Lua 5.1 patterns, matched step by step, so that a call can be ended at its deadline.
 //!
-//! Lua's own matcher is a function of C: no hook runs within it, and `("a-"):rep(8) .. "b"` takes years for a few kilobytes of text.
-//! A pattern ends at its first NUL, as there.
+//! Lua's own matcher is a C function: no hook runs within it, and `("a-"):rep(8) .. "b"` takes
+//! years for a few kilobytes of text. As in Lua, a pattern ends at its first NUL.
 //!
-//! Source: the reference manual of Lua 5.1, section 5.4.1; what it leaves open, from the machine by trying: `tests/patterns.rs` compares
-//! both on random patterns.
+//! Source: the reference manual of Lua 5.1, section 5.4.1. Details that the manual leaves open were
+//! observed; `tests/patterns.rs` compares both matchers on random patterns.
 
-/// How many captures a pattern may have.
+/// The maximum number of captures in a pattern.
 const CAPTURES_MAX: usize = 32;
-/// How deep a match may go into itself: one level for each item that may be repeated, and each parenthesis. 5.1 has only the stack for a
-/// bound; later versions of Lua have this one.
+/// The maximum recursion depth of a match: one level for each repeated item and each parenthesis.
+/// Lua 5.1 is limited only by the stack; later versions have this limit.
 const DEPTH_MAX: usize = 200;
-/// Steps between two looks at the clock.
+/// The number of steps between two checks of the deadline.
 const STEPS: usize = 1 << 14;
-/// How many bytes of a set or a piece are compared for one more step.
+/// The number of bytes of a set or a piece whose comparison counts as one step.
 const BYTES_A_STEP: usize = 64;
 
-/// Why there is no result: the words of Lua's error, or what `tick` has said.
-pub(crate) enum Stop<E> {
+/// The reason why there is no result: the text of Lua's error, or the error of `tick`.
+pub(crate) enum MatchError<E> {
     Wrong(&'static str),
     Ended(E),
 }
 
-/// What a capture is.
+/// The state of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capture {
-    /// Its parenthesis is still open.
+pub(crate) enum PatternCapture {
+    /// The parenthesis at this position is still open.
     Open(usize),
-    /// A place, counted from 0.
+    /// A position, counted from 0.
     Position(usize),
-    /// From, and how long.
+    /// The start and length of a piece.
     Piece(usize, usize),
 }
 
-/// A text and a pattern, and how far a match has come.
-pub(crate) struct Matcher<'m, F> {
+/// A text, a pattern and the state of a match.
+pub(crate) struct PatternMatcher<'m, F> {
     text: &'m [u8],
     pattern: &'m [u8],
-    captures: Vec<Capture>,
+    captures: Vec<PatternCapture>,
     depth: usize,
     steps: usize,
     tick: F,
 }
 
-type Outcome<E> = Result<Option<usize>, Stop<E>>;
+type Outcome<E> = Result<Option<usize>, MatchError<E>>;
 
-impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
-    /// Prepares for matching; `tick` is asked now and then whether to go on. `pattern`: without an anchor.
-    pub(crate) fn new(text: &'m [u8], pattern: &'m [u8], tick: F) -> Matcher<'m, F> {
-        Matcher { text, pattern: until_nul(pattern), captures: Vec::new(), depth: 0, steps: 0, tick }
+impl<'m, E, F: FnMut() -> Result<(), E>> PatternMatcher<'m, F> {
+    /// Creates a matcher. `tick` is called periodically and can end the match. `pattern` must not
+    /// contain an anchor.
+    pub(crate) fn new(text: &'m [u8], pattern: &'m [u8], tick: F) -> PatternMatcher<'m, F> {
+        PatternMatcher { text, pattern: until_nul(pattern), captures: Vec::new(), depth: 0, steps: 0, tick }
     }
 
-    /// Matches at a place of the text, and returns where the match ends.
+    /// Matches at a position of the text, and returns the end of the match.
     pub(crate) fn at(&mut self, start: usize) -> Outcome<E> {
         self.captures.clear();
         self.depth = 0;
         self.run(start, 0)
     }
 
-    /// How many captures the last match has.
+    /// Returns the number of captures of the last match.
     pub(crate) fn len(&self) -> usize {
         self.captures.len()
     }
 
-    /// A capture of the last match, from `start` to `end`; without any, the first is all of it.
-    pub(crate) fn capture(&self, index: usize, start: usize, end: usize) -> Result<Capture, &'static str> {
+    /// Returns a capture of the last match, which extends from `start` to `end`. Without captures,
+    /// the first one is the entire match.
+    pub(crate) fn capture(
+        &self,
+        index: usize,
+        start: usize,
+        end: usize,
+    ) -> Result<PatternCapture, &'static str> {
         match self.captures.get(index) {
-            Some(Capture::Open(_)) => Err("unfinished capture"),
+            Some(PatternCapture::Open(_)) => Err("unfinished capture"),
             Some(&capture) => Ok(capture),
-            None if index == 0 => Ok(Capture::Piece(start, end - start)),
+            None if index == 0 => Ok(PatternCapture::Piece(start, end - start)),
             None => Err("invalid capture index"),
         }
     }
 
-    fn step(&mut self) -> Result<(), Stop<E>> {
+    fn step(&mut self) -> Result<(), MatchError<E>> {
         self.step_over(0)
     }
 
-    /// Counts a step that looks at so many bytes: a long set or piece costs as many steps as it takes time.
-    fn step_over(&mut self, bytes: usize) -> Result<(), Stop<E>> {
+    /// Counts a step that compares `bytes` bytes, so that a long set or piece costs as many steps
+    /// as it takes time.
+    fn step_over(&mut self, bytes: usize) -> Result<(), MatchError<E>> {
         self.steps += 1 + bytes / BYTES_A_STEP;
         if self.steps >= STEPS {
             self.steps = 0;
-            return (self.tick)().map_err(Stop::Ended);
+            return (self.tick)().map_err(MatchError::Ended);
         }
         Ok(())
     }
 
-    /// A byte of the pattern; NUL at its end.
+    /// Returns a byte of the pattern; NUL at its end.
     fn byte(&self, at: usize) -> u8 {
         self.pattern.get(at).copied().unwrap_or(0)
     }
 
-    /// Matches the pattern from `p` on with the text from `s` on.
+    /// Matches the pattern from `p` with the text from `s`.
     fn run(&mut self, s: usize, p: usize) -> Outcome<E> {
         if self.depth >= DEPTH_MAX {
-            return Err(Stop::Wrong("pattern too complex"));
+            return Err(MatchError::Wrong("pattern too complex"));
         }
         self.depth += 1;
         let outcome = self.items(s, p);
@@ -110,8 +118,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
                 return Ok(Some(s));
             }
             match (self.byte(p), self.byte(p + 1)) {
-                (b'(', b')') => return self.open(Capture::Position(s), s, p + 2),
-                (b'(', _) => return self.open(Capture::Open(s), s, p + 1),
+                (b'(', b')') => return self.open(PatternCapture::Position(s), s, p + 2),
+                (b'(', _) => return self.open(PatternCapture::Open(s), s, p + 1),
                 (b')', _) => return self.close(s, p + 1),
                 (b'$', 0) => return Ok((s == self.text.len()).then_some(s)),
                 (b'%', b'b') => match self.balance(s, p + 2)? {
@@ -148,7 +156,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         }
     }
 
-    /// As many as there are, then fewer, down to `least`.
+    /// Matches as many repetitions as possible, then fewer, down to `least`.
     fn most(&mut self, from: usize, least: usize, p: usize, end: usize) -> Outcome<E> {
         let mut s = from;
         while self.fits(s, p, end) {
@@ -180,9 +188,9 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         }
     }
 
-    fn open(&mut self, capture: Capture, s: usize, p: usize) -> Outcome<E> {
+    fn open(&mut self, capture: PatternCapture, s: usize, p: usize) -> Outcome<E> {
         if self.captures.len() >= CAPTURES_MAX {
-            return Err(Stop::Wrong("too many captures"));
+            return Err(MatchError::Wrong("too many captures"));
         }
         self.captures.push(capture);
         let found = self.run(s, p)?;
@@ -193,26 +201,26 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
     }
 
     fn close(&mut self, s: usize, p: usize) -> Outcome<E> {
-        let is_open = |capture: &Capture| matches!(capture, Capture::Open(_));
+        let is_open = |capture: &PatternCapture| matches!(capture, PatternCapture::Open(_));
         let Some(index) = self.captures.iter().rposition(is_open) else {
-            return Err(Stop::Wrong("invalid pattern capture"));
+            return Err(MatchError::Wrong("invalid pattern capture"));
         };
-        let Capture::Open(from) = self.captures[index] else { unreachable!("it was found open") };
-        self.captures[index] = Capture::Piece(from, s - from);
+        let PatternCapture::Open(from) = self.captures[index] else { unreachable!("it was found open") };
+        self.captures[index] = PatternCapture::Piece(from, s - from);
         let found = self.run(s, p)?;
         if found.is_none() {
-            self.captures[index] = Capture::Open(from);
+            self.captures[index] = PatternCapture::Open(from);
         }
         Ok(found)
     }
 
-    /// What a capture has, once more. A position is never there again.
+    /// Matches the content of a capture again. A position capture never matches.
     fn again(&mut self, s: usize, digit: u8) -> Outcome<E> {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         match self.captures.get(index) {
-            None | Some(Capture::Open(_)) => Err(Stop::Wrong("invalid capture index")),
-            Some(Capture::Position(_)) => Ok(None),
-            Some(&Capture::Piece(from, len)) => {
+            None | Some(PatternCapture::Open(_)) => Err(MatchError::Wrong("invalid capture index")),
+            Some(PatternCapture::Position(_)) => Ok(None),
+            Some(&PatternCapture::Piece(from, len)) => {
                 self.step_over(len)?;
                 let is_there = self.text[s..].starts_with(&self.text[from..from + len]);
                 Ok(is_there.then_some(s + len))
@@ -223,7 +231,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
     fn balance(&mut self, s: usize, p: usize) -> Outcome<E> {
         let (opens, closes) = (self.byte(p), self.byte(p + 1));
         if opens == 0 || closes == 0 {
-            return Err(Stop::Wrong("unbalanced pattern"));
+            return Err(MatchError::Wrong("unbalanced pattern"));
         }
         if self.text.get(s) != Some(&opens) {
             return Ok(None);
@@ -244,10 +252,11 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         Ok(None)
     }
 
-    /// Where the pattern goes on if a set begins at this place of the text. Beyond both ends of it is NUL.
+    /// Returns the continuation of the pattern if a set begins at this position. NUL is assumed
+    /// beyond both ends of the text.
     fn frontier(&mut self, s: usize, p: usize) -> Outcome<E> {
         if self.byte(p) != b'[' {
-            return Err(Stop::Wrong("missing '[' after '%f' in pattern"));
+            return Err(MatchError::Wrong("missing '[' after '%f' in pattern"));
         }
         let end = self.item_end(p)?;
         self.step_over(end - p)?;
@@ -257,20 +266,22 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         Ok(begins.then_some(end))
     }
 
-    /// Where the single item at `p` ends.
-    fn item_end(&self, p: usize) -> Result<usize, Stop<E>> {
+    /// Returns the end of the single item at `p`.
+    fn item_end(&self, p: usize) -> Result<usize, MatchError<E>> {
         match self.byte(p) {
-            b'%' if p + 1 >= self.pattern.len() => Err(Stop::Wrong("malformed pattern (ends with '%')")),
+            b'%' if p + 1 >= self.pattern.len() => {
+                Err(MatchError::Wrong("malformed pattern (ends with '%')"))
+            }
             b'%' => Ok(p + 2),
             b'[' => {
                 let mut at = p + 1;
                 if self.byte(at) == b'^' {
                     at += 1;
                 }
-                // The first one may be a bracket itself.
+                // The first character of a set may be a bracket.
                 loop {
                     if at >= self.pattern.len() {
-                        return Err(Stop::Wrong("malformed pattern (missing ']')"));
+                        return Err(MatchError::Wrong("malformed pattern (missing ']')"));
                     }
                     let is_escape = self.byte(at) == b'%';
                     at += 1;
@@ -286,7 +297,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         }
     }
 
-    /// Whether the byte of the text is the single item from `p` to `end`.
+    /// Returns true if the byte of the text matches the single item from `p` to `end`.
     fn fits(&self, s: usize, p: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(s) else { return false };
         match self.byte(p) {
@@ -297,7 +308,8 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
         }
     }
 
-    /// Whether a byte is in the set from the bracket at `p` to `end`, which is behind its last.
+    /// Returns true if a byte is in the set from the bracket at `p` to `end`, which is the position
+    /// after its last bracket.
     fn is_in_set(&self, byte: u8, p: usize, end: usize) -> bool {
         let last = end - 1;
         let (mut at, is_meant) = if self.byte(p + 1) == b'^' { (p + 2, false) } else { (p + 1, true) };
@@ -321,7 +333,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
     }
 }
 
-/// The pattern as Lua's machine sees it.
+/// Returns the pattern up to its first NUL, as Lua interprets it.
 pub(crate) fn until_nul(pattern: &[u8]) -> &[u8] {
     pattern.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,16 +1,16 @@
 //! The text of procedures.
 
+use crate::error::message;
 use crate::sandbox;
-use crate::trouble::message;
 use crate::world::Options;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Longer than any program that somebody has written.
+/// The maximum length of a program, far above that of real programs.
 const LEN_MAX: u64 = 16 << 20;
 
-/// Why a program cannot be used. The message names file and line.
+/// The reason why a program cannot be used. The message names file and line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadError(pub(crate) String);
 
@@ -22,7 +22,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// The text of procedures, checked. Clones share it.
+/// The checked text of procedures. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(crate) name: Arc<str>,
@@ -30,7 +30,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Reads a program from a file. Fails if it cannot be read or is no Lua.
+    /// Reads a program from a file. Fails if it cannot be read or is not valid Lua.
     pub fn load(path: impl AsRef<Path>) -> Result<Program, LoadError> {
         let path = path.as_ref();
         let unreadable = |error| LoadError(format!("{} cannot be read: {error}", path.display()));
@@ -42,9 +42,10 @@ impl Program {
         Program::new(&path.display().to_string(), &text)
     }
 
-    /// A program from its text; `name` is what messages call it. Fails if it is no Lua.
+    /// Creates a program from its text; `name` identifies it in messages. Fails if it is not valid
+    /// Lua.
     pub fn new(name: &str, text: &[u8]) -> Result<Program, LoadError> {
-        // Lua's own bytes of a compiled chunk are trusted by its machine, and may do anything.
+        // Lua trusts compiled chunks, which can do anything.
         if text.starts_with(b"\x1b") {
             return Err(LoadError(format!("{name} is compiled: only text is taken")));
         }

@@ -1,18 +1,18 @@
-//! What is there of Lua's own words.
+//! The selection of Lua's libraries that scripts may use.
 
+use crate::error::message;
 use crate::strings;
-use crate::trouble::message;
-use crate::world::{Options, World};
+use crate::world::{Options, ScriptContext};
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use std::sync::Arc;
 
-/// Words through which a script gets at files, or at the insides of the machine.
+/// Functions that give access to files or to the internals of the interpreter.
 const FORBIDDEN: [&str; 4] = ["dofile", "loadfile", "require", "module"];
 
-/// Words of `os` that only ask for the time.
+/// The functions of `os` that only query the time.
 const HARMLESS: [&str; 4] = ["clock", "date", "difftime", "time"];
 
-/// A machine with those of Lua's libraries that are allowed.
+/// Creates an interpreter with the allowed libraries of Lua.
 pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
     let mut libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
     #[cfg(feature = "luajit")]
@@ -26,8 +26,9 @@ pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
     Lua::new_with(libraries, LuaOptions::default())
 }
 
-/// Takes away and replaces what a script shall not have; to be done once everything of ours is there.
-pub(crate) fn close(lua: &Lua, world: &Arc<World>) -> mlua::Result<()> {
+/// Removes and replaces forbidden functions. Must be called after all functions of Todana are
+/// defined.
+pub(crate) fn close(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
     let globals = lua.globals();
     if !world.options.is_unsafe {
         for word in FORBIDDEN {
@@ -41,7 +42,7 @@ pub(crate) fn close(lua: &Lua, world: &Arc<World>) -> mlua::Result<()> {
     }
     strings::replace(lua, world)?;
     globals.get::<Table>("string")?.set("dump", Value::Nil)?;
-    // What it makes may have a say when it is collected, outside of all calls.
+    // Its proxies can run code when they are collected, outside of any call.
     globals.set("newproxy", Value::Nil)?;
     globals.set(
         "print",

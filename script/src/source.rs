@@ -1,8 +1,8 @@
-//! A database in the reach of scripts.
+//! A database that scripts can access.
 
-use crate::trouble::{Done, Trouble};
-use crate::turn::Turn;
-use crate::world::{Abort, World};
+use crate::error::{CallResult, ScriptError};
+use crate::turn::TransactionTurn;
+use crate::world::{AbortOpenTransaction, ScriptContext};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,24 +10,25 @@ use todana::kyoto::KyotoRecords;
 use todana::{Database, Db, Name, Records, RecordsHandle, Transaction};
 use todana_core::Result;
 
-/// How long a script waits for the transaction of a client's call, which is short, before it looks again.
+/// The interval at which a script retries while a client's call holds the transaction. Such calls
+/// are short.
 const TRY_AGAIN: Duration = Duration::from_micros(100);
 
-/// A database that scripts may be given.
+/// A database that can be made available to scripts.
 pub trait Source: Records + Send + Sync {
-    /// The database.
+    /// Returns the database.
     fn database(&self) -> &Database;
 
-    /// What it was opened by.
+    /// Returns the name by which it was opened.
     fn name(&self) -> &Name;
 
-    /// Begins a transaction, without waiting: `None` if there is another one.
+    /// Begins a transaction without waiting; returns `None` if another one is open.
     fn try_begin(&self) -> Result<Option<Transaction<'static>>>;
 
     /// Removes all records.
     fn clear(&self) -> Result<()>;
 
-    /// What there is to tell of it, by the names that scripts read.
+    /// Returns the status of the database under the names that scripts use.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let (status, tuning) = (self.database().status(), &self.name().tuning);
         let capacity = |limit: Option<u64>| limit.map_or("-1".into(), |limit| limit.to_string());
@@ -42,7 +43,7 @@ pub trait Source: Records + Send + Sync {
     }
 }
 
-/// What it is called.
+/// Returns the path of a database, or its label if it has none.
 fn path(name: &Name) -> String {
     name.path.as_ref().map_or_else(|| name.label().to_owned(), |path| path.display().to_string())
 }
@@ -65,48 +66,50 @@ impl Source for Db {
     }
 }
 
-/// A transaction that the script has open.
-struct Open {
+/// An open transaction of the script.
+struct OpenTransaction {
     transaction: Transaction<'static>,
-    /// Behind it, as it ends first.
-    _turn: Arc<Turn>,
+    /// Declared after the transaction because it must be dropped later.
+    _turn: Arc<TransactionTurn>,
 }
 
-/// A database with the transaction that the script has open there, in which all is done as long as it is open.
-struct Base {
+/// A database and the transaction that the script has open there. All operations use the
+/// transaction while it is open.
+struct SharedDatabase {
     source: Arc<dyn Source>,
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenTransaction>>,
 }
 
-impl Abort for Base {
+impl AbortOpenTransaction for SharedDatabase {
     fn abort(&self) -> bool {
         self.open.lock().take().is_some()
     }
 }
 
-/// A reference to it. What is shown by a call may not call it again.
+/// A shared reference to the database. A function that is shown a record must not call it again.
 #[derive(Clone)]
-pub(crate) struct Reach(Arc<Base>);
+pub(crate) struct DatabaseHandle(Arc<SharedDatabase>);
 
-impl Reach {
-    /// The world keeps an eye on it, for what is left open.
-    pub(crate) fn new(source: Arc<dyn Source>, world: &World) -> Reach {
-        let base = Arc::new(Base { source, open: Mutex::default() });
-        let weak: Weak<Base> = Arc::downgrade(&base);
+impl DatabaseHandle {
+    /// Creates a reference that `world` watches, so that an open transaction is aborted after the
+    /// call.
+    pub(crate) fn new(source: Arc<dyn Source>, world: &ScriptContext) -> DatabaseHandle {
+        let base = Arc::new(SharedDatabase { source, open: Mutex::default() });
+        let weak: Weak<SharedDatabase> = Arc::downgrade(&base);
         world.watch(weak);
-        Reach(base)
+        DatabaseHandle(base)
     }
 
     pub(crate) fn source(&self) -> &dyn Source {
         &*self.0.source
     }
 
-    /// Its records as Kyoto Tycoon's users mean them.
-    pub(crate) fn kyoto(&self) -> KyotoRecords<Reach> {
+    /// Returns its records with Kyoto Tycoon's semantics.
+    pub(crate) fn kyoto(&self) -> KyotoRecords<DatabaseHandle> {
         KyotoRecords::new(self.clone(), self.source().name().tuning.persistent)
     }
 
-    /// What it is called.
+    /// Returns its path or label.
     pub(crate) fn path(&self) -> String {
         path(self.source().name())
     }
@@ -115,40 +118,40 @@ impl Reach {
         self.0.open.lock().is_some()
     }
 
-    /// Begins a transaction, once there is no other one.
-    pub(crate) fn begin(&self, world: &World) -> mlua::Result<Done<()>> {
+    /// Begins a transaction when no other one is open.
+    pub(crate) fn begin(&self, world: &ScriptContext) -> mlua::Result<CallResult<()>> {
         if self.is_in_transaction() {
-            return Ok(Err(Trouble::IN_TRANSACTION));
+            return Ok(Err(ScriptError::IN_TRANSACTION));
         }
         let Some(turn) = world.turns.get(&world.deadline) else {
-            return world.deadline.check().map(|()| Err(Trouble::RESTLESS));
+            return world.deadline.check().map(|()| Err(ScriptError::RESTLESS));
         };
         loop {
             match self.0.source.try_begin() {
                 Ok(Some(transaction)) => {
-                    *self.0.open.lock() = Some(Open { transaction, _turn: turn });
+                    *self.0.open.lock() = Some(OpenTransaction { transaction, _turn: turn });
                     return Ok(Ok(()));
                 }
                 Ok(None) => std::thread::sleep(TRY_AGAIN),
-                Err(error) => return Ok(Err(Trouble::of(&error))),
+                Err(error) => return Ok(Err(ScriptError::of(&error))),
             }
             world.deadline.check()?;
         }
     }
 
     /// Ends the transaction.
-    pub(crate) fn end(&self, commits: bool) -> Done<()> {
+    pub(crate) fn end(&self, commits: bool) -> CallResult<()> {
         let open = self.0.open.lock().take();
-        let Open { transaction, _turn } = open.ok_or(Trouble::NO_TRANSACTION)?;
-        if commits { transaction.commit().map_err(|error| Trouble::of(&error)) } else { Ok(()) }
+        let OpenTransaction { transaction, _turn } = open.ok_or(ScriptError::NO_TRANSACTION)?;
+        if commits { transaction.commit().map_err(|error| ScriptError::of(&error)) } else { Ok(()) }
     }
 
-    /// Runs within a transaction: the one that is open, or one that is committed if all went well.
+    /// Runs within the open transaction, or within a new one that is committed on success.
     pub(crate) fn atomically<T>(
         &self,
-        world: &World,
-        run: impl FnOnce() -> mlua::Result<Done<T>>,
-    ) -> mlua::Result<Done<T>> {
+        world: &ScriptContext,
+        run: impl FnOnce() -> mlua::Result<CallResult<T>>,
+    ) -> mlua::Result<CallResult<T>> {
         if self.is_in_transaction() {
             return run();
         }
@@ -161,7 +164,7 @@ impl Reach {
     }
 }
 
-impl RecordsHandle for Reach {
+impl RecordsHandle for DatabaseHandle {
     fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
         let open = self.0.open.lock();
         match &*open {

@@ -1,22 +1,23 @@
-//! `string.find`, `match`, `gmatch` and `gsub` with patterns whose time is bounded (`pattern`), in the place of Lua's own.
+//! `string.find`, `match`, `gmatch` and `gsub` with a bounded pattern matcher (`pattern`), as
+//! replacements of Lua's own functions.
 
-use crate::pattern::{Capture, Matcher, Stop, until_nul};
-use crate::world::World;
+use crate::pattern::{MatchError, PatternCapture, PatternMatcher, until_nul};
+use crate::world::ScriptContext;
 use memchr::memmem;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use std::sync::Arc;
 
-/// What makes a pattern more than plain text.
+/// The characters that distinguish a pattern from plain text.
 const SPECIALS: &[u8] = b"^$*+?.([%-";
 
-/// A matcher that looks at the clock.
+/// Creates a matcher that checks the deadline.
 macro_rules! matcher {
     ($text:expr, $pattern:expr, $world:expr) => {
-        Matcher::new($text, $pattern, || $world.deadline.check())
+        PatternMatcher::new($text, $pattern, || $world.deadline.check())
     };
 }
 
-/// An error as Lua's own functions have it: with the line that has called.
+/// Returns an error in the form of Lua's own functions, with the line of the caller.
 fn wrong(lua: &Lua, text: impl std::fmt::Display) -> mlua::Error {
     let place = lua.inspect_stack(1, |frame| {
         let source = frame.source().short_src.unwrap_or_default().into_owned();
@@ -25,20 +26,20 @@ fn wrong(lua: &Lua, text: impl std::fmt::Display) -> mlua::Error {
     mlua::Error::runtime(format!("{}{text}", place.unwrap_or_default()))
 }
 
-fn stopped(lua: &Lua, stop: Stop<mlua::Error>) -> mlua::Error {
+fn stopped(lua: &Lua, stop: MatchError<mlua::Error>) -> mlua::Error {
     match stop {
-        Stop::Wrong(text) => wrong(lua, text),
-        Stop::Ended(error) => error,
+        MatchError::Wrong(text) => wrong(lua, text),
+        MatchError::Ended(error) => error,
     }
 }
 
 /// The arguments of one of the functions.
-struct Arguments<'a> {
+struct CallArguments<'a> {
     name: &'static str,
     values: &'a MultiValue,
 }
 
-impl Arguments<'_> {
+impl CallArguments<'_> {
     fn get(&self, at: usize) -> Value {
         self.values.get(at).cloned().unwrap_or(Value::Nil)
     }
@@ -75,18 +76,19 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn value_of(lua: &Lua, text: &[u8], capture: Capture) -> mlua::Result<Value> {
+fn value_of(lua: &Lua, text: &[u8], capture: PatternCapture) -> mlua::Result<Value> {
     match capture {
-        Capture::Position(at) | Capture::Open(at) => Ok(Value::Number((at + 1) as f64)),
-        Capture::Piece(from, len) => lua.create_string(&text[from..from + len]).map(Value::String),
+        PatternCapture::Position(at) | PatternCapture::Open(at) => Ok(Value::Number((at + 1) as f64)),
+        PatternCapture::Piece(from, len) => lua.create_string(&text[from..from + len]).map(Value::String),
     }
 }
 
-/// All captures of a match; `of_whole`: all of it, where there is none.
+/// Appends all captures of a match. If the pattern has none, appends the entire match if
+/// `of_whole`.
 fn captures<F: FnMut() -> mlua::Result<()>>(
     lua: &Lua,
     text: &[u8],
-    matcher: &Matcher<'_, F>,
+    matcher: &PatternMatcher<'_, F>,
     (start, end): (usize, usize),
     of_whole: bool,
     into: &mut MultiValue,
@@ -103,8 +105,13 @@ fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
     pattern.strip_prefix(b"^").map_or((pattern, false), |rest| (rest, true))
 }
 
-fn find_or_match(lua: &Lua, world: &World, values: &MultiValue, finds: bool) -> mlua::Result<MultiValue> {
-    let arguments = Arguments { name: if finds { "find" } else { "match" }, values };
+fn find_or_match(
+    lua: &Lua,
+    world: &ScriptContext,
+    values: &MultiValue,
+    finds: bool,
+) -> mlua::Result<MultiValue> {
+    let arguments = CallArguments { name: if finds { "find" } else { "match" }, values };
     let (text, pattern) = (arguments.text(lua, 0)?, arguments.text(lua, 1)?);
     let (text, pattern) = (&*text.as_bytes(), &*pattern.as_bytes());
     let init = match arguments.integer(lua, 2)?.unwrap_or(1) {
@@ -138,8 +145,8 @@ fn find_or_match(lua: &Lua, world: &World, values: &MultiValue, finds: bool) -> 
     Value::Nil.into_lua_multi(lua)
 }
 
-fn gmatch(lua: &Lua, world: &Arc<World>, values: &MultiValue) -> mlua::Result<Function> {
-    let arguments = Arguments { name: "gmatch", values };
+fn gmatch(lua: &Lua, world: &Arc<ScriptContext>, values: &MultiValue) -> mlua::Result<Function> {
+    let arguments = CallArguments { name: "gmatch", values };
     let (text, pattern) = (arguments.text(lua, 0)?, arguments.text(lua, 1)?);
     let (world, mut next) = (Arc::clone(world), 0);
     lua.create_function_mut(move |lua, _: MultiValue| {
@@ -159,30 +166,30 @@ fn gmatch(lua: &Lua, world: &Arc<World>, values: &MultiValue) -> mlua::Result<Fu
     })
 }
 
-/// What `gsub` puts in the place of a match.
-enum Instead {
+/// The replacement of a match in `gsub`.
+enum Replacement {
     Text(LuaString),
     Table(Table),
     Function(Function),
 }
 
-/// Where `gsub` puts what it makes. It lies outside of the machine, and counts together with what the machine takes and with the texts
-/// of the calls around it, whose functions have called this one.
-struct Made<'w> {
+/// The result of `gsub`. It is stored outside of the interpreter, but counts toward its memory
+/// limit, together with the results of enclosing calls.
+struct ReplacementBuffer<'w> {
     lua: &'w Lua,
-    world: &'w World,
+    world: &'w ScriptContext,
     bytes: Vec<u8>,
-    /// Bytes that are counted for it.
+    /// The bytes that are counted for it.
     taken: usize,
 }
 
-impl Drop for Made<'_> {
+impl Drop for ReplacementBuffer<'_> {
     fn drop(&mut self) {
         self.world.give_back(self.taken);
     }
 }
 
-impl Made<'_> {
+impl ReplacementBuffer<'_> {
     fn push(&mut self, bytes: &[u8]) -> mlua::Result<()> {
         let len = self.bytes.len() + bytes.len();
         if len > self.bytes.capacity() {
@@ -200,7 +207,7 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// A number as Lua writes it, or text; false for anything else.
+    /// Appends a number or a text as Lua writes it; returns false for any other value.
     fn push_value(&mut self, lua: &Lua, value: Value) -> mlua::Result<bool> {
         if !matches!(value, Value::String(_) | Value::Integer(_) | Value::Number(_)) {
             return Ok(false);
@@ -211,13 +218,13 @@ impl Made<'_> {
         Ok(true)
     }
 
-    /// The text to put, with what `%` names.
+    /// Appends the replacement text with its `%` references expanded.
     fn push_text<F: FnMut() -> mlua::Result<()>>(
         &mut self,
         lua: &Lua,
         other: &[u8],
         text: &[u8],
-        matcher: &Matcher<'_, F>,
+        matcher: &PatternMatcher<'_, F>,
         (start, end): (usize, usize),
     ) -> mlua::Result<()> {
         let mut at = 0;
@@ -228,7 +235,7 @@ impl Made<'_> {
             if at == other.len() {
                 break;
             }
-            // Behind its end is NUL.
+            // NUL is assumed after its end.
             match other.get(at + 1).copied().unwrap_or(0) {
                 b'0' => self.push(&text[start..end])?,
                 digit @ b'1'..=b'9' => {
@@ -244,20 +251,20 @@ impl Made<'_> {
     }
 }
 
-fn gsub(lua: &Lua, world: &World, values: &MultiValue) -> mlua::Result<(LuaString, f64)> {
-    let arguments = Arguments { name: "gsub", values };
+fn gsub(lua: &Lua, world: &ScriptContext, values: &MultiValue) -> mlua::Result<(LuaString, f64)> {
+    let arguments = CallArguments { name: "gsub", values };
     let (text, pattern) = (arguments.text(lua, 0)?, arguments.text(lua, 1)?);
     let instead = match arguments.get(2) {
-        Value::Table(table) => Instead::Table(table),
-        Value::Function(function) => Instead::Function(function),
-        Value::String(_) | Value::Integer(_) | Value::Number(_) => Instead::Text(arguments.text(lua, 2)?),
+        Value::Table(table) => Replacement::Table(table),
+        Value::Function(function) => Replacement::Function(function),
+        Value::String(_) | Value::Integer(_) | Value::Number(_) => Replacement::Text(arguments.text(lua, 2)?),
         _ => return Err(wrong(lua, "bad argument #3 to 'gsub' (string/function/table expected)")),
     };
     let (text, pattern) = (&*text.as_bytes(), &*pattern.as_bytes());
     let count_max = arguments.integer(lua, 3)?.unwrap_or(i64::MAX);
     let (pattern, is_anchored) = without_anchor(pattern);
     let mut matcher = matcher!(text, pattern, world);
-    let mut made = Made { lua, world, bytes: Vec::new(), taken: 0 };
+    let mut made = ReplacementBuffer { lua, world, bytes: Vec::new(), taken: 0 };
     let (mut at, mut count) = (0, 0);
     while count < count_max {
         let found = matcher.at(at).map_err(|stop| stopped(lua, stop))?;
@@ -283,21 +290,21 @@ fn gsub(lua: &Lua, world: &World, values: &MultiValue) -> mlua::Result<(LuaStrin
 
 fn put<F: FnMut() -> mlua::Result<()>>(
     lua: &Lua,
-    made: &mut Made<'_>,
-    instead: &Instead,
+    made: &mut ReplacementBuffer<'_>,
+    instead: &Replacement,
     text: &[u8],
-    matcher: &Matcher<'_, F>,
+    matcher: &PatternMatcher<'_, F>,
     (start, end): (usize, usize),
 ) -> mlua::Result<()> {
     let value = match instead {
-        Instead::Text(other) => {
+        Replacement::Text(other) => {
             return made.push_text(lua, &other.as_bytes(), text, matcher, (start, end));
         }
-        Instead::Table(table) => {
+        Replacement::Table(table) => {
             let capture = matcher.capture(0, start, end).map_err(|text| wrong(lua, text))?;
             table.get::<Value>(value_of(lua, text, capture)?)?
         }
-        Instead::Function(function) => {
+        Replacement::Function(function) => {
             let mut all = MultiValue::new();
             captures(lua, text, matcher, (start, end), true, &mut all)?;
             function.call::<Value>(all)?
@@ -313,8 +320,8 @@ fn put<F: FnMut() -> mlua::Result<()>>(
     Err(wrong(lua, format_args!("invalid replacement value (a {name})")))
 }
 
-/// Puts them in the place of Lua's own.
-pub(crate) fn replace(lua: &Lua, world: &Arc<World>) -> mlua::Result<()> {
+/// Replaces Lua's own functions.
+pub(crate) fn replace(lua: &Lua, world: &Arc<ScriptContext>) -> mlua::Result<()> {
     let string: Table = lua.globals().get("string")?;
     for (name, finds) in [("find", true), ("match", false)] {
         let world = Arc::clone(world);
@@ -324,7 +331,7 @@ pub(crate) fn replace(lua: &Lua, world: &Arc<World>) -> mlua::Result<()> {
     let of = Arc::clone(world);
     let all = lua.create_function(move |lua, values: MultiValue| gmatch(lua, &of, &values))?;
     string.set("gmatch", &all)?;
-    // Its older name.
+    // The older name of `gmatch`.
     if string.contains_key("gfind")? {
         string.set("gfind", all)?;
     }

@@ -1,20 +1,21 @@
-//! Visitors: functions of the script's that decide on a record.
+//! Visitors: functions of the script that decide on a record.
 //!
-//! They run outside of the engine: what one has decided is stored if the record is still as it was shown; else it decides again.
+//! They run outside of the engine. A decision is stored if the record is unchanged since it was
+//! shown; otherwise the visitor decides again.
 
 use crate::arguments::text;
-use crate::source::Reach;
-use crate::trouble::{Done, Trouble};
-use crate::world::World;
+use crate::error::{CallResult, ScriptError};
+use crate::source::DatabaseHandle;
+use crate::world::ScriptContext;
 use mlua::{Function, LightUserData, Lua, MultiValue, Table, Value};
 use todana::kyoto::{NEVER, time_of};
 use todana::{Action, Expiry, Record, Records, UnixSeconds};
 use todana_core::Attributes;
 
-/// So often a visitor decides on one record that others change all the time.
+/// The maximum number of decisions on a record that other clients keep changing.
 const TRIES: usize = 100;
 
-/// Scripts tell these two by what they point at: nothing is there.
+/// Scripts compare these two pointer values; they are never dereferenced.
 const NOP: usize = 0;
 const REMOVE: usize = 1;
 
@@ -22,7 +23,7 @@ fn magic(number: usize) -> Value {
     Value::LightUserData(LightUserData(std::ptr::without_provenance_mut(number)))
 }
 
-/// The classes `Visitor` and `FileProcessor`.
+/// Defines the classes `ScriptVisitor` and `FileProcessor`.
 pub(crate) fn define(lua: &Lua, kyoto: &Table) -> mlua::Result<()> {
     let class: Table = lua.load(include_str!("visitor.lua")).set_name("=visitor").call(())?;
     class.set("NOP", magic(NOP))?;
@@ -32,7 +33,7 @@ pub(crate) fn define(lua: &Lua, kyoto: &Table) -> mlua::Result<()> {
     kyoto.set("FileProcessor", class)
 }
 
-/// The time of what a script says: a number of seconds from now, the negative of an absolute time, or nothing.
+/// Converts a time argument: seconds from now, the negative of an absolute time, or none.
 pub(crate) fn time(said: Option<f64>, now: u64) -> u64 {
     let time = match said {
         None => NEVER,
@@ -42,38 +43,38 @@ pub(crate) fn time(said: Option<f64>, now: u64) -> u64 {
     time.min(NEVER)
 }
 
-/// What has been decided.
-enum Decision {
+/// The decision of a visitor.
+enum VisitorDecision {
     Keep,
-    /// With another time, if it was said.
+    /// The new value, with a new time if the visitor returned one.
     Put(Vec<u8>, Option<f64>),
     Remove,
 }
 
 /// A function, or an object with methods.
-pub(crate) struct Visitor {
+pub(crate) struct ScriptVisitor {
     object: Option<Table>,
     full: Option<Function>,
     empty: Option<Function>,
 }
 
-impl Visitor {
-    /// `None` for what is no visitor.
-    pub(crate) fn of(value: Value) -> mlua::Result<Option<Visitor>> {
+impl ScriptVisitor {
+    /// Creates a visitor; returns `None` for a value that is not one.
+    pub(crate) fn of(value: Value) -> mlua::Result<Option<ScriptVisitor>> {
         Ok(match value {
             Value::Function(function) => {
-                Some(Visitor { object: None, full: Some(function.clone()), empty: Some(function) })
+                Some(ScriptVisitor { object: None, full: Some(function.clone()), empty: Some(function) })
             }
             Value::Table(table) => {
                 let (full, empty) = (table.get("visit_full")?, table.get("visit_empty")?);
-                Some(Visitor { object: Some(table), full, empty })
+                Some(ScriptVisitor { object: Some(table), full, empty })
             }
             _ => None,
         })
     }
 
-    /// Before many records, and after them.
-    pub(crate) fn tell(&self, world: &World, method: &str) -> mlua::Result<()> {
+    /// Calls a method of the visitor before or after it visits many records.
+    pub(crate) fn tell(&self, world: &ScriptContext, method: &str) -> mlua::Result<()> {
         let Some(object) = &self.object else { return Ok(()) };
         match object.get::<Option<Function>>(method)? {
             Some(function) => world.overlook(function.call(object), ()),
@@ -81,9 +82,15 @@ impl Visitor {
         }
     }
 
-    fn decide(&self, lua: &Lua, world: &World, key: &[u8], seen: Option<&Seen>) -> mlua::Result<Decision> {
+    fn decide(
+        &self,
+        lua: &Lua,
+        world: &ScriptContext,
+        key: &[u8],
+        seen: Option<&ShownRecord>,
+    ) -> mlua::Result<VisitorDecision> {
         let Some(function) = (if seen.is_some() { &self.full } else { &self.empty }) else {
-            return Ok(Decision::Keep);
+            return Ok(VisitorDecision::Keep);
         };
         let mut arguments = MultiValue::new();
         arguments.extend(self.object.clone().map(Value::Table));
@@ -97,42 +104,42 @@ impl Visitor {
         let outcome = function.call(arguments);
         let (value, time): (Value, Value) = world.overlook(outcome, (Value::Nil, Value::Nil))?;
         Ok(match value {
-            value if value == magic(REMOVE) => Decision::Remove,
+            value if value == magic(REMOVE) => VisitorDecision::Remove,
             value => match text(lua, value)? {
-                Some(value) => Decision::Put(value, lua.coerce_number(time).unwrap_or_default()),
-                None => Decision::Keep,
+                Some(value) => VisitorDecision::Put(value, lua.coerce_number(time).unwrap_or_default()),
+                None => VisitorDecision::Keep,
             },
         })
     }
 
-    /// Has it decide on a record, and does as it says if `writes`. `seen` is what has been read of it already; one that is gone
-    /// meanwhile is none then, and not shown.
+    /// Shows a record to the visitor, and applies its decision if `writes`. `seen` is the record if
+    /// it has been read already; if such a record has been removed meanwhile, it is not shown.
     pub(crate) fn visit(
         &self,
         lua: &Lua,
-        world: &World,
-        reach: &Reach,
+        world: &ScriptContext,
+        reach: &DatabaseHandle,
         key: &[u8],
-        mut seen: Option<Seen>,
+        mut seen: Option<ShownRecord>,
         writes: bool,
-    ) -> mlua::Result<Done<()>> {
+    ) -> mlua::Result<CallResult<()>> {
         let is_listed = seen.is_some();
         for attempt in 0..TRIES {
             if !is_listed || attempt > 0 {
-                match Seen::read(reach, key) {
+                match ShownRecord::read(reach, key) {
                     Ok(None) if is_listed => return Ok(Ok(())),
                     Ok(found) => seen = found,
-                    Err(error) => return Ok(Err(Trouble::of(&error))),
+                    Err(error) => return Ok(Err(ScriptError::of(&error))),
                 }
             }
             let decision = self.decide(lua, world, key, seen.as_ref())?;
             world.deadline.check()?;
             let new = match decision {
                 _ if !writes => return Ok(Ok(())),
-                Decision::Keep => return Ok(Ok(())),
-                Decision::Remove if seen.is_none() => return Ok(Ok(())),
-                Decision::Remove => None,
-                Decision::Put(value, said) => {
+                VisitorDecision::Keep => return Ok(Ok(())),
+                VisitorDecision::Remove if seen.is_none() => return Ok(Ok(())),
+                VisitorDecision::Remove => None,
+                VisitorDecision::Put(value, said) => {
                     let expiry = match (&seen, said) {
                         _ if reach.source().name().tuning.persistent => Expiry::Never,
                         (Some(seen), None) => seen.expiry,
@@ -146,10 +153,10 @@ impl Visitor {
             match reach.visit(key, &mut swap) {
                 Ok(()) if swap.is_equal => return Ok(Ok(())),
                 Ok(()) => {}
-                Err(error) => return Ok(Err(Trouble::of(&error))),
+                Err(error) => return Ok(Err(ScriptError::of(&error))),
             }
         }
-        Ok(Err(Trouble::RESTLESS))
+        Ok(Err(ScriptError::RESTLESS))
     }
 }
 
@@ -158,24 +165,24 @@ fn expiry(time: u64) -> Expiry {
 }
 
 /// A record as it was read.
-pub(crate) struct Seen {
+pub(crate) struct ShownRecord {
     pub(crate) value: Vec<u8>,
     pub(crate) expiry: Expiry,
 }
 
-impl Seen {
-    pub(crate) fn read(reach: &Reach, key: &[u8]) -> todana::Result<Option<Seen>> {
+impl ShownRecord {
+    pub(crate) fn read(reach: &DatabaseHandle, key: &[u8]) -> todana::Result<Option<ShownRecord>> {
         let mut seen = None;
         reach.view(key, &mut |record| {
-            seen = Some(Seen { value: record.value.to_vec(), expiry: record.attributes.expiry });
+            seen = Some(ShownRecord { value: record.value.to_vec(), expiry: record.attributes.expiry });
         })?;
         Ok(seen)
     }
 }
 
-/// Replaces a record that is still as it was read.
+/// Replaces a record that is unchanged since it was read.
 struct Swap<'s> {
-    old: Option<&'s Seen>,
+    old: Option<&'s ShownRecord>,
     new: Option<(&'s [u8], Expiry)>,
     is_equal: bool,
 }

@@ -1,10 +1,10 @@
-//! Calls about a database as a whole: transactions, what it holds, its files, merges.
+//! Calls that affect an entire database: transactions, status, files, merges.
 
 use crate::arguments::elements;
 use crate::database::DatabaseObject;
-use crate::source::Reach;
-use crate::trouble::{Done, Trouble};
-use crate::world::World;
+use crate::error::{CallResult, ScriptError};
+use crate::source::DatabaseHandle;
+use crate::world::ScriptContext;
 use mlua::{Function, Lua, Table, UserDataMethods, Value};
 use std::ops::ControlFlow;
 use todana::{OwnedRecord, RecordIter, Records, UpdateAction};
@@ -14,8 +14,14 @@ pub(crate) const MERGE_ADD: u32 = 1;
 pub(crate) const MERGE_REPLACE: u32 = 2;
 pub(crate) const MERGE_APPEND: u32 = 3;
 
-/// Shows the database to a function or an object with a method `process`; nobody else takes part.
-fn process(lua: &Lua, world: &World, reach: &Reach, processor: &Value) -> mlua::Result<bool> {
+/// Passes the database to a function or to the method `process` of an object, while no other client
+/// can use it.
+fn process(
+    lua: &Lua,
+    world: &ScriptContext,
+    reach: &DatabaseHandle,
+    processor: &Value,
+) -> mlua::Result<bool> {
     let status = reach.source().database().status();
     let path = lua.create_string(reach.path())?;
     let shown = (path, status.records as f64, status.committed_bytes as f64);
@@ -30,11 +36,11 @@ fn process(lua: &Lua, world: &World, reach: &Reach, processor: &Value) -> mlua::
     world.overlook(outcome, false)
 }
 
-fn clear(reach: &Reach) -> todana::Result<Done<()>> {
+fn clear(reach: &DatabaseHandle) -> todana::Result<CallResult<()>> {
     if !reach.is_in_transaction() {
         return Ok(Ok(reach.source().clear()?));
     }
-    // A transaction removes one record after the other.
+    // A transaction removes the records one by one.
     let mut keys = Vec::new();
     let mut place = None;
     loop {
@@ -52,8 +58,13 @@ fn clear(reach: &Reach) -> todana::Result<Done<()>> {
     Ok(Ok(()))
 }
 
-/// Brings a record of another database in.
-pub(crate) fn bring(reach: &Reach, key: &[u8], record: &OwnedRecord, mode: u32) -> todana::Result<()> {
+/// Merges a record of another database.
+pub(crate) fn bring(
+    reach: &DatabaseHandle,
+    key: &[u8],
+    record: &OwnedRecord,
+    mode: u32,
+) -> todana::Result<()> {
     reach.update(key, &mut |old| match (old, mode) {
         (Some(_), MERGE_ADD) | (None, MERGE_REPLACE) => UpdateAction::Keep,
         (Some(old), MERGE_APPEND) => UpdateAction::Value([old.value, &record.value].concat()),
@@ -66,7 +77,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         Ok(this.attempt_calling(|reach| reach.begin(&this.world))?.is_some())
     });
     methods.add_method("end_transaction", |_, this, commits: Option<bool>| {
-        let end = |reach: Reach| reach.end(commits.unwrap_or(true));
+        let end = |reach: DatabaseHandle| reach.end(commits.unwrap_or(true));
         Ok(this.told(this.reach().and_then(end)).is_some())
     });
     methods.add_method("transaction", |_, this, (work, _): (Function, Value)| {
@@ -75,7 +86,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
                 return Ok(Err(trouble));
             }
             let outcome = work.call::<Value>(());
-            // The function may have ended it itself.
+            // The function may have ended the transaction itself.
             let commits =
                 matches!(&outcome, Ok(value) if !matches!(value, Value::Nil | Value::Boolean(false)));
             let ended = if reach.is_in_transaction() { reach.end(commits) } else { Ok(()) };
@@ -100,10 +111,10 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     methods.add_method("synchronize", |lua, this, (_, processor): (Value, Value)| {
         let done = this.attempt_calling(|reach| {
             if let Err(error) = reach.source().database().sync() {
-                return Ok(Err(Trouble::of(&error)));
+                return Ok(Err(ScriptError::of(&error)));
             }
             let is_fine = process(lua, &this.world, reach, &processor)?;
-            Ok(if is_fine { Ok(()) } else { Err(Trouble::POSTPROCESSING) })
+            Ok(if is_fine { Ok(()) } else { Err(ScriptError::POSTPROCESSING) })
         });
         Ok(done?.is_some())
     });
@@ -111,9 +122,9 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         let done = this.attempt_calling(|reach| {
             let run = || {
                 let is_fine = process(lua, &this.world, reach, &processor)?;
-                Ok(if is_fine { Ok(()) } else { Err(Trouble::PROCESSING) })
+                Ok(if is_fine { Ok(()) } else { Err(ScriptError::PROCESSING) })
             };
-            // Nobody else writes while a transaction is open.
+            // No other client can write while a transaction is open.
             if writable.unwrap_or(false) { reach.atomically(&this.world, run) } else { run() }
         });
         Ok(done?.is_some())
@@ -135,7 +146,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
                     let brought = record
                         .and_then(|(key, record)| bring(reach, &key, &record, mode.unwrap_or(MERGE_SET)));
                     if let Err(error) = brought {
-                        return Ok(Err(Trouble::of(&error)));
+                        return Ok(Err(ScriptError::of(&error)));
                     }
                     this.world.deadline.check()?;
                 }

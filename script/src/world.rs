@@ -1,8 +1,9 @@
-//! What all words of a machine know of it: its bounds, and what a call has left open.
+//! The state that all functions of an interpreter share: its limits, and the transactions that a
+//! call has left open.
 
+use crate::error::message;
 use crate::limits::Deadline;
-use crate::trouble::message;
-use crate::turn::Turns;
+use crate::turn::TurnHolder;
 use mlua::Lua;
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -10,17 +11,21 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What procedures may do.
+/// The permissions and limits of procedures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a call may take, and loading the program. What `copy` and `dump_snapshot` take does not count.
+    /// The maximum time of a call and of loading the program. The time of `copy` and
+    /// `dump_snapshot` does not count.
     pub time_max: Duration,
-    /// How many bytes a machine may take; what is put together for it outside, too.
+    /// The maximum memory of an interpreter in bytes, including results that are assembled outside
+    /// of it.
     pub memory_max: usize,
-    /// Scripts get at files and programs: all of `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
+    /// True gives scripts access to files and programs: all of `os`, `io`, `package`, `dofile`,
+    /// `loadfile`, and databases and snapshots by any path.
     pub is_unsafe: bool,
-    /// The folder in which `copy`, `dump_snapshot` and `load_snapshot` write and read; without it, and without `is_unsafe`, they are
-    /// refused. There, too, a file is replaced only if it is a snapshot.
+    /// The folder in which `copy`, `dump_snapshot` and `load_snapshot` write and read. Without it,
+    /// and without `is_unsafe`, they are refused. A file in the folder is replaced only if it is a
+    /// snapshot.
     pub files: Option<PathBuf>,
 }
 
@@ -30,52 +35,52 @@ impl Default for Options {
     }
 }
 
-/// Something in which a call may leave a transaction open.
-pub(crate) trait Abort: Send + Sync {
+/// A database in which a call may leave a transaction open.
+pub(crate) trait AbortOpenTransaction: Send + Sync {
     /// Ends the transaction and undoes it. Returns true if one was open.
     fn abort(&self) -> bool;
 }
 
-/// What all words of a machine know of it.
-pub(crate) struct World {
+/// The state that all functions of an interpreter share.
+pub(crate) struct ScriptContext {
     pub(crate) deadline: Deadline,
     pub(crate) options: Options,
-    pub(crate) turns: Turns,
-    /// Bytes of the texts that are put together outside of the machine at the moment.
+    pub(crate) turns: TurnHolder,
+    /// The bytes of results that are currently assembled outside of the interpreter.
     outside: AtomicUsize,
-    bases: Mutex<Vec<Weak<dyn Abort>>>,
-    /// The call has had an error that was overlooked.
+    bases: Mutex<Vec<Weak<dyn AbortOpenTransaction>>>,
+    /// True if the call has ignored an error.
     has_overlooked: AtomicBool,
 }
 
-impl World {
-    pub(crate) fn new(options: &Options) -> World {
-        World {
+impl ScriptContext {
+    pub(crate) fn new(options: &Options) -> ScriptContext {
+        ScriptContext {
             deadline: Deadline::default(),
             options: options.clone(),
-            turns: Turns::default(),
+            turns: TurnHolder::default(),
             outside: AtomicUsize::new(0),
             bases: Mutex::default(),
             has_overlooked: AtomicBool::new(false),
         }
     }
 
-    /// What is left open there is aborted when a call is over.
-    pub(crate) fn watch(&self, base: Weak<dyn Abort>) {
+    /// The databases whose open transactions are aborted after a call.
+    pub(crate) fn watch(&self, base: Weak<dyn AbortOpenTransaction>) {
         let mut bases = self.bases.lock();
         bases.retain(|base| base.strong_count() > 0);
         bases.push(base);
     }
 
-    /// Counts bytes that are put together outside of the machine, until they are given back. Fails if they do not fit into the limit
-    /// beside those that the machine and others outside of it take.
+    /// Counts bytes that are assembled outside of the interpreter, until they are released. Fails
+    /// if they exceed the limit together with the memory of the interpreter and other such bytes.
     pub(crate) fn take_outside(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let fits = || {
             let taken = lua.used_memory() + self.outside.load(Ordering::Relaxed);
             taken + bytes <= self.options.memory_max
         };
         if !fits() {
-            // The machine has not looked yet which of its memory is free.
+            // The interpreter has not collected its garbage yet.
             lua.gc_collect()?;
             self.deadline.check()?;
             if !fits() {
@@ -90,12 +95,13 @@ impl World {
         self.outside.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// What a function of the script's has come to that the database calls. Where it has failed, `instead` counts, as in the original; but
-    /// time and memory are never overlooked.
+    /// Returns the result of a script function that the database called. If it failed, `instead`
+    /// counts, as in the original. Errors of time and memory are never ignored.
     pub(crate) fn overlook<T>(&self, outcome: mlua::Result<T>, instead: T) -> mlua::Result<T> {
         match outcome {
             Err(error) if self.deadline.check().is_ok() && !is_of_memory(&error) => {
-                // Of a call only the first: there may be one for each record.
+                // Logs only the first ignored error of a call, because there may be one for each
+                // record.
                 if !self.has_overlooked.swap(true, Ordering::Relaxed) {
                     tracing::warn!("a function that a database has called failed: {}", message(&error));
                 }
@@ -105,20 +111,20 @@ impl World {
         }
     }
 
-    /// Begins a call, which has overlooked nothing yet.
+    /// Starts a call, which has ignored no error yet.
     pub(crate) fn forget_overlooked(&self) {
         self.has_overlooked.store(false, Ordering::Relaxed);
     }
 
-    /// Aborts what is open; true if something was.
+    /// Aborts all open transactions; returns true if any was open.
     pub(crate) fn abort_all(&self) -> bool {
         let bases: Vec<_> = self.bases.lock().iter().filter_map(Weak::upgrade).collect();
-        // All of them, not up to the first.
+        // Counts all of them instead of stopping at the first.
         bases.iter().filter(|base| base.abort()).count() > 0
     }
 }
 
-/// Whether there was too little memory.
+/// Returns true if the error is a lack of memory.
 fn is_of_memory(error: &mlua::Error) -> bool {
     match error {
         mlua::Error::MemoryError(_) => true,

@@ -1,11 +1,12 @@
-//! No script takes more than its time and its memory, or gets at what it shall not have.
+//! Tests that no script exceeds its time and memory, or accesses forbidden functions.
 
 use std::sync::Arc;
 use std::time::Duration;
 use todana::{Db, Records};
 use todana_script::{Interpreter, Options, Outcome, Program, codes};
 
-/// Most of them shall be out of time soon, and the others out of memory before that.
+/// Short enough that most of these scripts run out of time soon, and the others run out of memory
+/// before that.
 const BRIEF: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(120);
 
@@ -37,7 +38,8 @@ fn an_endless_loop_is_ended() {
     fails_with("local function f() return f() end f()", "too long");
 }
 
-/// A pattern of Lua's ran in a function of C, where no hook looks at the clock: the call, its worker and a stop hung for minutes.
+/// A Lua pattern used to run in a C function, where no hook checks the deadline. The call, its
+/// worker and a shutdown hung for minutes.
 #[test]
 fn pattern_is_ended_at_the_deadline() {
     let bomb = "local s, p = ('a'):rep(3000), ('a-'):rep(8) .. 'b'";
@@ -54,8 +56,8 @@ fn pattern_is_ended_at_the_deadline() {
     }
 }
 
-/// Each place of the text costs as much time as the set is long, and counted as one step only: a set of a megabyte ran for more than a
-/// minute before it was first looked at the clock.
+/// Each position of the text costs time in proportion to the set, but counted as one step only. A
+/// set of a megabyte ran for more than a minute before the first check of the deadline.
 #[test]
 fn long_set_is_ended_at_the_deadline() {
     let long = "local s, set = ('a'):rep(1000), '[' .. ('b'):rep(1e6) .. ']'";
@@ -94,7 +96,8 @@ fn called_off_script_ends_soon() {
     }
 }
 
-/// `begin` of a wrapper that spreads a transaction over calls said yes, and what followed was stored for good.
+/// `begin` of a wrapper that spreads a transaction over several calls succeeded, and the following
+/// changes were stored immediately.
 #[test]
 fn procedure_that_leaves_a_transaction_open_fails() {
     let db = Db::open("mem:hash").unwrap();
@@ -110,7 +113,7 @@ fn procedure_that_leaves_a_transaction_open_fails() {
 }
 
 #[test]
-fn whoever_catches_errors_is_ended_all_the_same() {
+fn script_that_catches_errors_is_still_ended() {
     fails_with("while true do pcall(function() while true do end end) end", "too long");
     fails_with("while true do pcall(pcall, function() while true do end end) end", "too long");
     fails_with("while true do xpcall(function() while true do end end, function() end) end", "too long");
@@ -139,8 +142,8 @@ fn memory_is_bounded() {
     );
 }
 
-/// Each call of `gsub` had the whole limit for its result, also one that another's function made: twenty of them, one within the other,
-/// took twelve times the limit.
+/// Each call of `gsub` had the entire limit for its result, also if another call's function made
+/// it. Twenty nested calls took twelve times the limit.
 #[test]
 fn nested_results_of_gsub_are_bounded_together() {
     let nest = "local piece = ('x'):rep(1e6)
@@ -157,7 +160,8 @@ fn nested_results_of_gsub_are_bounded_together() {
     fails_with(nest, "memory");
 }
 
-/// Each `mapreduce` had the whole limit for what it emitted, also one that another's function called.
+/// Each `mapreduce` had the entire limit for its emitted values, also if another one's function
+/// called it.
 #[test]
 fn nested_results_of_mapreduce_are_bounded_together() {
     let nest = "kt.db:set('k', 1)
@@ -173,7 +177,8 @@ fn nested_results_of_mapreduce_are_bounded_together() {
     fails_with(nest, "memory");
 }
 
-/// What a `mapreduce` has emitted is free again, however it ends, and though the script keeps the function.
+/// The memory of emitted values is released however a `mapreduce` ends, even if the script keeps
+/// the function `emit`.
 #[test]
 fn results_of_mapreduce_one_after_the_other_fit() {
     let text = "kt.db:set('k', 1)
@@ -193,7 +198,7 @@ fn results_of_mapreduce_one_after_the_other_fit() {
     assert_eq!((outcome.code, outcome.error), (codes::SUCCESS, None));
 }
 
-/// What a call of `gsub` has made is free again, however the call ends.
+/// The memory of a `gsub` result is released however the call ends.
 #[test]
 fn results_of_gsub_one_after_the_other_fit() {
     let text = "local piece = ('x'):rep(1e6)
@@ -206,9 +211,10 @@ fn results_of_gsub_one_after_the_other_fit() {
     assert_eq!((outcome.code, outcome.error), (codes::SUCCESS, None));
 }
 
-/// Functions that call back may be nested as deep as Lua permits; the stack of a thread overflowed before that, which ended the server.
+/// Functions that call back can be nested as deep as Lua permits. The stack of a thread overflowed
+/// before that, which ended the server.
 #[test]
-fn nested_calls_end_with_an_error_before_the_stack_does() {
+fn nested_calls_fail_before_the_stack_overflows() {
     let fails = [
         "local function f() return (('x'):gsub('x', function() return f() end)) end f()",
         "local function f() return (('x'):gsub('(x)', f)) end f()",
@@ -216,7 +222,7 @@ fn nested_calls_end_with_an_error_before_the_stack_does() {
         "local meta = {} local t = setmetatable({}, meta) meta.__index = function() return (('x'):gsub('x', t)) end
          return t.x",
     ];
-    // An error of a function that a database calls is overlooked.
+    // Errors of a function that a database calls are ignored.
     let ends = [
         "local function f() return kt.db:accept('k', f) end f()",
         "local function f() return kt.db:accept_bulk({ 'k' }, f, false) end f()",
@@ -232,7 +238,7 @@ fn nested_calls_end_with_an_error_before_the_stack_does() {
 }
 
 #[test]
-fn a_bomb_does_not_unfold() {
+fn decompression_bomb_is_refused() {
     let bomb =
         "local s = ('x'):rep(4e6) local z = kt.codec('gzip', s) s = nil return #kt.codec('~gzip', z .. '')";
     let db = Db::open("mem:hash").unwrap();
@@ -257,7 +263,7 @@ fn a_machine_goes_on_after_a_failure() {
 }
 
 #[test]
-fn what_reaches_out_is_not_there() {
+fn forbidden_functions_do_not_exist() {
     for word in [
         "os.execute",
         "os.exit",
@@ -311,7 +317,7 @@ fn an_unsafe_script_has_files() {
 }
 
 #[test]
-fn what_is_no_lua_is_told_with_its_line() {
+fn syntax_errors_are_reported_with_their_line() {
     let error = Program::new("shop.lua", b"x = 1\nfunction (").unwrap_err().to_string();
     assert!(error.starts_with("shop.lua:2:"), "{error}");
     assert!(Program::new("shop.lua", b"\x1bLua").unwrap_err().to_string().contains("compiled"));
@@ -326,7 +332,7 @@ fn what_is_no_lua_is_told_with_its_line() {
 }
 
 #[test]
-fn an_error_is_told_with_its_line_and_by_text() {
+fn runtime_errors_are_reported_with_line_and_text() {
     let db = Db::open("mem:hash").unwrap();
     let mut interpreter = interpreter(&db, "function bad()\n  local x = nil\n  return x.y\nend", BRIEF);
     let error = interpreter.call(b"bad", []).unwrap().error.unwrap();
@@ -359,14 +365,14 @@ fn a_transaction_that_is_left_open_is_aborted() {
     for name in [&b"leave"[..], b"fail", b"spin"] {
         interpreter.call(name, []).unwrap();
         assert_eq!(db.get(b"a").unwrap(), None);
-        // Nobody waits for it.
+        // No other client waits for it.
         db.set(b"b", b"2").unwrap();
         drop(db.try_begin_owned().unwrap().unwrap());
     }
 }
 
 #[test]
-fn interpreters_with_transactions_in_several_databases_do_not_block_each_other() {
+fn transactions_in_several_databases_do_not_deadlock() {
     let (one, other) = (Db::open("mem:hash").unwrap(), Db::open("mem:tree").unwrap());
     let text = b"dbs = __kyototycoon__.dbs
         function go(input)
@@ -400,7 +406,7 @@ fn interpreters_with_transactions_in_several_databases_do_not_block_each_other()
 }
 
 #[test]
-fn a_visitor_decides_again_on_what_others_have_changed() {
+fn visitor_decides_again_after_concurrent_changes() {
     let db = Db::open("mem:hash").unwrap();
     let text = b"db = __kyototycoon__.db
         function go() for _ = 1, 500 do

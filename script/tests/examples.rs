@@ -1,4 +1,4 @@
-//! The examples, on databases with and without an order.
+//! Runs the example scripts on ordered and unordered databases.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Shop {
         (outcome.code, output.collect())
     }
 
-    /// The code and the output as `name=value` words.
+    /// Returns the code and the output as `name=value` words.
     fn told(&mut self, name: &str, input: &[(&str, &str)]) -> (u32, String) {
         let (code, output) = self.call(name, input);
         let words: Vec<_> = output.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -41,7 +41,7 @@ fn on_each(example: &str, try_out: impl Fn(&mut Shop)) {
 }
 
 #[test]
-fn echo_gives_back_what_it_was_given() {
+fn echo_returns_its_input() {
     on_each("echo.lua", |shop| {
         assert_eq!(shop.told("echo", &[("a", "1"), ("bb", ""), ("", "x")]), (0, "=x a=1 bb=".into()));
         assert_eq!(shop.told("echo", &[]), (0, String::new()));
@@ -49,7 +49,7 @@ fn echo_gives_back_what_it_was_given() {
 }
 
 #[test]
-fn a_snapshot_brings_back_what_was_kept() {
+fn snapshot_restores_the_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/lua/snapshot.lua");
     let options = Options { files: Some(folder.path().to_owned()), ..Options::default() };
@@ -188,7 +188,7 @@ fn the_tour_sees_every_word() {
             ("distance", "3 2 1"),
             ("ends", "true"),
             ("gzip", "round and round"),
-            // As Lua writes large numbers: with fourteen digits.
+            // Lua writes large numbers with fourteen digits.
             ("hash", "1.1484942931485e+14 1.0181334862778e+14"),
             ("hex", "01fe Lua"),
             ("number", "1578.25"),

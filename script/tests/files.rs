@@ -1,4 +1,4 @@
-//! Snapshots and copies: what they hold, and what a script gets at with them.
+//! Tests snapshots and copies: their contents, and the files that a script can access.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn within(folder: &Path) -> Options {
 }
 
 #[test]
-fn a_snapshot_is_a_dump_of_kyoto_cabinets_and_comes_back() {
+fn snapshot_is_a_kyoto_cabinet_dump_and_round_trips() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["mem:hash", "mem:tree"] {
         let db = Db::open(name).unwrap();
@@ -51,7 +51,7 @@ fn a_snapshot_is_a_dump_of_kyoto_cabinets_and_comes_back() {
 }
 
 #[test]
-fn a_snapshot_keeps_times_unless_the_database_has_none() {
+fn snapshot_keeps_expiry_unless_the_database_is_persistent() {
     let folder = tempfile::tempdir().unwrap();
     let (mortal, persistent) = (Db::open("%").unwrap(), Db::open("%#ktopts=p").unwrap());
     run(
@@ -69,7 +69,7 @@ fn a_snapshot_keeps_times_unless_the_database_has_none() {
 }
 
 #[test]
-fn a_script_gets_at_nothing_outside_of_its_folder() {
+fn script_cannot_leave_its_folder() {
     let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let away = outside.path().join("s");
     std::fs::write(&away, b"KCSS\n\0\xFF").unwrap();
@@ -94,7 +94,7 @@ fn a_script_gets_at_nothing_outside_of_its_folder() {
     }
     assert_eq!(std::fs::read(&away).unwrap(), b"KCSS\n\0\xFF");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
-    // What is there and is no dump stays, too.
+    // An existing file that is not a dump is kept.
     let outcome = run(&[&db], &within(folder.path()), "output.is = tostring(db:dump_snapshot('script.lua'))");
     assert_eq!(told(&outcome, "is"), "false");
     assert_eq!(std::fs::read(folder.path().join("script.lua")).unwrap(), b"-- not a dump");
@@ -104,7 +104,7 @@ fn a_script_gets_at_nothing_outside_of_its_folder() {
         "output.is = tostring(db:dump_snapshot('in/s') and db:load_snapshot('./in/s'))",
     );
     assert_eq!(told(&outcome, "is"), "true");
-    // Without a folder there is nothing at all.
+    // Without a folder no file can be used.
     let outcome =
         run(&[&db], &Options::default(), "output.is = tostring(db:dump_snapshot('s')) .. ' ' .. e(db)");
     assert_eq!(told(&outcome, "is"), "false 4 permission denied");
@@ -112,7 +112,7 @@ fn a_script_gets_at_nothing_outside_of_its_folder() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_told() {
+fn invalid_snapshots_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open("mem:hash").unwrap();
     let cases: [(&str, &[u8], &str); 5] = [
@@ -142,7 +142,7 @@ fn what_is_no_snapshot_is_told() {
 }
 
 #[test]
-fn a_copy_is_a_database_in_files_as_it_was() {
+fn copy_is_an_identical_database() {
     let folder = tempfile::tempdir().unwrap();
     for suffix in ["hash", "kct"] {
         let path = folder.path().join(format!("own.{suffix}"));

@@ -1,4 +1,5 @@
-//! Copies that take longer than a script may: a hot backup of 925 MB failed after five seconds, as its time counted.
+//! Tests copies that take longer than a script's time limit: a hot backup of 925 MB failed after
+//! five seconds because its time counted.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -8,11 +9,12 @@ use todana::{Database, Db, Name, Records, ScanDirection, Transaction};
 use todana_core::{Operation, Record, Reply, Result, ScanPosition, Visitor};
 use todana_script::{Interpreter, Options, Outcome, Program, Source};
 
-/// What a script may take. Loading it takes a small part of that.
+/// The time limit of the script. Loading it takes a small part of that.
 const TIME_MAX: Duration = Duration::from_secs(3);
 const RECORDS: u32 = 5_000;
 
-/// A database on a disk that stalls in the middle of a walk for longer than a script may take, while others write.
+/// A database on a disk that stalls during a scan for longer than the time limit, while other
+/// clients write.
 struct Stalling {
     db: Db,
     seen: AtomicU64,
@@ -21,7 +23,7 @@ struct Stalling {
 impl Stalling {
     fn pass(&self) {
         if self.seen.fetch_add(1, Ordering::Relaxed) == u64::from(RECORDS / 2) {
-            // The walk may hold a lock of the database: others do not wait for it.
+            // The scan may hold a lock of the database, so other clients do not wait for it here.
             std::thread::sleep(TIME_MAX + Duration::from_millis(50));
         }
     }
@@ -113,7 +115,7 @@ fn copy_outlasts_the_time_of_its_script() {
         let stalling = Arc::new(Stalling { db: db.clone(), seen: AtomicU64::new(0) });
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Every record of the lower half is written again and again.
+            // Every record of the lower half is overwritten continuously.
             let writer = scope.spawn(|| {
                 let mut round = 0u32;
                 while !ended.load(Ordering::Acquire) {
@@ -140,7 +142,8 @@ fn copy_outlasts_the_time_of_its_script() {
     }
 }
 
-/// In a transaction the copy is of one moment: what others write together is there together.
+/// In a transaction the copy is of one moment: changes of another client's transaction are either
+/// all in it or all absent.
 #[test]
 fn copy_in_a_transaction_is_of_one_moment() {
     for suffix in ["hash", "tree"] {

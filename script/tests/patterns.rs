@@ -1,4 +1,5 @@
-//! `string.find`, `match`, `gmatch` and `gsub` against Lua's own, on random patterns.
+//! Compares `string.find`, `match`, `gmatch` and `gsub` with Lua's own functions on random
+//! patterns.
 
 use mlua::Lua;
 use std::fmt::Write as _;
@@ -179,7 +180,7 @@ fn wrong_arguments_are_refused_as_by_luas_own() {
 }
 
 #[test]
-fn a_pattern_may_be_long_but_not_without_end() {
+fn patterns_may_be_long_but_are_bounded() {
     let text = "function go(input, output) local is_fine, error = pcall(string.find, ('a'):rep(5000), ('a?'):rep(5000)) output.told = tostring(is_fine) .. '\\t' .. error return 0 end";
     let program = Program::new("test.lua", text.as_bytes()).unwrap();
     let mut interpreter = Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap();

@@ -1,10 +1,11 @@
-//! Words with arguments of all kinds: what they come to was compared with Kyoto Tycoon 0.9.56, called with the same.
+//! Tests functions with arguments of all kinds. The expected results were compared with Kyoto
+//! Tycoon 0.9.56.
 
 use std::sync::Arc;
 use todana::Db;
 use todana_script::{Interpreter, Options, Program};
 
-/// What the expressions come to, as text.
+/// Returns the results of the expressions as text.
 fn told(expressions: &[(&str, &str)]) {
     let text = r#"kt = __kyototycoon__ db = kt.db
         local function show(value)
@@ -33,7 +34,7 @@ fn told(expressions: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_is_of_another_type_is_as_if_it_were_not_there() {
+fn argument_of_another_type_counts_as_absent() {
     told(&[
         (r#"db:set("k", "v", "x"), (db:get("k"))"#, r#"true "v""#),
         (r#"db:increment("k", "x"), db:increment("k", {}), db:increment("k", 5, "try")"#, "0 0 5"),
@@ -64,7 +65,7 @@ fn no_record_is_one_nil() {
 }
 
 #[test]
-fn a_function_that_fails_within_a_call_changes_nothing_and_is_overlooked() {
+fn failing_callback_changes_nothing_and_is_ignored() {
     told(&[
         (
             r#"db:set("k", "v"), db:accept("k", function() error("oops") end), (db:get("k"))"#,
@@ -82,7 +83,7 @@ fn a_function_that_fails_within_a_call_changes_nothing_and_is_overlooked() {
             r#"db:set("k", "v"), db:mapreduce(function(k, v, emit) return emit() end, print), e()"#,
             r#"true false "8:checker failed""#,
         ),
-        // But not a function that is called for itself.
+        // Errors of a function that the script calls itself are not ignored.
         (r#"(pcall(db.transaction, db, function() error("oops") end))"#, "false"),
     ]);
 }
@@ -98,7 +99,7 @@ fn numbers_in_tables_have_six_digits() {
 }
 
 #[test]
-fn patterns_are_posixs_and_a_dollar_escapes() {
+fn patterns_are_posix_and_dollar_escapes() {
     told(&[
         (
             r#"kt.regex("5", "\\d"), kt.regex("a\nb", "a.b"), kt.regex("a&&b", "[a&&b]+$"), kt.regex("\\", "[\\]")"#,
@@ -130,7 +131,7 @@ fn databases_have_names_and_pointers() {
     ]);
 }
 
-/// A cursor forgot that it had come by `jump_back`: a loop from the end saw one record.
+/// A cursor lost its direction after `jump_back`: a loop from the end saw one record only.
 #[test]
 fn cursor_keeps_its_direction() {
     let walk = |kind: &str, start: &str| {
@@ -153,7 +154,7 @@ fn cursor_keeps_its_direction() {
     }
 }
 
-/// The constants stand for the words, and what is no number is not overwritten.
+/// The constants represent the words, and a value that is not a number is not overwritten.
 #[test]
 fn increment_takes_its_origin_as_the_original() {
     told(&[

@@ -1,6 +1,6 @@
-//! Text as other text, and compressed.
+//! Text encodings and compression.
 
-use crate::world::World;
+use crate::world::ScriptContext;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -10,7 +10,8 @@ use mlua::{Lua, LuaString, Table, Value};
 use std::io::Read;
 use std::sync::Arc;
 
-/// Padding may be there or not, and what a cut group leaves over is dropped.
+/// The base64 of scripts. Padding is optional, and the remaining bits of an incomplete group are
+/// dropped.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -47,7 +48,7 @@ fn from_url(text: &[u8]) -> Vec<u8> {
                 out.push(nibble(*one).unwrap_or_default() << 4 | nibble(*other).unwrap_or_default());
                 rest = behind;
             }
-            // It was cut.
+            // The input was truncated.
             (b'%', _) => break,
             (b'+', _) => out.push(b' '),
             _ => out.push(*byte),
@@ -60,7 +61,7 @@ fn from_base64(text: &[u8]) -> Vec<u8> {
     let is_symbol = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let mut symbols: Vec<u8> =
         text.iter().copied().take_while(|&byte| byte != b'=').filter(is_symbol).collect();
-    // One symbol alone is less than a byte.
+    // A single symbol is less than a byte.
     if symbols.len() % 4 == 1 {
         symbols.pop();
     }
@@ -104,8 +105,9 @@ fn from_quote(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// All that a reader gives; `None` if it is damaged. Fails if that is more than a machine may take.
-fn all(world: &World, reader: impl Read) -> mlua::Result<Option<Vec<u8>>> {
+/// Reads all bytes of a reader; returns `None` if its data is damaged. Fails if the result exceeds
+/// the memory limit of an interpreter.
+fn all(world: &ScriptContext, reader: impl Read) -> mlua::Result<Option<Vec<u8>>> {
     let (len_max, mut out) = (world.options.memory_max as u64, Vec::new());
     match reader.take(len_max + 1).read_to_end(&mut out) {
         Ok(_) if out.len() as u64 > len_max => {
@@ -116,7 +118,7 @@ fn all(world: &World, reader: impl Read) -> mlua::Result<Option<Vec<u8>>> {
     }
 }
 
-pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
+pub(super) fn define(lua: &Lua, world: &Arc<ScriptContext>, kyoto: &Table) -> mlua::Result<()> {
     let of = Arc::clone(world);
     let codec = move |lua: &Lua, (mode, text): (LuaString, LuaString)| -> mlua::Result<Value> {
         let (mode, text, level) = (mode.as_bytes(), text.as_bytes(), Compression::default());

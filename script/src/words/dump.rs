@@ -23,7 +23,7 @@ fn take_number(bytes: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// The bytes of this length at the start, which are cut off.
+/// Removes this number of bytes from the start of the input and returns them.
 fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
     let (taken, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
@@ -41,7 +41,7 @@ fn array_dump(lua: &Lua, array: Table) -> mlua::Result<LuaString> {
     lua.create_string(out)
 }
 
-/// What is cut off at the end is left out.
+/// An incomplete element at the end is ignored.
 fn array_load(lua: &Lua, dumped: LuaString) -> mlua::Result<Table> {
     let (array, dumped) = (lua.create_table()?, dumped.as_bytes());
     let mut rest: &[u8] = &dumped;

@@ -1,16 +1,16 @@
-//! Hashes as the original has them: the lowest 48 bits, which a number of Lua's holds.
+//! Hashes as in the original: the lowest 48 bits, which a Lua number can represent.
 
-use crate::arguments::Text;
+use crate::arguments::TextArgument;
 use mlua::{Lua, Table};
 
 const MASK: u64 = (1 << 48) - 1;
 const MURMUR_FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
 const MURMUR_SEED: u64 = 19_780_211;
 const FNV_BASIS: u64 = 14_695_981_039_346_656_037;
-/// Not the usual prime: it lacks a digit in the original.
+/// Not the usual prime: the original lacks a digit.
 const FNV_FACTOR: u64 = 109_951_162_811;
 
-/// MurmurHash64A, but for blocks being added after the multiplication.
+/// MurmurHash64A, except that blocks are added after the multiplication.
 fn murmur(bytes: &[u8]) -> u64 {
     let mut hash = MURMUR_SEED ^ (bytes.len() as u64).wrapping_mul(MURMUR_FACTOR);
     let (blocks, rest) = bytes.as_chunks::<8>();
@@ -32,9 +32,10 @@ fn fnv(bytes: &[u8]) -> u64 {
 }
 
 pub(super) fn define(lua: &Lua, kyoto: &Table) -> mlua::Result<()> {
-    let murmur = |_: &Lua, text: Text| Ok(text.0.map(|text| (murmur(&text.as_bytes()) & MASK) as f64));
+    let murmur =
+        |_: &Lua, text: TextArgument| Ok(text.0.map(|text| (murmur(&text.as_bytes()) & MASK) as f64));
     kyoto.set("hash_murmur", lua.create_function(murmur)?)?;
-    let fnv = |_: &Lua, text: Text| Ok(text.0.map(|text| (fnv(&text.as_bytes()) & MASK) as f64));
+    let fnv = |_: &Lua, text: TextArgument| Ok(text.0.map(|text| (fnv(&text.as_bytes()) & MASK) as f64));
     kyoto.set("hash_fnv", lua.create_function(fnv)?)
 }
 

@@ -1,4 +1,4 @@
-//! Words that have nothing to do with databases.
+//! Functions that are independent of databases.
 //!
 //! ```text
 //! numbers   atoi atoix atof bit
@@ -18,23 +18,23 @@ mod text;
 
 pub(crate) use text::regex;
 
-use crate::arguments::{Number, Text};
-use crate::world::World;
+use crate::arguments::{NumberArgument, TextArgument};
+use crate::world::ScriptContext;
 use mlua::{Lua, LuaString, Table, Value};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A sleep is cut to pieces of at most this, and a call to its deadline.
+/// The maximum length of one piece of a sleep; the deadline is checked between the pieces.
 const SLEEP_MAX_S: f64 = 1e6;
 
-/// Puts all words into the table.
-pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
+/// Adds all functions to the table.
+pub(crate) fn define(lua: &Lua, world: &Arc<ScriptContext>, kyoto: &Table) -> mlua::Result<()> {
     kyoto.set("log", lua.create_function(log)?)?;
     let time =
         |_: &Lua, ()| Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
     kyoto.set("time", lua.create_function(time)?)?;
     let deadline = world.deadline.clone();
-    let sleep = move |_: &Lua, seconds: Number| {
+    let sleep = move |_: &Lua, seconds: NumberArgument| {
         match seconds.0.filter(|&seconds| seconds > 0.0) {
             Some(seconds) => {
                 let wanted = Duration::from_secs_f64(seconds.min(SLEEP_MAX_S));
@@ -53,7 +53,7 @@ pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
     dump::define(lua, kyoto)
 }
 
-fn log(_: &Lua, (kind, message): (LuaString, Text)) -> mlua::Result<()> {
+fn log(_: &Lua, (kind, message): (LuaString, TextArgument)) -> mlua::Result<()> {
     let Some(message) = message.0 else { return Ok(()) };
     let message = message.to_string_lossy();
     match &*kind.as_bytes() {
@@ -65,7 +65,7 @@ fn log(_: &Lua, (kind, message): (LuaString, Text)) -> mlua::Result<()> {
     Ok(())
 }
 
-/// The bytes of an argument: of a string or a number; none of what is neither.
+/// Returns the bytes of a string or number argument; no bytes for any other type.
 fn bytes(lua: &Lua, value: Value) -> mlua::Result<Vec<u8>> {
     Ok(crate::arguments::text(lua, value)?.unwrap_or_default())
 }

@@ -1,10 +1,10 @@
 //! Numbers in text, and bits.
 
 use super::bytes;
-use crate::arguments::Number;
+use crate::arguments::NumberArgument;
 use mlua::{Lua, LuaString, Table, Value};
 
-/// The digits at the start, whatever follows.
+/// Returns the digits at the start of a text.
 fn integer(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let (is_negative, digits) = sign(text);
@@ -22,7 +22,7 @@ fn sign(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// The number at the start, and what follows.
+/// Returns the number at the start of a text, and the rest.
 fn real(text: &[u8]) -> (f64, &[u8]) {
     let (is_negative, rest) = sign(text.trim_ascii_start());
     let signed = |number: f64| if is_negative { -number } else { number };
@@ -46,7 +46,8 @@ fn real(text: &[u8]) -> (f64, &[u8]) {
     (signed(number.unwrap_or(0.0)), &rest[end..])
 }
 
-/// A number, without an exponent, with one of the units K, M, G, T, P, E, by 1024 each; never past the range of 64 bits.
+/// Parses a number without an exponent, with an optional unit K, M, G, T, P or E (powers of 1024).
+/// The result saturates at 64 bits.
 fn measured(text: &[u8]) -> f64 {
     let text = text.trim_ascii_start();
     let of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'+' | b'-');
@@ -61,11 +62,11 @@ fn measured(text: &[u8]) -> f64 {
         Some(b'e') => 6,
         _ => 0,
     };
-    // Cuts the fraction, and what is out of range.
+    // Drops the fraction, and saturates out-of-range values.
     (number * 1024f64.powi(power)) as i64 as f64
 }
 
-fn bit(_: &Lua, (mode, number, other): (LuaString, Number, Number)) -> mlua::Result<Value> {
+fn bit(_: &Lua, (mode, number, other): (LuaString, NumberArgument, NumberArgument)) -> mlua::Result<Value> {
     let word = |number: f64| number as i64 as u32;
     let (one, other) = (word(number.0.unwrap_or_default()), word(other.0.unwrap_or_default()));
     let result = match &*mode.as_bytes() {
@@ -73,7 +74,7 @@ fn bit(_: &Lua, (mode, number, other): (LuaString, Number, Number)) -> mlua::Res
         b"or" => one | other,
         b"xor" => one ^ other,
         b"not" => !one,
-        // As the original's machine does it: by the lowest five bits.
+        // As in the original, only the lowest five bits count.
         b"left" => one.wrapping_shl(other),
         b"right" => one.wrapping_shr(other),
         _ => one,

@@ -4,7 +4,7 @@ use super::bytes;
 use crate::arguments::elements;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
-/// A letter of a format, and how often: `None` for all the rest.
+/// A letter of a format and its count; `None` means all remaining elements.
 struct Field {
     letter: u8,
     times: Option<usize>,
@@ -17,7 +17,7 @@ fn fields(format: &[u8]) -> Vec<Field> {
         let times = match behind.first() {
             Some(b'*') => None,
             _ if digits == 0 => Some(1),
-            // More than anything has elements.
+            // Larger than the number of elements of any table.
             _ => Some(
                 std::str::from_utf8(&behind[..digits])
                     .ok()
@@ -32,7 +32,7 @@ fn fields(format: &[u8]) -> Vec<Field> {
     fields
 }
 
-/// Integers wrap, as they do when the original's machine converts them; what is below zero keeps its bits.
+/// Converts to an integer with wrapping, like the original; a negative number keeps its bits.
 fn whole(number: f64) -> u64 {
     if number >= 9_223_372_036_854_775_808.0 { number as u64 } else { number as i64 as u64 }
 }
@@ -63,7 +63,8 @@ fn put(letter: u8, number: f64, out: &mut Vec<u8>) {
 /// The letters that stand for numbers.
 const KNOWN: &[u8] = b"cCsSiIlLfdnNMw";
 
-/// The number at the start, which is cut off; `None` if there are too few bytes.
+/// Removes the number at the start of the input and returns it; returns `None` if there are too few
+/// bytes.
 fn take(letter: u8, bytes: &mut &[u8]) -> Option<f64> {
     fn first<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (first, rest) = bytes.split_first_chunk::<N>()?;
@@ -126,7 +127,8 @@ fn unpack(lua: &Lua, (format, packed): (LuaString, Value)) -> mlua::Result<Table
     'all: for Field { letter, times } in fields(&format.as_bytes()) {
         for _ in 0..times.unwrap_or(usize::MAX) {
             let Some(number) = take(letter, &mut rest) else {
-                // What a letter finds too little for is the end, unless it took what there was, or stands for nothing.
+                // A letter that finds too few bytes ends the result, unless it took the available
+                // ones or stands for no number.
                 if times.is_some() && KNOWN.contains(&letter) {
                     break 'all;
                 }

@@ -1,18 +1,18 @@
-//! Pieces of text, patterns, distances.
+//! Pieces of text, patterns, edit distances.
 
-use crate::arguments::Text;
-use crate::world::World;
+use crate::arguments::TextArgument;
+use crate::world::ScriptContext;
 use mlua::{Lua, LuaString, Table, Value};
 use regex::bytes::{Regex, RegexBuilder};
 use std::sync::Arc;
 use todana::kyoto::translate;
 
-/// No pattern takes more memory than this.
+/// The maximum memory of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
-/// None is longer.
+/// The maximum length of a pattern.
 const PATTERN_LEN_MAX: usize = 64 << 10;
 
-fn split(lua: &Lua, (text, delimiters): (LuaString, Text)) -> mlua::Result<Table> {
+fn split(lua: &Lua, (text, delimiters): (LuaString, TextArgument)) -> mlua::Result<Table> {
     let delimiters = delimiters.0.map_or(vec![0], |delimiters| delimiters.as_bytes().to_vec());
     let pieces = lua.create_table()?;
     let mut is_delimiter = [false; 256];
@@ -24,19 +24,19 @@ fn split(lua: &Lua, (text, delimiters): (LuaString, Text)) -> mlua::Result<Table
 }
 
 fn place_of(text: &[u8], piece: &[u8]) -> Option<usize> {
-    // In time that is linear in the text.
+    // Runs in time linear in the text.
     memchr::memmem::find(text, piece)
 }
 
-/// What has grown too long for a machine.
-fn check_len(world: &World, len: usize) -> mlua::Result<()> {
+/// The error of a result that exceeds the memory limit of an interpreter.
+fn check_len(world: &ScriptContext, len: usize) -> mlua::Result<()> {
     if len > world.options.memory_max {
         return Err(mlua::Error::MemoryError("the text does not fit into memory".into()));
     }
     Ok(())
 }
 
-fn replace(world: &World, text: &[u8], piece: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
+fn replace(world: &ScriptContext, text: &[u8], piece: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
     let (mut out, mut rest) = (Vec::new(), text);
     while let Some(at) = place_of(rest, piece).filter(|_| !piece.is_empty()) {
         out.extend_from_slice(&rest[..at]);
@@ -48,7 +48,8 @@ fn replace(world: &World, text: &[u8], piece: &[u8], other: &[u8]) -> mlua::Resu
     Ok(out)
 }
 
-/// A pattern as clients write it for `match_regex`, too: extended POSIX. `None` for one that is none.
+/// Compiles an extended POSIX pattern, as clients also write it for `match_regex`; returns `None`
+/// if it is invalid.
 pub(crate) fn regex(pattern: &[u8]) -> Option<Regex> {
     if pattern.len() > PATTERN_LEN_MAX {
         return None;
@@ -56,8 +57,9 @@ pub(crate) fn regex(pattern: &[u8]) -> Option<Regex> {
     RegexBuilder::new(&translate(pattern)).size_limit(PATTERN_BYTES_MAX).build().ok()
 }
 
-/// Replaces what matches; `$1` to `$9` stand for groups and `$&` for all of it. A match of nothing is the last one.
-fn replace_regex(world: &World, regex: &Regex, text: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
+/// Replaces all matches; `$1` to `$9` are groups and `$&` is the entire match. An empty match is
+/// the last one.
+fn replace_regex(world: &ScriptContext, regex: &Regex, text: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
     let (mut out, mut at) = (Vec::new(), 0);
     while let Some(groups) = regex.captures_at(text, at).filter(|_| at < text.len() || at == 0) {
         let Some(whole) = groups.get(0) else { break };
@@ -75,7 +77,7 @@ fn replace_regex(world: &World, regex: &Regex, text: &[u8], other: &[u8]) -> mlu
                     out.extend_from_slice(group.map_or(b"", |group| group.as_bytes()));
                     rest = behind;
                 }
-                // It makes any other symbol stand for itself.
+                // A `$` makes any other symbol literal.
                 (b'$', [other, behind @ ..]) => {
                     out.push(*other);
                     rest = behind;
@@ -95,8 +97,9 @@ fn replace_regex(world: &World, regex: &Regex, text: &[u8], other: &[u8]) -> mlu
     Ok(out)
 }
 
-/// The fewest symbols to insert, remove or replace that make the one text of the other.
-fn distance<T: PartialEq>(world: &World, one: &[T], other: &[T]) -> mlua::Result<usize> {
+/// Returns the minimum number of symbols to insert, remove or replace to turn one text into the
+/// other.
+fn distance<T: PartialEq>(world: &ScriptContext, one: &[T], other: &[T]) -> mlua::Result<usize> {
     check_len(world, other.len() * size_of::<usize>())?;
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, symbol) in one.iter().enumerate() {
@@ -111,10 +114,10 @@ fn distance<T: PartialEq>(world: &World, one: &[T], other: &[T]) -> mlua::Result
     Ok(row[other.len()])
 }
 
-pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
+pub(super) fn define(lua: &Lua, world: &Arc<ScriptContext>, kyoto: &Table) -> mlua::Result<()> {
     kyoto.set("split", lua.create_function(split)?)?;
     let of = Arc::clone(world);
-    type Replace = (LuaString, LuaString, Text);
+    type Replace = (LuaString, LuaString, TextArgument);
     let strstr = move |lua: &Lua, (text, piece, other): Replace| {
         let (text, piece) = (text.as_bytes(), piece.as_bytes());
         match other.0 {
@@ -137,7 +140,7 @@ pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
         let regex = regex(&pattern.as_bytes());
         match (regex, other.0) {
             (None, None) => Ok(Value::Boolean(false)),
-            // A pattern that is none, or empty, replaces nothing.
+            // An invalid or empty pattern replaces nothing.
             (None, Some(_)) => Ok(Value::String(text)),
             (Some(_), Some(_)) if pattern.as_bytes().is_empty() => Ok(Value::String(text)),
             (Some(regex), None) => Ok(Value::Boolean(regex.is_match(&text.as_bytes()))),
