@@ -113,8 +113,9 @@ impl Visitor for ArithmeticVisitor<'_> {
             ArithmeticDirection::Increment => stored.wrapping_add(arithmetic.delta),
             ArithmeticDirection::Decrement => stored.saturating_sub(arithmetic.delta),
         };
-        // A shorter number keeps the old length, padded with blanks: memcached overwrites in place, and clients
-        // know it. In place, the marks stay too; a number that grows is stored anew.
+        // A shorter number keeps the old length, padded with blanks: memcached overwrites in place,
+        // and clients know that. The marks stay if the number is replaced in place; a longer number
+        // is stored anew.
         self.write(value, old.value.len());
         let in_place = self.text.len() == old.value.len();
         let attributes = Attributes {

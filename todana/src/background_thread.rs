@@ -1,20 +1,24 @@
-//! A thread that works until it is stopped, and waiting that is bounded where a disk may never answer.
+//! A thread that works until it is stopped, and waits with a limit for a disk that may never
+//! answer.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
-/// Returns true once the caller no longer waits; called every few milliseconds. `None` waits without a bound.
+/// Called every few milliseconds; returns true when the caller does not wait any longer. `None`
+/// waits without a limit.
 pub(crate) type GivesUp<'g> = Option<&'g dyn Fn() -> bool>;
 
-/// A thread that works until it is stopped. Dropping the value stops the thread and waits for its end.
+/// A thread that works until it is stopped. Dropping the value stops the thread and waits for its
+/// end.
 pub(crate) struct BackgroundThread {
     stop: Box<dyn Fn() + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BackgroundThread {
-    /// Starts a thread of this name. `stop` makes `work` return soon; the thread is unparked after it.
+    /// Starts a thread with this name. `stop` makes `work` return soon; the thread is unparked
+    /// after it.
     pub(crate) fn start(
         name: &str,
         stop: impl Fn() + Send + Sync + 'static,
@@ -26,14 +30,15 @@ impl BackgroundThread {
         Ok(BackgroundThread { stop: Box::new(stop), thread: Some(thread) })
     }
 
-    /// Stops the thread and waits for its end. Returns false if the caller gave up first: the thread then runs on alone.
+    /// Stops the thread and waits for its end. Returns false if the caller gave up first; the
+    /// thread then keeps running alone.
     pub(crate) fn end(&mut self, gives_up: GivesUp<'_>) -> bool {
         let Some(thread) = self.thread.take() else { return true };
         (self.stop)();
         thread.thread().unpark();
         let is_over = ends(&thread, gives_up);
         if is_over {
-            // A panic in the thread has been reported already.
+            // A panic of the thread has already been reported.
             let _ = thread.join();
         }
         is_over
@@ -46,8 +51,9 @@ impl Drop for BackgroundThread {
     }
 }
 
-/// Does the work in a thread of its own if the caller may give up, else in this one. Returns `None` if the caller gave up, or no thread
-/// can be started. A disk that hangs never returns to its caller, so the thread then runs on alone.
+/// Runs `work` in a thread of its own if the caller may give up, otherwise in this one. Returns
+/// `None` if the caller gave up, or if no thread can be started. A call to a hanging disk never
+/// returns, so the thread then keeps running alone.
 pub(crate) fn run_unless<T: Send + 'static>(
     gives_up: GivesUp<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -66,7 +72,7 @@ fn ends<T>(thread: &JoinHandle<T>, gives_up: GivesUp<'_>) -> bool {
         if gives_up() {
             return false;
         }
-        // Nothing unparks this thread: the end of a server is in no hurry.
+        // Nothing unparks this thread; a short delay at the end of a server does no harm.
         std::thread::park_timeout(Duration::from_millis(5));
     }
     true

@@ -1,4 +1,4 @@
-//! Sources of time: clocks of whole seconds that only go forward.
+//! Sources of time: clocks that count seconds and only go forward.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(clock.now().0, start + 1000);
         clock.resume();
         clock.tick();
-        // The real clock may have gone on meanwhile, but not by much.
+        // The real clock may have advanced in between, but not by much.
         assert!((start + 1000..start + 1100).contains(&clock.now().0));
     }
 

@@ -1,7 +1,8 @@
 //! The common beginning and end of the headers of our files and streams (docs/format/).
 //!
 //! ```text
-//! magic (8) | version (4) | length of the header (4) | database id (16) | server id (4) | ... | crc32c of all before it (4)
+//! magic (8) | version (4) | header length (4) | database id (16) | server id (4) | ...
+//! ... | crc32c of all bytes before (4)
 //! ```
 
 use crate::disk::Disk;

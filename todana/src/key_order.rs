@@ -27,7 +27,8 @@ use todana_core::{Error, ErrorKind, Result};
 ///     db.set(&KeyOrder::Decimal.stored(key.as_bytes()), b"")?;
 /// }
 /// let stored: Vec<Vec<u8>> = db.iter().keys().collect::<Result<_, _>>()?;
-/// let keys = stored.iter().map(|stored| KeyOrder::Decimal.original(stored)).collect::<Result<Vec<_>, _>>()?;
+/// let keys = stored.iter().map(|stored| KeyOrder::Decimal.original(stored));
+/// let keys = keys.collect::<Result<Vec<_>, _>>()?;
 /// assert_eq!(keys, [&b"-1"[..], b"9", b"9.5", b"10"]);
 /// # Ok::<(), todana::Error>(())
 /// ```

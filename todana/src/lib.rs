@@ -16,7 +16,8 @@
 //! use todana::{Database, EngineOptions, Name, SystemClock};
 //! use todana_core::{Get, Operation, Reply, Store};
 //!
-//! let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
+//! let name = Name::parse("mem:hash")?;
+//! let engine = name.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
 //! let database = Database::new(engine, Arc::new(SystemClock));
 //! let worker_counters = database.worker_counters();
 //! let set = Operation::Store(Store { key: b"hello", value: b"world", ..Store::default() });

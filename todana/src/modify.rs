@@ -1,4 +1,5 @@
-//! Changes of a record by its value: appended pieces, swaps, sums in other forms than memcached's, taken records.
+//! Modifications of a record by its value: appended pieces, swaps, sums in other forms than
+//! memcached's, taken records.
 
 use crate::expiry::resolve;
 use crate::kyoto::IncrementOrigin;
@@ -16,7 +17,7 @@ pub(crate) struct ModifyVisitor<'v> {
     taken: Option<Attributes>,
 }
 
-/// The action of a modification; the new value lies in the visitor's buffer.
+/// The decision of a modification; the new value is in the visitor's buffer.
 enum NewValue {
     Keep,
     Put,
@@ -28,7 +29,7 @@ impl<'v> ModifyVisitor<'v> {
         ModifyVisitor { modify, now, outcome: Reply::Miss, value: Vec::new(), taken: None }
     }
 
-    /// Gives the outcome of the visit.
+    /// Sends the outcome of the visit.
     pub(crate) fn answer(&self, reply: &mut dyn FnMut(Reply<'_>)) {
         let Some(attributes) = self.taken else { return reply(self.outcome) };
         reply(Reply::Hit(HitReply {
@@ -116,7 +117,7 @@ impl Visitor for ModifyVisitor<'_> {
             NewValue::Remove => Action::Remove,
             NewValue::Put => {
                 let before = old.map(|record| record.attributes).unwrap_or_default();
-                // A version that was shown is not the version of another value.
+                // A version that was shown must not identify another value.
                 let attributes = match self.modify.ttl {
                     Some(ttl) => Attributes {
                         flags: before.flags,

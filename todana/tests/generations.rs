@@ -26,7 +26,7 @@ const GENERATIONS: usize = 12;
 /// The result of a generation: its moments by the end of the log, and its operations on the disk.
 struct Life {
     before: State,
-    /// What was promised before it began.
+    /// The promises made before it began.
     promised: u64,
     now: u64,
     /// Includes the moments of earlier generations that still apply.

@@ -166,7 +166,7 @@ fn records_stay_when_a_file_refuses_writes() {
 fn failed_change_leaves_the_record() {
     let hash = Hash::with_records();
     assert_eq!(hash.set(b"count", b"41"), "Stored");
-    // So many bytes wait that the next change, however short, must write, and cannot.
+    // Enough bytes wait that the next change, however short, must write, and cannot.
     hash.disk.limit(0);
     for filler in [vec![b'f'; 60_000], vec![b'f']] {
         let mut fillers = 0;

@@ -21,7 +21,7 @@ fn first_file(directory: &Path) -> PathBuf {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).min().unwrap()
 }
 
-/// What is wrong with a directory, and the number of damages.
+/// A way to damage a directory, and the number of damages.
 type Story = (&'static str, fn(&Path), usize);
 
 const STORIES: [Story; 9] = [

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use todana_core::Result;
 
-/// Interval at which the thread checks whether a checkpoint is due.
+/// How often the thread checks whether a checkpoint is due.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Pause after a checkpoint that failed.
+/// Delay after a failed checkpoint.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Makes checkpoints of a database when they are due, in a thread of its own, until it is dropped. Dropping it calls off a
-/// checkpoint that is being made.
+/// Writes checkpoints of a database when they are due, in a thread of its own, until it is dropped.
+/// Dropping it aborts a checkpoint under way.
 pub struct CheckpointKeeper(BackgroundThread);
 
 impl CheckpointKeeper {
-    /// Starts the thread. `report` is called by it with the outcome of each checkpoint.
+    /// Starts the thread, which calls `report` with the result of each checkpoint.
     pub fn start(
         directory: Arc<DataDirectory>,
         database: Arc<Database>,
@@ -49,7 +49,8 @@ impl CheckpointKeeper {
                     }
                     continue;
                 }
-                // After a failure a checkpoint stays due, because the trouble is reported until one succeeds.
+                // After a failure a checkpoint stays due, and each failure is reported until one
+                // succeeds.
                 if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
@@ -68,8 +69,8 @@ impl CheckpointKeeper {
         BackgroundThread::start("checkpoints", stop, work).map(CheckpointKeeper)
     }
 
-    /// Calls off the checkpoint that is being made and ends the thread. Returns false if the caller gave up first, because the
-    /// disk does not answer.
+    /// Aborts a checkpoint under way and ends the thread. Returns false if the caller gave up
+    /// first, because the disk does not answer.
     pub(crate) fn end(&mut self, gives_up: GivesUp<'_>) -> bool {
         self.0.end(gives_up)
     }

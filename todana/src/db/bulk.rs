@@ -27,7 +27,8 @@ impl Db {
     ///     Some(record) => UpdateAction::Value(std::mem::replace(&mut last, record.value.to_vec())),
     ///     None => UpdateAction::Keep,
     /// })?;
-    /// assert_eq!((db.get(b"left")?, db.get(b"right")?), (Some(b"B".to_vec()), Some(b"A".to_vec())));
+    /// assert_eq!(db.get(b"left")?, Some(b"B".to_vec()));
+    /// assert_eq!(db.get(b"right")?, Some(b"A".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn visit_many(

@@ -62,7 +62,8 @@ impl<R: Records> RecordIter<R> {
     /// # use todana::{Db, RecordIter, Records};
     /// let db = Db::open("mem:tree")?;
     /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
-    /// let from_b: RecordIter<Db> = RecordIter::within(db.clone(), Bound::Included(b"b".to_vec()), Bound::Unbounded)?;
+    /// let lower = Bound::Included(b"b".to_vec());
+    /// let from_b: RecordIter<Db> = RecordIter::within(db.clone(), lower, Bound::Unbounded)?;
     /// assert_eq!(from_b.count(), 2);
     /// # Ok::<(), todana::Error>(())
     /// ```

@@ -93,7 +93,8 @@ impl DbOptions {
     ///     0..3 => Ok(()),
     ///     _ => Err(Error::new(ErrorKind::Busy, "it takes too long")),
     /// };
-    /// let db = DbOptions::default().while_waiting(Duration::from_millis(1), three_times).open("mem:hash")?;
+    /// let options = DbOptions::default().while_waiting(Duration::from_millis(1), three_times);
+    /// let db = options.open("mem:hash")?;
     /// let transaction = db.begin()?;
     /// std::thread::scope(|scope| {
     ///     let written = scope.spawn(|| db.set(b"a", b"1")).join().unwrap();

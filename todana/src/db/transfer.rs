@@ -19,7 +19,7 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 /// Longer than any line: the longest key and value with each byte escaped.
 const LINE_LEN_MAX: u64 = 6 << 30;
 
-/// What happens to an existing record when another database is merged in.
+/// The treatment of an existing record when another database is merged in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MergePolicy {
     /// The record is replaced.
@@ -51,7 +51,8 @@ impl Db {
     /// ```
     /// use todana::{Db, MergePolicy, Records};
     ///
-    /// let (all, monday, tuesday) = (Db::open("mem:tree")?, Db::open("mem:hash")?, Db::open("mem:hash")?);
+    /// let all = Db::open("mem:tree")?;
+    /// let (monday, tuesday) = (Db::open("mem:hash")?, Db::open("mem:hash")?);
     /// monday.set_many(&[(b"log", b"started "), (b"a", b"1")])?;
     /// tuesday.set(b"log", b"stopped")?;
     /// assert_eq!(all.merge(&[&monday, &tuesday], MergePolicy::Append)?, 3);

@@ -127,7 +127,8 @@ impl<'c> MapReduce<'c> {
     /// MapReduce::new().combine(&sum).run(
     ///     &db,
     ///     &|_, record, emit| {
-    ///         record.value.split(|&byte| byte == b' ').for_each(|word| emit.emit(word, &1u64.to_le_bytes()));
+    ///         let words = record.value.split(|&byte| byte == b' ');
+    ///         words.for_each(|word| emit.emit(word, &1u64.to_le_bytes()));
     ///         Ok(())
     ///     },
     ///     &mut |word, values| {

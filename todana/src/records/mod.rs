@@ -134,7 +134,9 @@ pub trait Records {
     ///     ControlFlow::Continue(())
     /// })?;
     /// assert_eq!(keys, [b"b", b"a"]);
-    /// assert!(Db::open("mem:hash")?.walk(ScanDirection::Up, Bound::Unbounded, &mut |_, _| ControlFlow::Continue(())).is_err());
+    /// let unordered = Db::open("mem:hash")?;
+    /// let see = &mut |_: &[u8], _: todana::Record<'_>| ControlFlow::Continue(());
+    /// assert!(unordered.walk(ScanDirection::Up, Bound::Unbounded, see).is_err());
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn walk(
@@ -164,7 +166,8 @@ pub trait Records {
     ///     let (key, value) = record?;
     ///     db.set(&key, &[value.as_slice(), b"0"].concat())?;
     /// }
-    /// let values: Vec<_> = db.iter().rev().map(|record| record.map(|(_, value)| value)).collect::<todana::Result<_>>()?;
+    /// let values = db.iter().rev().map(|record| record.map(|(_, value)| value));
+    /// let values = values.collect::<todana::Result<Vec<_>>>()?;
     /// assert_eq!(values, [b"30", b"20", b"10"]);
     /// # Ok::<(), todana::Error>(())
     /// ```

@@ -1,7 +1,7 @@
 //! Time stamps in nanoseconds since 1970; below the second they count bytes of the log.
 //!
 //! ```text
-//! second * 10^9 + (position - position of the first mark of that second) * databases + number of the database
+//! second * 10^9 + (position - position of the second's first mark) * databases + database number
 //! ```
 //!
 //! They increase along the log, those of several databases are never equal, and reading the log

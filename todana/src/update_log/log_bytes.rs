@@ -109,7 +109,7 @@ impl LogBytes {
     }
 
     /// Returns true if a complete entry begins at the position, or if the log ends there, at
-    /// `until`. Reads the whole entry, piece by piece.
+    /// `until`. Reads the complete entry, piece by piece.
     pub fn is_between_entries(&mut self, until: LogPosition) -> Result<bool> {
         let (position, segment) = (self.position, self.segment.clone());
         let outcome = self.is_followed_by_entry(until);

@@ -1,10 +1,13 @@
 //! Interprets fuzz input as a backup stream, as a stored backup, and as the bytes of an update log.
 //!
-//!     kind(1) | rest        kind mod 4:  0  rest is a backup stream
-//!                                        1  rest follows the header of a stream
-//!                                        2  damage(1) place(2) start(1), then pieces as in `stream`; all checksums are right
-//!                                        3  form(1) len(2), `len` bytes of a segment as in `entries`, and the file `backup` as in
-//!                                          `list`: a stored backup
+//!     kind(1) | rest
+//!
+//!     kind mod 4:
+//!         0  rest is a backup stream
+//!         1  rest follows the header of a stream
+//!         2  damage(1) place(2) start(1), then pieces as in `stream`; all checksums are right
+//!         3  form(1) len(2), `len` bytes of a segment as in `entries`, and the file `backup` as in
+//!           `list`: a stored backup
 //!
 //! The bytes of a log have a form of their own: [`decode_any`].
 #![allow(dead_code)] // Each test uses its part.

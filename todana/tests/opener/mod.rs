@@ -1,14 +1,17 @@
 //! Opens fuzz input as a data directory.
 //!
-//!     kind(1) | rest        kind mod 8:  0  rest is the identity
-//!                                        1  rest is a segment
-//!                                        2  rest follows the header of a segment
-//!                                        3, 7  damage(1) place(2), then contents of entries, each after its length(1); their
-//!                                           checksums are right, unless damage flips a bit or truncates the end
-//!                                        4  rest is a checkpoint
-//!                                        5  damage(1) place(2) head(3), then blocks of a checkpoint as in `blocks`; all
-//!                                           checksums are right
-//!                                        6  len(2), `len` bytes as for 5, and the rest as for 3, at the position of the later log
+//!     kind(1) | rest
+//!
+//!     kind mod 8:
+//!         0  rest is the identity
+//!         1  rest is a segment
+//!         2  rest follows the header of a segment
+//!         3, 7  damage(1) place(2), then contents of entries, each after its length(1); their
+//!            checksums are right, unless damage flips a bit or truncates the end
+//!         4  rest is a checkpoint
+//!         5  damage(1) place(2) head(3), then blocks of a checkpoint as in `blocks`; all
+//!            checksums are right
+//!         6  len(2), `len` bytes as for 5, and the rest as for 3, at the position of the later log
 #![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};

@@ -167,7 +167,7 @@ impl Operation {
             0..5 => Operation::GivenUp(several(&mut dice)),
             5..40 => {
                 let mut writes = several(&mut dice);
-                // Whatever else the operation does, the record that it sets shows that it happened.
+                // In every operation, the record that it sets shows that it happened.
                 let (key, value) = (own_key(writer, &mut dice), number.to_string().into_bytes());
                 writes.push(Write::Set { key, value, flags: 0, ttl: Ttl::Never });
                 (0..dice.roll(3)).for_each(|_| writes.push(Write::moving(&mut dice)));
