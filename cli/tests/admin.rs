@@ -1,4 +1,4 @@
-//! The pages for monitoring, as the executable serves them.
+//! The monitoring pages, as the executable serves them.
 
 mod running;
 
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-/// The answer to a page of `place`, `http://host:port/path`.
+/// Returns the reply to a page of `place`, `http://host:port/path`.
 fn get(place: &str) -> String {
     let (host, path) = place.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -18,7 +18,7 @@ fn get(place: &str) -> String {
 }
 
 #[test]
-fn the_banner_says_where_the_metrics_are() {
+fn banner_shows_the_metrics_page() {
     let server = Server::start(&[]);
     let (_, place) = server.banner[0].trim_end().split_once(", metrics: ").expect("a place");
     assert!(get(place).contains("\nmemcached_up 1\n"));
@@ -27,7 +27,7 @@ fn the_banner_says_where_the_metrics_are() {
 }
 
 #[test]
-fn there_are_no_pages_where_they_are_switched_off_or_the_socket_is_private() {
+fn pages_can_be_off_and_are_for_private_sockets() {
     let off = Server::start(&["--admin-port", "0"]);
     assert!(!off.banner[0].contains("metrics"), "{:?}", off.banner);
     let folder = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ fn there_are_no_pages_where_they_are_switched_off_or_the_socket_is_private() {
 }
 
 #[test]
-fn a_place_that_was_asked_for_and_is_taken_is_refused_by_name() {
+fn occupied_admin_port_is_refused_by_name() {
     let first = Server::start(&[]);
     let (_, place) = first.banner[0].split_once(", metrics: http://127.0.0.1:").unwrap();
     let port = place.split('/').next().unwrap();
@@ -48,7 +48,7 @@ fn a_place_that_was_asked_for_and_is_taken_is_refused_by_name() {
 }
 
 #[test]
-fn a_file_can_ask_for_them() {
+fn config_file_can_enable_pages() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("todana.toml");
     std::fs::write(&file, "admin-port = -1\nadmin-listen = [\"127.0.0.2\"]\n").unwrap();
@@ -59,7 +59,7 @@ fn a_file_can_ask_for_them() {
 }
 
 #[test]
-fn memcached_has_them_only_when_the_environment_asks() {
+fn memcached_has_pages_only_by_environment() {
     let start = |port: Option<&str>| {
         let mut command = todana();
         command.args(["as", "memcached", "-v", "-p", "-1", "-l", "127.0.0.1"]);

@@ -1,4 +1,5 @@
-//! Records with keys of any bytes and lengths go through backups, dumps and logs, whatever dialect has stored them.
+//! Records with keys of any bytes and lengths pass through backups, dumps and logs, whatever
+//! protocol stored them.
 
 #[path = "../../tests/any_key/mod.rs"]
 mod keys;
@@ -41,14 +42,15 @@ fn any_key_survives_backup_dump_and_log() {
     }
 }
 
-/// The last column of each line of a log, in which keys stand as they are.
+/// Returns the last column of each line of a log, in which these tests stored the key.
 fn log_values(log: &[u8]) -> BTreeSet<Vec<u8>> {
     log.split(|&byte| byte == b'\n')
         .filter_map(|line| Some(line.rsplit(|&byte| byte == b'\t').next()?.to_vec()))
         .collect()
 }
 
-/// A dump by memcached's protocol has the records whose keys that can carry, and counts the others.
+/// A dump over memcached's protocol has the records whose keys the protocol can carry, and counts
+/// the others.
 fn dump_of_server(folder: &Folder, server: &Server, stored: &Stored) {
     let file = folder.path("dump.tsv");
     let dumped = run(&["dump", &file, "-S", &server.address]);

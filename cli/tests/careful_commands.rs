@@ -1,5 +1,5 @@
-//! The commands for data directories do no harm: not to each other, not where a link leads, not before they are told to, and not to the
-//! terminal of whoever looks.
+//! The commands for data directories do no harm: not to each other, not to the target of a link,
+//! not before they are sure, and not to the terminal of the user.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -22,7 +22,7 @@ fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
 }
 
 #[test]
-fn of_restorations_to_one_target_at_once_one_makes_it_and_the_others_say_so() {
+fn one_of_concurrent_restores_wins_the_others_fail() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let (data, backup) = (path("data"), path("backup"));
@@ -57,7 +57,7 @@ fn of_restorations_to_one_target_at_once_one_makes_it_and_the_others_say_so() {
 }
 
 #[test]
-fn nothing_is_written_or_removed_where_a_link_leads() {
+fn links_are_not_followed_for_writing() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let (data, elsewhere) = (path("data"), path("elsewhere"));
@@ -73,7 +73,7 @@ fn nothing_is_written_or_removed_where_a_link_leads() {
 }
 
 #[test]
-fn verify_and_salvage_change_nothing_of_what_they_read() {
+fn verify_and_salvage_change_nothing_they_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let (data, backup, target) = (path("data"), path("backup"), path("target"));
@@ -102,7 +102,7 @@ fn verify_and_salvage_change_nothing_of_what_they_read() {
 }
 
 #[test]
-fn no_record_speaks_to_the_terminal_of_whoever_looks_at_the_log() {
+fn log_output_cannot_control_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data").to_str().unwrap().to_string();
     let value = "\u{9b}2J\u{85}\u{1b}[2J\u{e9}".as_bytes();

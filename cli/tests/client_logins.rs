@@ -1,5 +1,4 @@
-//! The commands that are clients, at servers that want a login or TLS: how one says who one is, and what one is told who
-//! has not.
+//! The client commands at servers with logins or TLS: the ways to log in, and the errors without.
 
 mod named;
 mod running;
@@ -14,7 +13,7 @@ use tempfile::TempDir;
 
 const ALICE: [(&str, &str); 2] = [("TODANA_USER", "alice"), ("TODANA_PASSWORD", "two words")];
 
-/// Folders with users for `-Y`, and for `-S`.
+/// Creates folders with users for `-Y` and for `-S`.
 fn users() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("tokens"), "alice:two words\n").unwrap();
@@ -41,13 +40,13 @@ fn run(address: &str, words: &[&str], variables: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// What it prints where it goes well.
+/// Returns the output of a successful run.
 fn done(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// What it is told where it does not; never the password.
+/// Returns the error of a failed run, which never shows the password.
 fn trouble(output: &Output) -> String {
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), String::new()));
     let error = text(&output.stderr);
@@ -56,7 +55,7 @@ fn trouble(output: &Output) -> String {
 }
 
 #[test]
-fn every_command_logs_in_where_the_server_wants_that() {
+fn every_command_logs_in_if_required() {
     let folder = users();
     let dumped = folder.path().join("records.tsv").display().to_string();
     for server in servers(folder.path()) {
@@ -80,7 +79,7 @@ fn every_command_logs_in_where_the_server_wants_that() {
 }
 
 #[test]
-fn a_name_and_a_password_are_said_in_three_ways() {
+fn name_and_password_have_three_sources() {
     let folder = users();
     let password = folder.path().join("password").display().to_string();
     for server in servers(folder.path()) {
@@ -89,7 +88,7 @@ fn a_name_and_a_password_are_said_in_three_ways() {
         done(&run(&server.address, &["set", "k", "v"], &ALICE));
         assert_eq!(done(&run(&server.address, &flags, &[])), "v");
         assert_eq!(done(&run(&url, &["get", "k"], &[])), "v");
-        // The URL counts before the environment, the flags before both.
+        // The URL precedes the environment, the options precede both.
         let wrong = [("TODANA_USER", "alice"), ("TODANA_PASSWORD", "wrong")];
         assert_eq!(done(&run(&url, &["get", "k"], &wrong)), "v");
         let other = format!("todana://mallory:two%20words@{}", server.address);
@@ -102,13 +101,13 @@ fn a_name_and_a_password_are_said_in_three_ways() {
             trouble(&run(&server.address, &["get", "k"], &[]))
                 .contains("--user NAME and --password-file FILE")
         );
-        // The help shows variables, but not what is in this one.
+        // The help shows the variable, but not its value.
         assert!(!done(&run(&url, &["get", "--help"], &[])).contains("words"));
     }
 }
 
 #[test]
-fn a_backup_and_a_checkpoint_want_the_login_too() {
+fn backup_and_checkpoint_need_the_login_too() {
     let folder = users();
     let data = folder.path().join("data").display().to_string();
     let tokens = folder.path().join("tokens").display().to_string();
@@ -128,7 +127,7 @@ fn a_backup_and_a_checkpoint_want_the_login_too() {
 
 /// Nothing is stored there, least of all the password.
 #[test]
-fn a_server_that_wants_no_login_is_not_told_the_password() {
+fn server_without_logins_never_receives_the_password() {
     let server = Server::start(&[]);
     done(&run(&server.address, &["set", "k", "v"], &ALICE));
     let records = done(&run(&server.address, &["dump", "-"], &ALICE));
@@ -154,9 +153,9 @@ fn half_a_login_is_wrong_usage() {
     }
 }
 
-/// memcached's own SASL speaks the binary protocol alone, which these commands do not.
+/// memcached's own SASL uses only the binary protocol, which these commands do not speak.
 #[test]
-fn a_server_of_the_binary_protocol_alone_is_named_as_such() {
+fn binary_only_server_is_named_as_such() {
     let folder = users();
     let place = named::Place::new();
     let mut command: Command = place.command(&["-S"]);
@@ -166,15 +165,15 @@ fn a_server_of_the_binary_protocol_alone_is_named_as_such() {
     assert!(error.contains("it may speak the binary protocol alone"), "{error}");
 }
 
-/// A server of one answer, and what a client makes of it.
-fn told_by(answer: &'static [u8], scheme: &str, words: &[&str]) -> String {
+/// Returns the client's error for a server that always sends this reply.
+fn error_of(answer: &'static [u8], scheme: &str, words: &[&str]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(answer);
-        // What it has not read must not become a reset before its answer is read.
+        // Unread bytes must not cause a reset before the client has read the reply.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     });
@@ -184,11 +183,11 @@ fn told_by(answer: &'static [u8], scheme: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn who_mistakes_tls_for_none_is_told_so_and_the_other_way_round() {
+fn tls_and_plain_mix_up_is_explained_both_ways() {
     let alert = b"\x15\x03\x03\x00\x02\x02\x0a";
-    let error = told_by(alert, "", &["get", "k"]);
+    let error = error_of(alert, "", &["get", "k"]);
     assert_eq!(error, "todana: the server speaks TLS: its address is todanas://HOST\n");
-    let error = told_by(b"", "", &["get", "k"]);
+    let error = error_of(b"", "", &["get", "k"]);
     assert_eq!(
         error,
         "todana: the server closed the connection without a word: with TLS it is todanas://HOST, or it speaks the binary protocol or Kyoto Tycoon's only\n"
@@ -196,13 +195,13 @@ fn who_mistakes_tls_for_none_is_told_so_and_the_other_way_round() {
     for answer in [&b"ERROR\r\n"[..], b""] {
         let folder = certificate();
         let ca = folder.path().join("server.pem").display().to_string();
-        let error = told_by(answer, "todanas://", &["get", "k", "--tls-ca", &ca]);
+        let error = error_of(answer, "todanas://", &["get", "k", "--tls-ca", &ca]);
         assert!(error.starts_with("todana: cannot connect to todanas://HOST: "), "{error}");
         assert!(error.ends_with("; without TLS it is HOST\n"), "{error}");
     }
 }
 
-/// A certificate that nobody but itself vouches for.
+/// Creates a self-signed certificate.
 fn certificate() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let rcgen::CertifiedKey { cert, signing_key } =
@@ -212,7 +211,7 @@ fn certificate() -> TempDir {
 }
 
 #[test]
-fn a_live_server_of_tls_leads_to_the_same_hints() {
+fn live_tls_server_causes_the_same_hints() {
     let (folder, other) = (certificate(), certificate());
     let path = |folder: &TempDir| folder.path().join("server.pem").display().to_string();
     let server = Server::start(&["--tls-cert", &path(&folder)]);

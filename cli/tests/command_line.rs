@@ -1,4 +1,4 @@
-//! The executable as people use it: commands, exit codes, configuration, generated pages.
+//! The executable as users run it: commands, exit codes, configuration, generated pages.
 
 mod running;
 
@@ -7,7 +7,7 @@ use std::io::{BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Subcommands that completions and manual pages must know.
+/// Commands that completions and manual pages must contain.
 const COMMANDS: [&str; 22] = [
     "serve",
     "config",
@@ -34,7 +34,7 @@ const COMMANDS: [&str; 22] = [
 ];
 
 #[test]
-fn the_banner_is_three_lines_and_a_signal_ends_it_in_order() {
+fn banner_has_three_lines_and_signals_stop_cleanly() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(&["-m", "32", "-t", "2"]);
         assert!(server.banner[0].starts_with("todana "), "{:?}", server.banner);
@@ -53,7 +53,7 @@ fn the_banner_is_three_lines_and_a_signal_ends_it_in_order() {
 }
 
 #[test]
-fn a_hangup_is_survived_with_all_records() {
+fn hangup_keeps_all_records() {
     let server = Server::start(&[]);
     server.expect(&["set", "hello", "world"], 0);
     for _ in 0..3 {
@@ -91,7 +91,7 @@ fn records_are_stored_read_counted_and_removed() {
 }
 
 #[test]
-fn a_version_from_json_serves_a_compare_and_set() {
+fn version_from_json_works_for_cas() {
     let server = Server::start(&[]);
     server.expect(&["set", "k", "one", "--flags", "9"], 0);
     let line = server.expect(&["get", "k", "--json", "--versions"], 0);
@@ -103,9 +103,9 @@ fn a_version_from_json_serves_a_compare_and_set() {
     assert_eq!(server.expect(&["get", "k"], 0), "two");
 }
 
-/// A version takes room in the record for as long as that lives, so none is made for somebody who only looks.
+/// A version takes space in the record for its lifetime, so a plain read must not create one.
 #[test]
-fn json_shows_a_version_only_if_it_is_asked_for() {
+fn json_shows_versions_only_on_request() {
     let server = Server::start(&[]);
     server.expect(&["set", "k", "v"], 0);
     let line = server.expect(&["get", "k", "--json"], 0);
@@ -115,7 +115,7 @@ fn json_shows_a_version_only_if_it_is_asked_for() {
 }
 
 #[test]
-fn keys_and_values_may_be_any_bytes_and_json_says_which_are_no_text() {
+fn any_bytes_work_and_json_marks_binary_ones() {
     use std::os::unix::ffi::OsStrExt;
     let server = Server::start(&[]);
     let run = |words: &[&[u8]], code| {
@@ -137,7 +137,7 @@ fn keys_and_values_may_be_any_bytes_and_json_says_which_are_no_text() {
 }
 
 #[test]
-fn a_value_may_begin_with_a_dash() {
+fn value_may_begin_with_a_dash() {
     let server = Server::start(&[]);
     for value in ["-1", "--", "-x", "--no-such-option"] {
         let words = if value == "--" { vec!["set", "k", "--", "--"] } else { vec!["set", "k", value] };
@@ -152,7 +152,7 @@ fn a_value_may_begin_with_a_dash() {
 }
 
 #[test]
-fn options_of_the_server_without_its_word_are_shown_their_place() {
+fn server_options_before_serve_are_explained() {
     let output = todana().args(["-p", "3"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
@@ -162,7 +162,7 @@ fn options_of_the_server_without_its_word_are_shown_their_place() {
 }
 
 #[test]
-fn a_value_may_come_from_standard_input() {
+fn value_may_come_from_standard_input() {
     let server = Server::start(&[]);
     let value: Vec<u8> = (0..100_000u32).map(|n| (n % 256) as u8).collect();
     let mut child =
@@ -174,7 +174,7 @@ fn a_value_may_come_from_standard_input() {
 }
 
 #[test]
-fn stats_and_ping_print_what_the_server_says() {
+fn stats_and_ping_print_the_servers_reply() {
     let server = Server::start(&["-m", "48"]);
     let object: serde_json::Value = serde_json::from_str(&server.expect(&["stats", "--json"], 0)).unwrap();
     assert_eq!(object["limit_maxbytes"], 48u64 << 20);
@@ -186,14 +186,14 @@ fn stats_and_ping_print_what_the_server_says() {
 }
 
 #[test]
-fn wrong_usage_and_a_server_out_of_reach_have_their_exit_codes() {
+fn usage_errors_and_unreachable_servers_have_exit_codes() {
     for words in [&["get"][..], &["set", "k"], &["nonsense"], &["touch", "k", "soon"], &["serve", "-t", "0"]]
     {
         let output = todana().args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
-    // A port that was just free, and where nobody listens.
+    // A port that was free a moment ago, on which nobody listens.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     for words in [&["ping"][..], &["get", "k"], &["set", "k", "v"], &["stats"]] {
         let output = todana().args(words).args(["-S", &port]).output().unwrap();
@@ -207,9 +207,9 @@ fn wrong_usage_and_a_server_out_of_reach_have_their_exit_codes() {
     server.expect(&["flush"], 3);
 }
 
-/// `-s s.sock`: the path is relative to where the server was started, and looks like the name of a host.
+/// `-s s.sock`: the path is relative to the directory of the server, and looks like a host name.
 #[test]
-fn the_banner_says_how_to_reach_a_unix_socket_by_a_relative_path() {
+fn banner_shows_relative_unix_sockets_as_unix() {
     let directory = tempfile::tempdir().unwrap();
     let in_directory = |words: &[&str]| {
         let mut command = todana();
@@ -237,7 +237,7 @@ fn the_banner_says_how_to_reach_a_unix_socket_by_a_relative_path() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn occupied_port_is_named() {
     let server = Server::start(&[]);
     let output = todana().args(["serve", "-l", &server.address]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -246,7 +246,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn a_pid_file_that_cannot_be_written_is_named_before_anything_listens() {
+fn unwritable_pid_file_is_named_before_listening() {
     let output = todana().args(["serve", "-p", "-1", "-P", "/nowhere/pid"]).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output.stderr).contains("/nowhere/pid"), "{}", text(&output.stderr));
@@ -254,7 +254,7 @@ fn a_pid_file_that_cannot_be_written_is_named_before_anything_listens() {
 }
 
 #[test]
-fn a_file_of_records_goes_in_and_comes_out_again() {
+fn record_file_survives_load_and_dump() {
     let server = Server::start(&[]);
     let directory = tempfile::tempdir().unwrap();
     let (input, output) = (directory.path().join("in.tsv"), directory.path().join("out.tsv"));
@@ -278,7 +278,7 @@ fn a_file_of_records_goes_in_and_comes_out_again() {
 }
 
 #[test]
-fn a_faulty_line_of_a_file_is_named() {
+fn faulty_line_of_a_file_is_named() {
     let server = Server::start(&[]);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("faulty.tsv");
@@ -294,7 +294,7 @@ fn a_faulty_line_of_a_file_is_named() {
     assert_eq!(server.expect(&["get", "a", "b"], 0), "1\n2\n");
 }
 
-/// The value and the origin of an option as `config show` prints them.
+/// Returns the value and the source of an option, as `config show` prints them.
 fn shown(output: &Output, name: &str) -> (String, String) {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let out = text(&output.stdout);
@@ -304,7 +304,7 @@ fn shown(output: &Output, name: &str) -> (String, String) {
 }
 
 #[test]
-fn a_flag_precedes_the_environment_the_file_and_the_default() {
+fn precedence_is_flag_environment_file_default() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("todana.toml");
     let content = "memory-limit = 100\nthreads = 2\nmax-item-size = \"2m\"\ndisable-evictions = true\n";
@@ -332,7 +332,7 @@ fn a_flag_precedes_the_environment_the_file_and_the_default() {
 }
 
 #[test]
-fn variables_may_be_empty_and_switches_are_words_or_digits() {
+fn variables_may_be_empty_and_switches_are_words() {
     let show = |environment: &[(&str, &str)]| {
         let mut command = todana();
         command.args(["config", "show"]).envs(environment.iter().copied()).output().unwrap()
@@ -352,7 +352,7 @@ fn variables_may_be_empty_and_switches_are_words_or_digits() {
 }
 
 #[test]
-fn a_variable_that_is_wrong_is_named() {
+fn wrong_variable_is_named() {
     for (name, value) in [
         ("TODANA_PORT", "70000"),
         ("TODANA_THREADS", "many"),
@@ -370,9 +370,9 @@ fn a_variable_that_is_wrong_is_named() {
     }
 }
 
-/// Its own page, with the variables, though `serve` reads them by itself.
+/// `serve` parses its own words, but its help still shows the variables.
 #[test]
-fn the_help_of_serve_shows_options_and_variables_also_where_one_is_wrong() {
+fn serve_help_shows_variables_even_beside_errors() {
     let output = todana().args(["serve", "--help"]).env("TODANA_THREADS", "many").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let help = text(&output.stdout);
@@ -383,7 +383,7 @@ fn the_help_of_serve_shows_options_and_variables_also_where_one_is_wrong() {
 }
 
 #[test]
-fn what_config_show_prints_of_a_file_is_a_file_too() {
+fn config_show_of_a_file_is_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first.toml"), folder.path().join("second.toml"));
     std::fs::write(&first, "threads = 3\n").unwrap();
@@ -400,7 +400,7 @@ fn what_config_show_prints_of_a_file_is_a_file_too() {
 }
 
 #[test]
-fn to_sync_what_is_not_kept_is_wrong_usage() {
+fn sync_without_persistence_is_wrong_usage() {
     let told = |command: &mut Command| {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2));
@@ -418,7 +418,7 @@ fn to_sync_what_is_not_kept_is_wrong_usage() {
 }
 
 #[test]
-fn several_process_ids_are_told_from_a_server() {
+fn several_process_ids_are_not_a_server() {
     let told = |words: &[&str]| {
         let output = todana().args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}");
@@ -436,7 +436,7 @@ fn several_process_ids_are_told_from_a_server() {
 }
 
 #[test]
-fn what_config_show_prints_is_a_file_that_says_the_same() {
+fn config_show_prints_an_equivalent_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("shown.toml");
     let words = ["config", "show", "--", "-m", "99", "-I", "3m", "-t", "7", "-A", "-s", "/nowhere/socket"];
@@ -457,7 +457,7 @@ fn check(directory: &Path, content: &str) -> Output {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
+fn unknown_key_gets_line_and_suggestion() {
     let directory = tempfile::tempdir().unwrap();
     let output = check(directory.path(), "port = 11300\n\n# a comment\nmemroy-limit = 5\n");
     assert_eq!(output.status.code(), Some(2));
@@ -467,7 +467,7 @@ fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
 }
 
 #[test]
-fn an_unknown_key_that_another_begins_with_is_named_with_its_own_line() {
+fn unknown_key_with_known_prefix_has_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let output = check(directory.path(), "threads = 2\nport = 11300\nthread = 3\n");
     assert_eq!(output.status.code(), Some(2));
@@ -476,7 +476,7 @@ fn an_unknown_key_that_another_begins_with_is_named_with_its_own_line() {
 }
 
 #[test]
-fn a_default_that_the_file_repeats_is_shown_as_from_the_file() {
+fn repeated_default_is_shown_as_from_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("todana.toml");
     std::fs::write(&file, "port = 11211\n").unwrap();
@@ -493,7 +493,7 @@ fn wrong_usage_of_bench_has_its_exit_code() {
 }
 
 #[test]
-fn files_that_cannot_be_are_refused() {
+fn impossible_config_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for (content, part) in [
         ("port = \n", "line 1"),
@@ -524,7 +524,7 @@ fn files_that_cannot_be_are_refused() {
         let file = directory.path().join("todana.toml");
         assert!(error.starts_with(&format!("todana: {}, {place}", file.display())), "{content:?}: {error}");
     }
-    // Wrong only beside each other: neither line is the culprit.
+    // Wrong only in combination: neither line is at fault.
     let output = check(directory.path(), "memory-limit = 8\nmax-item-size = \"5m\"\n");
     assert!(text(&output.stderr).starts_with("todana: the item size may"), "{}", text(&output.stderr));
     let missing = todana().args(["config", "check", "/nowhere/todana.toml"]).output().unwrap();
@@ -533,7 +533,7 @@ fn files_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn completions_know_every_command() {
+fn completions_contain_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let output = todana().args(["completions", shell]).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
@@ -548,7 +548,7 @@ fn completions_know_every_command() {
 }
 
 #[test]
-fn there_is_a_manual_page_for_every_command() {
+fn every_command_has_a_manual_page() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -568,7 +568,7 @@ fn there_is_a_manual_page_for_every_command() {
 }
 
 #[test]
-fn a_bench_gives_its_results_as_json_without_errors() {
+fn bench_writes_results_as_json() {
     let server = Server::start(&[]);
     for protocol in ["text", "meta"] {
         let words = ["bench", "--requests", "2000", "--keys", "500", "--verify", "--force", "--json", "-"];
@@ -582,7 +582,7 @@ fn a_bench_gives_its_results_as_json_without_errors() {
         assert_eq!(number("gets") + number("sets"), 2_000);
         assert_eq!(number("hits"), number("gets"), "all keys were stored first");
     }
-    // The server by -S, as everywhere, or as a word.
+    // The server by -S, as everywhere, or as an argument.
     for named in [&["-S", &server.address][..], &[&server.address]] {
         let words = ["bench", "--requests", "10", "--keys", "10", "--force", "--json", "-"];
         let output = todana().args(words).args(named).env("TODANA_SERVER", "127.0.0.1:1").output().unwrap();
@@ -593,7 +593,7 @@ fn a_bench_gives_its_results_as_json_without_errors() {
 }
 
 #[test]
-fn a_password_in_an_address_that_cannot_be_read_is_not_repeated() {
+fn password_in_an_invalid_address_is_not_repeated() {
     let wrong = "todana://a:s3cret%@h";
     for words in
         [vec!["checkpoint", wrong], vec!["get", "-S", wrong, "k"], vec!["bench", wrong], vec!["log", wrong]]

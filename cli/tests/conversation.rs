@@ -1,5 +1,6 @@
-//! What `-vv` tells of connections and requests under memcached's name. The expected lines are memcached 1.6.18's but for the
-//! meta commands, of whose replies it tells nothing, and bytes that are not printable, which it passes on.
+//! The log of connections and requests (`-vv`) under memcached's name. The expected lines are those
+//! of memcached 1.6.18, except for replies of meta commands, which it does not log, and unprintable
+//! bytes, which it passes on.
 
 mod named;
 
@@ -10,8 +11,9 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Stdio;
 
-/// The lines behind the slab classes, with `C` in the place of the first client's descriptor and `L` for the listener's.
-fn told(said: &str) -> Vec<String> {
+/// Returns the log lines after the slab classes. `C` replaces the descriptor of the first client,
+/// `L` that of the listener.
+fn logged(said: &str) -> Vec<String> {
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("slab class")).collect();
     let descriptor = |part: &str| {
         let line = lines.iter().find(|line| line.contains(part))?;
@@ -32,17 +34,19 @@ fn told(said: &str) -> Vec<String> {
     lines.iter().map(named).collect()
 }
 
-/// What a server of these options tells of a connection that sends this, and what it answers.
+/// Returns the log of a server with these options for a connection that sends this, and the
+/// replies.
 fn conversation(options: &[&str], requests: &[u8]) -> (Vec<String>, Vec<u8>) {
     let place = Place::new();
     let server = place.start(place.command(options));
     let reply = exchange(&server, requests);
     let (status, said) = server.end_by(Signal::SIGTERM);
     assert_eq!(status.code(), Some(0));
-    (told(&said), reply)
+    (logged(&said), reply)
 }
 
-/// Sends all, and reads until the server closes, which it tells before it does.
+/// Sends everything, and reads until the server closes the connection, which it logs before
+/// closing.
 fn exchange(server: &Named, requests: &[u8]) -> Vec<u8> {
     let mut stream = server.connect();
     stream.write_all(requests).unwrap();
@@ -57,7 +61,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_request_and_its_reply_is_told_without_values() {
+fn requests_and_replies_are_logged_without_values() {
     let requests = b"set foo 1 0 3\r\nbar\r\nget foo nope\r\ngets foo\r\ngat 0 foo\r\ntouch foo 0\r\nmg foo v\r\n\
         mn\r\nincr foo 1\r\ndelete foo\r\nbogus\r\nset x\r\nset b 0 0 6 noreply\r\nsecret\r\nget b\r\n\
         set k\x01\xff\\ 0 0 1\r\nxyz\r\nstats\r\nstats foo\r\nverbosity 1\r\nget b\r\nverbosity 2\r\nquit\r\n";
@@ -111,7 +115,7 @@ fn every_request_and_its_reply_is_told_without_values() {
 }
 
 #[test]
-fn a_long_value_and_a_line_in_pieces_are_told_once() {
+fn long_value_and_split_line_are_logged_once() {
     let place = Place::new();
     let server = place.start(place.command(&["-vvv", "-B", "ascii"]));
     let mut stream = server.connect();
@@ -127,7 +131,7 @@ fn a_long_value_and_a_line_in_pieces_are_told_once() {
     expect(&[b"set big 0 0 300000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
     expect(b"get big\r\n", &[b"VALUE big 0 300000\r\n", &value[..], b"\r\nEND\r\n"].concat());
     expect(b"set large 0 0 1100000\r\n", b"SERVER_ERROR object too large for cache\r\n");
-    // Swallowed, and the line behind it told as it is.
+    // The value is discarded, and the next line is logged as it is.
     let block = vec![b'v'; 1_100_000];
     expect(&[&block[..], b"\r\nversion\r\n"].concat(), b"VERSION 1.6.45\r\n");
     drop(stream);
@@ -146,7 +150,7 @@ fn a_long_value_and_a_line_in_pieces_are_told_once() {
         >C VERSION 1.6.45
         <C connection closed.
         Exiting normally";
-    assert_eq!(told(&said), lines(expected));
+    assert_eq!(logged(&said), lines(expected));
 }
 
 fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -159,7 +163,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packets_are_told_by_their_headers() {
+fn packets_are_logged_by_their_headers() {
     let requests = [
         packet(1, &[0; 8], b"foo", b"secret"),
         packet(0, b"", b"no", b""),
@@ -220,7 +224,7 @@ fn packets_are_told_by_their_headers() {
         Exiting normally";
     let mut expected = lines(expected);
     for (line, told) in expected.iter_mut().zip(&told) {
-        // Versions begin anywhere.
+        // Versions may start at any number.
         if line == ">C   VERSION" {
             assert_eq!(told.len(), ">C   0x00 0x00 0x00 0x00".len(), "{told}");
             line.clone_from(told);
@@ -230,7 +234,7 @@ fn packets_are_told_by_their_headers() {
 }
 
 #[test]
-fn who_logs_in_is_told_and_the_password_is_not() {
+fn logins_are_logged_without_the_password() {
     let place = Place::new();
     fs::write(place.path("users"), "user:s3cret\n").unwrap();
     let server = place.start(place.command(&["-vv", "-Y", "users"]));
@@ -246,11 +250,11 @@ fn who_logs_in_is_told_and_the_password_is_not() {
         <C quit
         <C connection closed.
         Exiting normally";
-    assert_eq!(told(&said), lines(expected));
+    assert_eq!(logged(&said), lines(expected));
 }
 
 #[test]
-fn datagrams_are_told_as_well() {
+fn datagrams_are_logged_too() {
     let place = Place::new();
     let server = place.start(place.command(&["-vv", "-U", "-1"]));
     let ports = fs::read_to_string(place.path("ports")).unwrap();
@@ -267,9 +271,9 @@ fn datagrams_are_told_as_well() {
     assert!(said.contains(&format!("<{descriptor} get a b\n>{descriptor} END\n")), "{said}");
 }
 
-/// The first level tells nothing of requests, and the second can be switched on while the server runs.
+/// The first level logs no requests, and the second can be switched on while the server runs.
 #[test]
-fn a_client_may_switch_it_on() {
+fn client_may_switch_the_log_on() {
     let (told, _) = conversation(&["-v"], b"get a\r\n");
     assert_eq!(told, ["Exiting normally"]);
     let (told, _) = conversation(&[], b"get a\r\nverbosity 2\r\nget b\r\n");
@@ -280,9 +284,9 @@ fn a_client_may_switch_it_on() {
     }
 }
 
-/// A pipe that nobody reads fills up, and the server serves on.
+/// A pipe that nobody reads fills up, and the server keeps serving.
 #[test]
-fn a_standard_error_that_nobody_reads_holds_nobody_up() {
+fn unread_standard_error_does_not_block_clients() {
     let place = Place::new();
     let ports = place.path("ports");
     let mut command = place.command(&["-vv", "-t", "1"]);
@@ -294,7 +298,7 @@ fn a_standard_error_that_nobody_reads_holds_nobody_up() {
     let mut stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(named::PATIENCE)).unwrap();
     let requests = format!("get {}\r\n", "k".repeat(240)).repeat(1000);
-    // Four times what a pipe and all that waits can hold.
+    // Four times the capacity of the pipe and of the queue.
     for _ in 0..20 {
         stream.write_all(requests.as_bytes()).unwrap();
         let mut replies = vec![0; 5 * 1000];
@@ -309,7 +313,7 @@ fn a_standard_error_that_nobody_reads_holds_nobody_up() {
 }
 
 #[test]
-fn statistics_are_told_without_their_end_and_exports_by_how_they_end() {
+fn statistics_and_exports_are_logged_briefly() {
     let place = Place::new();
     let mut command = place.command(&["-vv"]);
     command.env("TODANA_DATA_DIR", "data");
@@ -323,7 +327,7 @@ fn statistics_are_told_without_their_end_and_exports_by_how_they_end() {
     let checkpoint = reply.lines().find(|line| line.starts_with("CHECKPOINT ")).unwrap();
     let (_, said) = server.end_by(Signal::SIGTERM);
     let conversation: Vec<String> =
-        told(&said).into_iter().filter(|line| line.contains("C ") && line.contains(['<', '>'])).collect();
+        logged(&said).into_iter().filter(|line| line.contains("C ") && line.contains(['<', '>'])).collect();
     let expected = format!(
         "<C new auto-negotiating client connection
         <C stats items

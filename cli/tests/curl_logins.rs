@@ -1,4 +1,4 @@
-//! Logins for Kyoto Tycoon's protocols, by a client that everybody has.
+//! Logins for Kyoto Tycoon's protocols, by a client that is installed everywhere.
 
 mod running;
 
@@ -7,7 +7,7 @@ use running::{Folder, Server, eventually, text};
 use std::fs;
 use std::process::Command;
 
-/// The status that curl is answered with, and the body; `None` where there is no curl.
+/// Returns the status and the body that curl receives, or `None` if curl is not installed.
 fn curl(folder: &Folder, words: &[&str]) -> Option<(String, String)> {
     let mut command = Command::new("curl");
     command.args(["-sS", "--noproxy", "*", "--max-time", "60", "-w", "\n%{http_code}"]).args(words);
@@ -25,7 +25,7 @@ fn curl(folder: &Folder, words: &[&str]) -> Option<(String, String)> {
 }
 
 #[test]
-fn curl_logs_in_for_calls_and_resources_over_tls_too() {
+fn curl_logs_in_for_all_requests_and_tls() {
     let folder = Folder::new();
     let users = folder.path("users");
     fs::write(&users, todana_server::password_line("alice", b"se:cret").unwrap()).unwrap();
@@ -52,13 +52,13 @@ fn curl_logs_in_for_calls_and_resources_over_tls_too() {
         assert_eq!((status.as_str(), body.starts_with("401 ")), ("401", true), "{body}");
         let put = ask(&["-u", "alice:se:cret", "-T", "body", &url("k")]).unwrap();
         assert_eq!(put.0, "201");
-        // Wrong and right on one connection.
+        // Wrong and right passwords on one connection.
         let (first, second) =
             (["-u", "alice:wrong", &url("k"), "--next", "-sS"], ["-u", "alice:se:cret", &url("k")]);
         let found = ask(&[&first[..], tls, &second].concat());
-        // Only the first one's status is written.
+        // curl prints only the status of the first.
         assert_eq!(found.unwrap().0, format!("401{}", "v".repeat(100_000)));
-        // As part of the address, with a call.
+        // The login as part of the address, with a procedure call.
         let of_alice = format!("{scheme}alice:se%3Acret@{host}/rpc/set?key=x&value=y");
         assert_eq!(ask(&[&of_alice]).unwrap().0, "200");
         let got = ask(&["-u", "alice:se:cret", &url("rpc/get?key=x")]).unwrap();

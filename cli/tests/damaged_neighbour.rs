@@ -1,4 +1,4 @@
-//! A server of several databases, one of which is damaged: the others lose nothing by it.
+//! A server with several databases, one of which is damaged: the others lose nothing.
 
 mod running;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const GOOD: &str = "good.hash";
 const BAD: &str = "bad.hash";
 
-/// Two databases of some records each.
+/// Creates two databases with some records each.
 fn two() -> Folder {
     let folder = Folder::new();
     let lines: String = (0..50).map(|n| format!("key{n}\tvalue number {n} of fifty\n")).collect();
@@ -26,7 +26,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Changes a bit where these bytes stand in the segments of a database.
+/// Flips a bit of these bytes in the segments of a database.
 fn spoil(folder: &Path, bytes: &[u8]) -> PathBuf {
     for path in segments(folder) {
         let mut content = std::fs::read(&path).unwrap();
@@ -44,12 +44,12 @@ fn names(folder: &Folder) -> [String; 2] {
 }
 
 #[test]
-fn a_server_is_not_started_with_a_damaged_database_and_says_which_while_the_others_stay_as_they_are() {
+fn damaged_database_prevents_start_and_spares_the_others() {
     let folder = two();
     // Its log must be read, as after a crash.
     let [good, bad] = names(&folder);
     std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
-    // Behind it there are marks, which tell that this was on disk.
+    // Marks follow it, which prove that it was on disk.
     folder.expect(&["set", "later", "1", "-S", BAD], 0);
     std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
     let spoiled = spoil(bad.as_ref(), b"value number 7 of");
@@ -68,7 +68,7 @@ fn a_server_is_not_started_with_a_damaged_database_and_says_which_while_the_othe
 }
 
 #[test]
-fn a_damaged_record_of_one_database_keeps_nothing_of_another_from_outliving_a_kill() {
+fn damaged_record_of_one_database_spares_another() {
     let folder = two();
     let [good, bad] = names(&folder);
     spoil(bad.as_ref(), b"value number 7 of");
@@ -88,7 +88,7 @@ fn a_damaged_record_of_one_database_keeps_nothing_of_another_from_outliving_a_ki
     assert_eq!(folder.expect(&["get", "key8", "-S", BAD], 0), "value number 8 of fifty");
     let told = folder.complaint(&["get", "key7", "-S", BAD], 3);
     assert!(told.contains("damaged") || told.contains("checksum"), "{told}");
-    // It can be made good.
+    // The damage can be overwritten.
     folder.expect(&["set", "key7", "new", "-S", BAD], 0);
     assert_eq!(folder.expect(&["get", "key7", "-S", BAD], 0), "new");
     assert_eq!(folder.expect(&["count", BAD], 0), "50\n");

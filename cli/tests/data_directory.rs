@@ -1,4 +1,4 @@
-//! What a server has acknowledged, and when, is there after it was killed or stopped.
+//! Acknowledged writes survive a kill or a stop, within the limits of `--sync`.
 
 mod running;
 
@@ -18,7 +18,7 @@ impl Client {
         Client(server.talk())
     }
 
-    /// The line that answers; `None` when the server is gone.
+    /// Returns the reply line, or `None` after the server has gone.
     fn ask(&mut self, request: &str) -> Option<String> {
         self.0.get_mut().write_all(request.as_bytes()).ok()?;
         let mut line = String::new();
@@ -42,26 +42,27 @@ fn start(folder: &Path, sync: &str) -> Server {
     start_database(folder, "mem:hash", sync)
 }
 
-/// Of a database in memory, in a data directory, or on disk.
+/// Starts a server with a database in memory in a data directory, or on disk.
 fn start_database(folder: &Path, name: &str, sync: &str) -> Server {
     let path = folder.join(name).into_os_string().into_string().unwrap();
     let place = if name.starts_with("mem:") { vec![name, "--data-dir", &path] } else { vec![path.as_str()] };
     Server::start(&[&place[..], &["--sync", sync, "-t", "2", "-m", "64"]].concat())
 }
 
-/// One connection of those that write until the server is killed: it counts up a record of its own, and keeps another one
-/// only while the count is odd. Its writes, numbered from 1, are the count, its pair, the next count, its pair ...
+/// The progress of a connection that writes until the server is killed. The connection counts up a
+/// record of its own, and keeps a second record only while the count is odd. Its writes, numbered
+/// from 1, alternate between the count and its pair.
 #[derive(Clone, Default)]
 struct Writes {
-    /// So many of them were there when it began.
+    /// Number of writes found at the start.
     begun: usize,
-    /// How many of those since were acknowledged.
+    /// Number of writes acknowledged since.
     acknowledged: usize,
-    /// How many it has asked for since.
+    /// Number of writes requested since.
     asked: usize,
 }
 
-/// What the pair is when the count is this.
+/// Returns the pair for this count.
 fn pair_of(count: usize) -> Option<usize> {
     Some(count).filter(|count| count % 2 == 1)
 }
@@ -95,7 +96,7 @@ fn write_on(mut client: Client, connection: usize, writes: &Mutex<Writes>, has_w
     }
 }
 
-/// How many of its writes a connection finds, which must be the first ones.
+/// Returns the number of a connection's writes in the database, which must be the first ones.
 fn writes_found(client: &mut Client, connection: usize) -> usize {
     let count = client.value(&format!("count:{connection}")).unwrap_or(0);
     let pair = client.value(&format!("pair:{connection}"));
@@ -106,12 +107,12 @@ fn writes_found(client: &mut Client, connection: usize) -> usize {
     2 * count - 1
 }
 
-/// Kills a server under load time and again. Nothing may be there that nobody asked for, and no write may be missing that was
-/// acknowledged.
+/// Kills a server under load repeatedly. No write may appear that nobody requested, and no
+/// acknowledged write may be missing.
 fn kill_again_and_again(name: &str, sync: &str) {
     let folder = tempfile::tempdir().unwrap();
     let all: Vec<Mutex<Writes>> = (0..CONNECTIONS).map(|_| Mutex::default()).collect();
-    // How many sessions there are; a longer run is for a machine that is free: TODANA_KILLS=200.
+    // Number of rounds. For a longer run on a free machine: TODANA_KILLS=200.
     let kills = std::env::var("TODANA_KILLS").map_or(6, |kills| kills.parse().unwrap());
     let seed = std::env::var("TODANA_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("TODANA_SEED={seed}");
@@ -139,7 +140,7 @@ fn kill_again_and_again(name: &str, sync: &str) {
             break;
         }
         let clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::connect(&server)).collect();
-        // In the middle of work, at another place each time.
+        // Kills it during writes, at another point each time.
         let (wanted, written) = (random.u64(200..4_000), AtomicU64::new(0));
         let (sender, enough) = mpsc::channel();
         let has_written = move || {
@@ -160,34 +161,35 @@ fn kill_again_and_again(name: &str, sync: &str) {
 }
 
 #[test]
-fn a_killed_server_has_all_that_it_has_acknowledged() {
+fn killed_server_keeps_all_acknowledged_writes() {
     kill_again_and_again("mem:hash", "always");
 }
 
-// With any other `--sync` a killed server lost up to that time of what it had acknowledged, as it was in its memory alone.
+// With any other `--sync`, a killed server lost the acknowledged writes of that time, because they
+// were only in its memory.
 
 #[test]
-fn killed_server_has_what_it_has_not_synced_in_memory() {
+fn unsynced_writes_survive_a_kill_in_memory() {
     kill_again_and_again("mem:hash", "1000");
 }
 
 #[test]
-fn killed_server_has_what_it_has_not_synced_in_a_tree() {
+fn unsynced_writes_survive_a_kill_in_a_tree() {
     kill_again_and_again("mem:tree", "1000");
 }
 
 #[test]
-fn killed_server_has_what_it_has_not_synced_in_a_hash_on_disk() {
+fn unsynced_writes_survive_in_a_disk_hash() {
     kill_again_and_again("x.hash", "1000");
 }
 
 #[test]
-fn killed_server_has_what_it_has_not_synced_in_a_tree_on_disk() {
+fn unsynced_writes_survive_in_a_disk_tree() {
     kill_again_and_again("x.tree", "1000");
 }
 
 #[test]
-fn a_server_that_is_stopped_has_everything_when_it_is_started_again() {
+fn stopped_server_keeps_everything() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = start(folder.path(), "3600000");
     let mut client = Client::connect(&server);
@@ -203,7 +205,7 @@ fn a_server_that_is_stopped_has_everything_when_it_is_started_again() {
     let mut client = Client::connect(&server);
     assert_eq!(client.ask("get key:3\r\n").as_deref(), Some("END\r\n"));
     assert_eq!(client.ask("get key:999\r\n").as_deref(), Some("VALUE key:999 7 1\r\n"));
-    // A second server on the same directory does not start, and says why.
+    // A second server on the same directory does not start, and reports why.
     let directory = folder.path().join("mem:hash");
     let directory = directory.to_str().unwrap();
     let second =

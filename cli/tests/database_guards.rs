@@ -1,4 +1,4 @@
-//! What a command must not do to a database on disk, however it is named.
+//! Commands never damage a database on disk, however it is named.
 
 mod running;
 
@@ -6,7 +6,7 @@ use running::{text, todana};
 use std::fs;
 use std::path::Path;
 
-/// Runs a command in a folder; returns its exit code, output and complaint.
+/// Runs a command in a folder. Returns its exit code, output and error.
 fn run(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     let output = todana().args(words).current_dir(folder).output().unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -25,7 +25,7 @@ fn count(folder: &Path, name: &str) -> String {
 }
 
 #[test]
-fn a_slash_behind_the_name_of_a_tree_makes_no_data_directory_of_it() {
+fn slash_after_a_tree_name_changes_nothing() {
     let folder = folder_with("./u.tree");
     let at = folder.path();
     assert_eq!(run(at, &["verify", "./u.tree/"]).0, Some(0));
@@ -39,7 +39,7 @@ fn a_slash_behind_the_name_of_a_tree_makes_no_data_directory_of_it() {
 }
 
 #[test]
-fn a_tree_under_another_name_is_refused_where_a_data_directory_is_wanted() {
+fn renamed_tree_is_refused_as_data_directory() {
     let folder = folder_with("./u.tree");
     let at = folder.path();
     fs::rename(at.join("u.tree"), at.join("users")).unwrap();
@@ -55,7 +55,7 @@ fn a_tree_under_another_name_is_refused_where_a_data_directory_is_wanted() {
 }
 
 #[test]
-fn no_name_has_a_command_empty_what_it_is_to_read() {
+fn reading_commands_never_empty_a_database() {
     for (plain, kind) in [("./x.hash", "hash"), ("./x.tree", "tree")] {
         let folder = folder_with(plain);
         let at = folder.path();
@@ -84,7 +84,7 @@ fn no_name_has_a_command_empty_what_it_is_to_read() {
 }
 
 #[test]
-fn check_leaves_no_doubt_about_a_new_tree() {
+fn check_reports_a_new_tree_as_intact() {
     for name in ["./x.tree", "./x.hash"] {
         let folder = folder_with(name);
         let (code, out, _) = run(folder.path(), &["check", name]);
@@ -92,14 +92,14 @@ fn check_leaves_no_doubt_about_a_new_tree() {
     }
 }
 
-/// A changed byte of a value was called whole: trees had no checksums.
+/// A changed byte of a value was reported as intact, because trees had no checksums.
 #[test]
 fn check_finds_a_changed_byte_in_a_tree() {
     let folder = folder_with("./x.tree");
     assert_eq!(run(folder.path(), &["check", "./x.tree"]).0, Some(0));
     let path = folder.path().join("x.tree/tree/data.mdb");
     let mut file = std::fs::read(&path).unwrap();
-    // The tag of a plain record and its value.
+    // The tag of a plain record, and its value.
     let places: Vec<_> = (0..file.len() - 1).filter(|&at| file[at..].starts_with(b"\0value")).collect();
     assert!(!places.is_empty());
     places.iter().for_each(|at| file[at + 1] = b'9');

@@ -1,4 +1,4 @@
-//! Databases on disk: by the command line alone, and behind a server.
+//! Databases on disk, used by the command line alone and by a server.
 
 mod running;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
 
 #[test]
-fn the_data_commands_work_on_a_database_as_on_a_server() {
+fn data_commands_work_on_databases_as_on_servers() {
     for name in BOTH {
         let folder = Folder::new();
         let at = |words: &[&str], code| folder.expect(&[words, &["-S", name]].concat(), code);
@@ -40,9 +40,10 @@ fn the_data_commands_work_on_a_database_as_on_a_server() {
     }
 }
 
-/// A hash on disk numbered its versions from 1 at each opening: what was read in one could be swapped in the next.
+/// A hash on disk numbered its versions from 1 at each opening, so a version of one opening was
+/// valid in the next.
 #[test]
-fn a_version_of_an_earlier_opening_is_never_made_again() {
+fn versions_never_repeat_after_a_new_opening() {
     for name in BOTH {
         let folder = Folder::new();
         let mut seen = Vec::new();
@@ -59,7 +60,7 @@ fn a_version_of_an_earlier_opening_is_never_made_again() {
 }
 
 #[test]
-fn db_and_the_environment_name_a_database_too() {
+fn db_option_and_environment_name_a_database() {
     let folder = Folder::new();
     folder.expect(&["set", "a", "1", "--db", "x.hash"], 0);
     let output = todana().args(["get", "a"]).env("TODANA_SERVER", folder.path("x.hash")).output().unwrap();
@@ -67,7 +68,7 @@ fn db_and_the_environment_name_a_database_too() {
 }
 
 #[test]
-fn what_is_only_read_is_not_made() {
+fn reading_commands_create_nothing() {
     let folder = Folder::new();
     for words in [
         &["get", "a", "-S", "x.hash"][..],
@@ -88,7 +89,7 @@ fn what_is_only_read_is_not_made() {
 }
 
 #[test]
-fn names_that_are_no_database_on_disk_are_told_why() {
+fn wrong_database_names_are_explained() {
     let folder = Folder::new();
     assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of its server"));
     assert!(folder.complaint(&["copy", "localhost:1", "x.hash"], 2).contains("not a database on disk"));
@@ -98,7 +99,7 @@ fn names_that_are_no_database_on_disk_are_told_why() {
 }
 
 #[test]
-fn a_list_is_in_order_by_prefix_and_range_and_both_ways_where_there_is_an_order() {
+fn list_has_prefix_range_limit_and_direction() {
     let folder = Folder::new();
     let keys = ["a", "ab", "abc", "b", "ba", "c\t"];
     let lines: String = keys.iter().map(|key| format!("{}\t1\n", key.replace('\t', "\\t"))).collect();
@@ -122,7 +123,7 @@ fn a_list_is_in_order_by_prefix_and_range_and_both_ways_where_there_is_an_order(
     assert!(folder.complaint(&["list", "x.hash", "--reverse"], 2).contains("tree"));
 }
 
-/// More than one piece of what is taken out of an engine at once, and records that are longer than one.
+/// Returns more records than one batch of the engine, and records longer than a batch.
 fn many() -> String {
     let mut lines: Vec<String> = (0..3000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
     lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
@@ -141,7 +142,7 @@ fn sorted(text: &str) -> String {
 }
 
 #[test]
-fn import_and_export_keep_every_attribute_and_so_do_copies_of_either_kind() {
+fn import_export_and_copy_keep_every_attribute() {
     let folder = Folder::new();
     let lines = many();
     for name in BOTH {
@@ -165,7 +166,7 @@ fn import_and_export_keep_every_attribute_and_so_do_copies_of_either_kind() {
 }
 
 #[test]
-fn a_line_that_is_none_is_named_and_what_stands_before_it_is_stored() {
+fn faulty_line_is_named_after_loading_the_others() {
     let folder = Folder::new();
     let output = folder.import("x.hash", "a\t1\nb\n");
     assert_eq!(output.status.code(), Some(2));
@@ -174,7 +175,7 @@ fn a_line_that_is_none_is_named_and_what_stands_before_it_is_stored() {
 }
 
 #[test]
-fn of_merged_databases_the_last_counts_or_what_was_there() {
+fn merge_overwrites_or_keeps_existing_records() {
     let folder = Folder::new();
     folder.import("one.hash", "a\t1\nb\t1\n");
     folder.import("two.tree", "b\t2\nc\t2\n");
@@ -186,7 +187,7 @@ fn of_merged_databases_the_last_counts_or_what_was_there() {
 }
 
 #[test]
-fn inform_tells_kind_path_records_and_bytes() {
+fn inform_shows_kind_path_records_and_bytes() {
     let folder = Folder::new();
     for (name, kind) in [("x.hash", "disk:hash"), ("x.tree", "disk:tree"), ("x.kct", "disk:tree")] {
         folder.import(name, "a\t1\nb\t2\n");
@@ -199,7 +200,7 @@ fn inform_tells_kind_path_records_and_bytes() {
 }
 
 #[test]
-fn compaction_gives_the_room_of_old_records_back() {
+fn compaction_returns_the_space_of_old_records() {
     let folder = Folder::new();
     let lines = |round: u32| -> String {
         (0..4000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
@@ -223,7 +224,7 @@ fn largest_file(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn check_finds_a_byte_that_has_changed() {
+fn check_finds_a_changed_byte() {
     let folder = Folder::new();
     folder.import("x.hash", &many());
     let file = largest_file(folder.path("x.hash").as_ref());
@@ -249,7 +250,7 @@ fn bench_runs_on_a_database_without_a_server() {
 }
 
 #[test]
-fn a_server_keeps_a_database_that_the_command_line_finds_again() {
+fn command_line_opens_the_database_of_a_server() {
     let folder = Folder::new();
     for name in ["x.hash", "x.tree", "x.tcb"] {
         let path = folder.path(name);
@@ -259,7 +260,7 @@ fn a_server_keeps_a_database_that_the_command_line_finds_again() {
         assert!(server.expect(&["inform", &server.address], 0).contains("records     "));
         let complaint = folder.complaint(&["get", "a", "-S", name], 3);
         assert!(complaint.contains(name) && complaint.contains("in use"), "{complaint}");
-        // Killed: what was answered is there.
+        // After a kill, all acknowledged writes are there.
         server.child.kill().unwrap();
         server.child.wait().unwrap();
         assert_eq!(folder.expect(&["get", "a", "-S", name], 0), "1");
@@ -270,7 +271,7 @@ fn a_server_keeps_a_database_that_the_command_line_finds_again() {
 }
 
 #[test]
-fn the_banner_tells_each_database_and_a_file_may_name_them() {
+fn banner_lists_databases_of_a_config_file() {
     let folder = Folder::new();
     let path = folder.path("x.tree");
     let config = folder.path("todana.toml");
@@ -307,7 +308,7 @@ fn databases_on_disk_are_verified_and_salvaged() {
 }
 
 #[test]
-fn options_that_do_not_go_with_a_database_are_refused() {
+fn options_unfit_for_a_database_are_refused() {
     let folder = Folder::new();
     for (words, what) in [
         (&["serve", "x.txt"][..], "PATH.hash"),

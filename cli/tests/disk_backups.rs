@@ -1,4 +1,5 @@
-//! Backups of databases on disk: of a server at work and of none, checked, restored, and compared record by record.
+//! Backups of databases on disk, with and without a running server: verified, restored, and
+//! compared record by record.
 
 mod running;
 
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// All records of a database or a server as text, in order.
+/// Returns all records of a database or a server as text, in order.
 fn records(folder: &Folder, place: &str) -> Vec<String> {
     let exported = folder.expect(&["export", place], 0);
     let mut lines: Vec<String> = exported.lines().map(String::from).collect();
@@ -21,7 +22,7 @@ fn fill(folder: &Folder, place: &str, lines: &str) {
     assert!(folder.import(place, lines).status.success());
 }
 
-/// Records with all that one can carry, and one that is longer than a piece of a backup.
+/// Returns records with all possible attributes, and one longer than a piece of a backup.
 fn many() -> String {
     let mut lines: Vec<String> = (0..5000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
     lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
@@ -38,7 +39,7 @@ fn largest_file(directory: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
+fn backup_without_a_server_restores_every_record() {
     for (name, to) in [("x.hash", &["again.hash"][..]), ("x.tree", &["again.tree", "again.hash"])] {
         let folder = Folder::new();
         fill(&folder, name, &many());
@@ -53,19 +54,19 @@ fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
             assert!(said.starts_with(&format!("{to}: 5005 records")), "{said}");
             assert_eq!(records(&folder, to), all);
             assert!(folder.expect(&["check", to], 0).starts_with("intact: 5005 records"));
-            // It is a database like others: it is written to, and opened once more.
+            // The result is an ordinary database: it can be written and reopened.
             folder.expect(&["set", "new", "1", "-S", to], 0);
             assert_eq!(folder.expect(&["get", "new", "-S", to], 0), "1");
             assert!(folder.complaint(&["restore", "saved", to], 2).contains("there already"));
         }
-        // The one that it was made of has gone on as it was.
+        // The source has continued unchanged.
         assert_eq!(records(&folder, name), all);
         assert!(folder.complaint(&["backup", name, "saved"], 2).contains("there already"));
     }
 }
 
 #[test]
-fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
+fn tree_restores_to_memory_hash_names_its_target() {
     let folder = Folder::new();
     fill(&folder, "x.tree", &many());
     folder.expect(&["backup", "x.tree", "saved"], 0);
@@ -74,7 +75,7 @@ fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
     assert_eq!(server.expect(&["get", "k00017"], 0), "value 17");
     assert_eq!(server.expect(&["count", &server.address], 0), "5005\n");
     drop(server);
-    // A data directory becomes a database on disk, too: its records need not go through memory.
+    // A data directory becomes a database on disk too; its records need not pass through memory.
     folder.expect(&["restore", "data", "from-data.tree"], 0);
     assert_eq!(records(&folder, "from-data.tree"), records(&folder, "x.tree"));
 
@@ -89,9 +90,9 @@ fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
 }
 
 #[test]
-fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
+fn damaged_hash_is_backed_up_and_reported_everywhere() {
     let folder = Folder::new();
-    // What stays keeps the segment, and with it what counts no more.
+    // A remaining record keeps the segment, and the old records in it.
     fill(&folder, "x.hash", "stays\t1\nold\ta value that is replaced\n");
     fill(&folder, "x.hash", "old\tnew\nother\t1\n");
     let segments = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
@@ -114,8 +115,9 @@ fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
     assert_eq!(folder.expect(&["get", "old", "-S", "x.hash"], 0), "new");
 }
 
-/// One writer counts on: whatever moment a backup is of, it has all numbers up to one, and nothing behind it.
-fn is_of_one_moment(records: &[String], at_least: u64) {
+/// A single writer counts up. At whatever time a backup was taken, it has all numbers up to one,
+/// and none after it.
+fn assert_consistent(records: &[String], at_least: u64) {
     let numbers: Vec<u64> =
         records.iter().filter_map(|line| line.strip_prefix('n')?.split('\t').next()?.parse().ok()).collect();
     let count = numbers.len() as u64;
@@ -125,14 +127,14 @@ fn is_of_one_moment(records: &[String], at_least: u64) {
         let line = records.iter().find(|line| line.starts_with(&format!("{name}\t"))).unwrap();
         line.split('\t').nth(1).unwrap().parse().unwrap()
     };
-    // These two are changed with each number, one behind the other: `first`, the number, `second`.
+    // Each number writes two more records in order: `first`, the number, `second`.
     let (first, second) = (last("first"), last("second"));
     let all = [(count - 1, count - 1), (count - 1, count.wrapping_sub(2)), (count, count - 1)];
     assert!(all.contains(&(first, second)), "{count}: {first}, {second}");
 }
 
 #[test]
-fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledged() {
+fn backup_of_a_running_server_is_consistent() {
     for name in ["x.hash", "x.tree"] {
         let folder = Folder::new();
         fill(&folder, name, &many());
@@ -159,7 +161,7 @@ fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledge
                 }
             });
             for round in 0..4 {
-                // Something new has been written since the last one.
+                // A new record has been written since the last backup.
                 let before = written.load(Ordering::SeqCst);
                 while written.load(Ordering::SeqCst) < before + 100 {
                     std::thread::yield_now();
@@ -171,7 +173,7 @@ fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledge
                 folder.expect(&["verify", &saved], 0);
                 folder.expect(&["restore", &saved, &again], 0);
                 let records = records(&folder, &again);
-                is_of_one_moment(&records, acknowledged);
+                assert_consistent(&records, acknowledged);
                 let others = records.iter().filter(|line| line.starts_with('k')).count();
                 assert_eq!(others, 5000);
             }
@@ -180,9 +182,9 @@ fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledge
     }
 }
 
-/// Compaction removes files while they are being sent: they are sent all the same.
+/// Compaction removes files while they are sent. They are sent completely all the same.
 #[test]
-fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
+fn hash_backup_is_complete_during_compaction() {
     let folder = Folder::new();
     let lines = |round: u32| -> String {
         (0..8000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
@@ -200,7 +202,7 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    // It has begun when its directory is there and something has come.
+    // The backup has begun when its directory exists and contains data.
     while !Path::new(&folder.path("saved.partial/hash")).exists()
         || files(&folder.path("saved.partial/hash")) == 0
     {
@@ -209,7 +211,7 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
     for round in 1..4 {
         fill(&folder, &server.address, &lines(round));
     }
-    // Of what there was when it began a file is gone, or the backup is over: then there was nothing to see.
+    // A file of the start has been removed, or the backup ended before that could happen.
     while first.iter().all(|path| path.exists()) && slow.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
@@ -220,7 +222,7 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
 }
 
 #[test]
-fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
+fn databases_are_backed_up_by_number_or_name() {
     let folder = Folder::new();
     fill(&folder, "x.tree", "in\tthe tree\n");
     fill(&folder, "x.hash", "in\tthe hash\n");
@@ -246,7 +248,7 @@ fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
     assert!(backup("3", "none", 3).contains("no database of this number"));
     assert!(backup("0", "none", 3).contains("no data directory"));
     assert!(!Path::new(&folder.path("none")).exists());
-    // Checkpoints and the log likewise.
+    // The same for checkpoints and the log.
     let said = folder.expect(&["checkpoint", &server.address, "--database", "users"], 0);
     assert!(said.starts_with("a checkpoint of 1 record"), "{said}");
     let said = folder.expect(&["log", &server.address, "--database", "users"], 0);
@@ -258,10 +260,10 @@ fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
 }
 
 #[test]
-fn damage_to_the_backup_of_a_hash_is_found_and_it_is_not_restored() {
+fn damaged_backup_of_a_hash_is_not_restored() {
     let folder = Folder::new();
     fill(&folder, "x.hash", &many());
-    // What was damaged before has a checksum in the list that is right.
+    // The list has a correct checksum of what was damaged before.
     for damages_first in [false, true] {
         let file = if damages_first { "x.hash" } else { "saved0/hash" };
         let damage = || {

@@ -1,5 +1,5 @@
-//! A server on a hash whose file has changed on disk: what is damaged is told, in `stats databases`, `/metrics` and the log, and
-//! goes when it is overwritten.
+//! A server on a hash whose file has changed on disk: the damage is reported in `stats databases`,
+//! `/metrics` and the log, until the record is overwritten.
 
 mod running;
 
@@ -11,33 +11,33 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// A server whose log can be read.
-struct Told {
+/// A server with a readable log.
+struct LoggedServer {
     child: Child,
     address: String,
     metrics: String,
     log: Receiver<String>,
 }
 
-impl Told {
-    fn start(name: &str) -> Told {
+impl LoggedServer {
+    fn start(name: &str) -> LoggedServer {
         let mut command = todana();
         command.args(["serve", name, "-p", "-1"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let banner = running::banner(&mut BufReader::new(child.stdout.take().unwrap()));
         let (sender, log) = channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        // It ends with the server.
+        // The reader ends with the server.
         std::thread::spawn(move || {
             stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
         });
         let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
         let (_, metrics) = banner[0].trim_end().split_once(", metrics: http://").expect("a place");
         let metrics = metrics.split('/').next().expect("it has a first part").to_string();
-        Told { child, address, metrics, log }
+        LoggedServer { child, address, metrics, log }
     }
 
-    /// Ends it as an operator does.
+    /// Stops the server as an operator does.
     fn stop(mut self) {
         let status =
             Command::new("kill").args(["-s", "TERM", &self.child.id().to_string()]).status().unwrap();
@@ -61,8 +61,8 @@ impl Told {
         answer
     }
 
-    /// Waits for a line of the log with these words in it.
-    fn tells(&self, words: &str) -> String {
+    /// Waits for a line of the log with these words.
+    fn wait_for_log(&self, words: &str) -> String {
         let until = Instant::now() + running::PATIENCE;
         loop {
             let line = self.log.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -74,14 +74,14 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for LoggedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Changes a bit of the value where it lies on disk.
+/// Flips a bit of a value on disk.
 fn spoil(folder: &Path, bytes: &[u8]) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -94,17 +94,17 @@ fn spoil(folder: &Path, bytes: &[u8]) {
     panic!("no file holds it");
 }
 
-fn set(server: &Told, key: &str, value: &[u8]) {
+fn set(server: &LoggedServer, key: &str, value: &[u8]) {
     let head = format!("set {key} 0 0 {}\r\n", value.len());
     let answer = server.ask(&[head.as_bytes(), value, b"\r\n"].concat());
     assert_eq!(answer, "STORED\r\n", "{key}");
 }
 
 #[test]
-fn a_damaged_record_is_told_of_when_compaction_meets_it_and_goes_when_it_is_overwritten() {
+fn damaged_record_is_reported_until_it_is_overwritten() {
     let folder = Folder::new();
     let name = folder.path("x.hash");
-    let server = Told::start(&name);
+    let server = LoggedServer::start(&name);
     set(&server, "crane", b"one whose bytes will change on disk");
     for n in 0..15 {
         set(&server, &format!("filler{n}"), &[b'x'; 100_000]);
@@ -112,7 +112,7 @@ fn a_damaged_record_is_told_of_when_compaction_meets_it_and_goes_when_it_is_over
     server.stop();
     spoil(Path::new(&name), b"one whose bytes will change");
 
-    let server = Told::start(&name);
+    let server = LoggedServer::start(&name);
     let stat = |name: &str| {
         let all = server.ask(b"stats databases\r\n");
         let start = format!("STAT 0:{name} ");
@@ -122,19 +122,19 @@ fn a_damaged_record_is_told_of_when_compaction_meets_it_and_goes_when_it_is_over
     let label = name.replace('\\', "\\\\");
     assert_eq!((stat("damaged_records").as_deref(), stat("trouble")), (Some("0"), None));
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 0"));
-    // Garbage, until the segment's turn comes to be compacted.
+    // Old records, until compaction reaches the segment.
     let until = Instant::now() + running::PATIENCE;
     let mut round = 0;
     while stat("trouble").is_none() {
         assert!(Instant::now() < until, "compaction has not come across it");
         set(&server, &format!("filler{}", round % 15), &[b'y'; 100_000]);
-        // What stays, and more of it than in the damaged one, so that its turn comes first.
+        // More remaining records than in the damaged segment, so that this one is compacted first.
         set(&server, &format!("stays{round}"), &[b'z'; 1000]);
         round += 1;
     }
     let place = |text: &str| assert!(text.contains("0000000001.segment, offset "), "{text}");
     place(&stat("trouble").unwrap());
-    place(&server.tells("housekeeping cannot go on"));
+    place(&server.wait_for_log("housekeeping cannot go on"));
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 1"));
     assert!(server.ask(b"get crane\r\n").starts_with("SERVER_ERROR"));
     assert_eq!(stat("damaged_records").as_deref(), Some("0"));
@@ -142,7 +142,7 @@ fn a_damaged_record_is_told_of_when_compaction_meets_it_and_goes_when_it_is_over
     set(&server, "crane", b"whole again");
     assert_eq!(stat("damaged_records").as_deref(), Some("1"));
     place(&stat("last_damage").unwrap());
-    place(&server.tells("damaged records were overwritten or removed"));
+    place(&server.wait_for_log("damaged records were overwritten or removed"));
     has_line(&format!("todana_database_damaged_records_total{{db=\"{label}\"}} 1"));
     let until = Instant::now() + running::PATIENCE;
     while stat("trouble").is_some() {
@@ -150,7 +150,7 @@ fn a_damaged_record_is_told_of_when_compaction_meets_it_and_goes_when_it_is_over
     }
     has_line(&format!("todana_database_in_trouble{{db=\"{label}\"}} 0"));
     assert_eq!(server.ask(b"get crane\r\n"), "VALUE crane 0 11\r\nwhole again\r\nEND\r\n");
-    // Nobody is told of anything twice.
+    // Nothing is reported twice.
     let told: Vec<String> = server.log.try_iter().collect();
     assert!(
         told.iter().all(|line| !line.contains("housekeeping cannot") && !line.contains("damaged")),
