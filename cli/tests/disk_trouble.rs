@@ -1,5 +1,5 @@
-//! A server whose disk is full, or whose directory may not be written: writes are refused and counted, reads go on, nothing that
-//! was acknowledged is lost, and when the trouble is over it is as if it had not been.
+//! A server whose disk is full, or whose directory is not writable: writes are refused and counted,
+//! reads continue, and nothing acknowledged is lost. Afterwards the server works as before.
 
 mod running;
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const REFUSED: &str = "SERVER_ERROR cannot write the update log\r\n";
-/// Somebody with no rights of their own.
+/// The ID of a user without rights.
 const NOBODY: u32 = 65534;
 
 impl Client {
@@ -34,14 +34,14 @@ fn options<'a>(directory: &'a Path, sync: &'a str) -> [&'a str; 8] {
     ["--data-dir", directory.to_str().unwrap(), "--sync", sync, "-t", "2", "-m", "64"]
 }
 
-/// Writes until it is refused, and looks whether all is as it should be while it is, and after `relieve` has ended the trouble.
-/// `is_full`: removals are taken all the same.
+/// Writes until a write is refused, and checks the server then and after `relieve` has ended the
+/// trouble. `is_full`: removals still succeed.
 fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve: impl FnMut()) {
     let mut client = Client::connect(server);
     let mut last = 0;
     assert_eq!(client.set("doomed", b"v"), "STORED\r\n");
     let said = loop {
-        // The same few records again and again: the log grows, the data does not.
+        // Overwrites a few records, so that the log grows but the data does not.
         match client.set(&format!("k{}", last % 8), &[last.to_string().as_bytes(), b" ", value].concat()) {
             said if said == "STORED\r\n" => last += 1,
             said => break said,
@@ -51,7 +51,7 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
     assert_eq!(said, REFUSED);
     assert!(last > 0);
     let mut client = Client::connect(server);
-    // It may have found room for something smaller in between.
+    // A smaller write may have succeeded in between.
     eventually("it is known", || client.stat("todana_log_health") == "stuck");
     let refused_before: u64 = client.stat("todana_log_refusals").parse().unwrap();
     let changes = ["set k 0 0 1\r\nv\r\n", "incr k0 1\r\n", "touch k0 10\r\n"];
@@ -65,7 +65,7 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
         assert_eq!(client.ask("delete doomed\r\n"), "DELETED\r\n");
         assert_eq!(client.value("doomed"), None);
     }
-    // Reads go on, with whatever versions they show.
+    // Reads continue, with any versions.
     let number = |value: Vec<u8>| text(&value).split(' ').next().unwrap().parse::<u32>().unwrap();
     let key = format!("k{}", (last - 1) % 8);
     assert_eq!(client.value(&key).map(number), Some(last - 1));
@@ -76,13 +76,13 @@ fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve:
     assert_eq!(client.value(&key).map(number), Some(last - 1));
 }
 
-/// What `trouble_and_relief` has left is there after a kill.
-fn is_there_again(mut server: Server, start: impl Fn() -> Server) {
+/// The records of `trouble_and_relief` survive a kill.
+fn survives_a_kill(mut server: Server, start: impl Fn() -> Server) {
     let mut client = Client::connect(&server);
     let all = |client: &mut Client| ["k0", "k1", "k2", "k3", "after"].map(|key| client.value(key));
     let before = all(&mut client);
     assert_eq!(before[4].as_deref(), Some(&b"v"[..]));
-    // `--sync always`: a write that is answered takes all before it to the disk.
+    // With `--sync always`, an acknowledged write proves that all earlier ones are on disk.
     assert_eq!(client.set("last", b"v"), "STORED\r\n");
     server.child.kill().unwrap();
     server.child.wait().unwrap();
@@ -97,23 +97,23 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_until_it_has_room_again() {
+fn full_disk_refuses_writes_until_it_has_room() {
     let Some(small) = SmallDisk::mount("size=8m") else {
         eprintln!("skipped: no file system can be mounted here");
         return;
     };
-    // Somebody else's, which will go.
+    // A foreign file, which is removed later.
     let ballast = small.path("ballast");
     fs::write(&ballast, vec![0; 2 << 20]).unwrap();
     let directory = small.path("data");
     let start = || Server::start(&options(&directory, "always"));
     let server = start();
     trouble_and_relief(&server, &[b'v'; 10_000], true, || fs::remove_file(&ballast).unwrap());
-    is_there_again(server, start);
+    survives_a_kill(server, start);
 }
 
 #[test]
-fn a_limit_to_the_size_of_files_is_a_full_disk_and_not_the_end() {
+fn file_size_limit_acts_like_a_full_disk() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("data");
     let start = || Server::start(&options(&directory, "always"));
@@ -125,10 +125,10 @@ fn a_limit_to_the_size_of_files_is_a_full_disk_and_not_the_end() {
         return;
     }
     trouble_and_relief(&server, &[b'v'; 10_000], false, || assert!(limit("unlimited:unlimited")));
-    is_there_again(server, start);
+    survives_a_kill(server, start);
 }
 
-/// A folder of nobody's, and a server that runs as nobody; `None` where that cannot be.
+/// Creates a folder of the user nobody, with the executable. `None` if that is impossible.
 fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
     if !is_root() || !run("setpriv", &["--version"]) {
         eprintln!("skipped: only root can run a server as somebody else, with setpriv");
@@ -139,9 +139,10 @@ fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
     let directory = folder.path().join("data");
     fs::create_dir(&directory).unwrap();
     chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
-    // A copy, as the folders above the executable may be nobody's business.
+    // A copy, because nobody may not be able to reach the executable.
     let copy = folder.path().join("todana");
-    // By a process of its own: a file that this one had open to write could not be run while another thread forks.
+    // Copied by another process: a file that this process had open for writing could not be
+    // executed while another thread forks.
     assert!(run("cp", &[env!("CARGO_BIN_EXE_todana"), copy.to_str().unwrap()]));
     Some((folder, directory))
 }
@@ -154,9 +155,10 @@ fn as_nobody(folder: &Path) -> Command {
     command
 }
 
-/// A log that could not begin its next segment refused all changes, though there was room in the present one.
+/// A log that could not start its next segment refused all changes, although the current one had
+/// room.
 #[test]
-fn log_goes_on_in_its_segment_while_its_directory_may_not_be_written() {
+fn log_continues_in_its_segment_without_directory_rights() {
     let Some((folder, directory)) = nobodys() else { return };
     let start = || Server::start_as(as_nobody(folder.path()), &options(&directory, "always"));
     let server = start();
@@ -179,11 +181,11 @@ fn log_goes_on_in_its_segment_while_its_directory_may_not_be_written() {
         assert_eq!(client.set("after", b"v"), "STORED\r\n");
         segments() > 1
     });
-    is_there_again(server, start);
+    survives_a_kill(server, start);
 }
 
 #[test]
-fn a_directory_that_cannot_be_had_is_named_at_the_start() {
+fn unusable_directory_is_named_at_the_start() {
     let refused = |mut command: Command, directory: &Path| {
         let words = ["serve", "-p", "-1", "--admin-port", "0", "--data-dir", directory.to_str().unwrap()];
         let output = command.args(words).output().unwrap();
@@ -213,7 +215,7 @@ fn a_directory_that_cannot_be_had_is_named_at_the_start() {
 }
 
 #[test]
-fn a_second_server_on_a_directory_harms_nothing() {
+fn second_server_on_a_directory_harms_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("data");
     let start = || Server::start(&options(&directory, "always"));
@@ -235,12 +237,13 @@ fn a_second_server_on_a_directory_harms_nothing() {
     assert!(said.contains(&format!("{} is open in another process", directory.display())), "{said}");
     assert_eq!(files(), before);
     assert_eq!(client.set("after", b"v"), "STORED\r\n");
-    is_there_again(server, start);
+    survives_a_kill(server, start);
 }
 
-/// A signal that the one that reads does not come to hear of, as the file keeps it: the first one waits, the second does not.
+/// The reading thread does not notice a signal while the file blocks it. The first signal waits,
+/// the second ends the process.
 #[test]
-fn the_second_signal_ends_a_server_that_cannot_read_its_data() {
+fn second_signal_ends_a_loading_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(&options(folder.path(), "always"));
     assert_eq!(Client::connect(&server).set("k", b"v"), "STORED\r\n");

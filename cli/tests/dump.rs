@@ -1,4 +1,4 @@
-//! `dump` and `load`: that nothing is lost between them, and nothing on the way.
+//! `dump` and `load` lose nothing, neither between them nor on the way.
 
 mod running;
 
@@ -10,10 +10,10 @@ use std::process::{Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection on which each request is followed by the reply that must come.
+/// A connection with requests and their expected replies.
 struct Wire(TcpStream);
 
 impl Wire {
@@ -43,7 +43,7 @@ impl Wire {
     }
 }
 
-/// A server that `play` acts out, given the connections that a command opens, in order.
+/// A server that `play` acts out on the connections that a command opens, in order.
 fn pretend<const N: usize>(play: impl FnOnce([Wire; N]) + Send + 'static) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -51,8 +51,8 @@ fn pretend<const N: usize>(play: impl FnOnce([Wire; N]) + Send + 'static) -> (St
     (address, server)
 }
 
-/// Answers what a dump asks for before the first value: how many records there are, whether meta commands are taken, and
-/// the keys.
+/// Answers the requests of a dump before the first value: the number of records, the support for
+/// meta commands, and the keys.
 fn list(keys: &mut Wire, values: &mut Wire, meta: &[u8], listed: &[u8]) {
     values.expect(b"stats\r\n");
     values.send(b"STAT curr_items 2\r\nEND\r\n");
@@ -73,24 +73,25 @@ fn sorted_lines(path: &Path) -> Vec<Vec<u8>> {
     lines
 }
 
-/// Names of the files of a directory.
+/// Returns the names of the files in a directory.
 fn files(directory: &Path) -> Vec<String> {
     let files = std::fs::read_dir(directory).unwrap();
     files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Keys with control bytes and keys that only base64 can carry were left out of dumps, with exit code 0.
+/// Dumps left out keys with control bytes and keys that need base64, with exit code 0.
 #[test]
-fn records_under_keys_of_any_bytes_survive_dump_and_load() {
+fn keys_of_any_bytes_survive_dump_and_load() {
     let (from, to) = (Server::start(&[]), Server::start(&[]));
     let (mut old, mut new) = (Wire::open(&from), Wire::open(&to));
     old.ask(b"set plain 1 2000000001 1\r\n1\r\n", b"STORED\r\n");
-    // What text can carry, as short as it gets and where base64 would be too long.
+    // Keys that fit into text, at the minimum length, and at lengths whose base64 would be too
+    // long.
     let long = [&b"\x01\r\t\x7f\xff"[..], &[b'k'; 245]].concat();
     for key in [&b"a\tb"[..], b"\x01", b"\x7f", b"k\rk", b"k\r", b"\xff\x80", &long] {
         old.ask(&[b"set ", key, b" 7 2000000000 2\r\n\r\n\r\n"].concat(), b"STORED\r\n");
     }
-    // `a b`, `a LF b`, a blank, `a NUL b`, and 186 blanks; their flags and expiry too.
+    // `a b`, `a LF b`, a blank, `a NUL b`, and 186 blanks, with flags and expiry.
     let blanks = "ICAg".repeat(62);
     for key in ["YSBi", "YQpi", "IA==", "YQBi", &blanks] {
         old.ask(format!("ms {key} 2 b F4294967295 T2000000000\r\n\t\n\r\n").as_bytes(), b"HD\r\n");
@@ -125,9 +126,9 @@ fn records_under_keys_of_any_bytes_survive_dump_and_load() {
 }
 
 #[test]
-fn a_dump_that_leaves_a_record_out_says_which_and_fails() {
+fn dump_with_omitted_record_names_it_and_fails() {
     let server = Server::start(&[]);
-    // To memcached 1.6.18 a NUL is the end of a line, and this key is too long for base64.
+    // For memcached 1.6.18 a NUL ends the line, and this key is too long for base64.
     let key = [&[b'k'; 249][..], b"\0"].concat();
     let mut wire = Wire::open(&server);
     wire.ask(&[b"set ", &key[..], b" 0 0 1\r\nx\r\n"].concat(), b"STORED\r\n");
@@ -142,7 +143,7 @@ fn a_dump_that_leaves_a_record_out_says_which_and_fails() {
 }
 
 #[test]
-fn a_server_that_knows_no_base64_is_dumped_but_for_the_keys_that_need_it() {
+fn server_without_base64_is_dumped_except_binary_keys() {
     let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
         list(
             &mut keys,
@@ -162,9 +163,9 @@ fn a_server_that_knows_no_base64_is_dumped_but_for_the_keys_that_need_it() {
     server.join().unwrap();
 }
 
-/// The value of a write that such a server does not understand would be taken for commands.
+/// A server that does not understand such a write would execute its value as commands.
 #[test]
-fn nothing_under_a_key_in_base64_is_sent_to_a_server_that_knows_none() {
+fn base64_keys_are_not_sent_without_support() {
     let (address, server) = pretend(|[mut wire]: [Wire; 1]| {
         wire.expect(b"set a 0 0 1\r\n1\r\n");
         wire.send(b"STORED\r\n");
@@ -184,9 +185,9 @@ fn nothing_under_a_key_in_base64_is_sent_to_a_server_that_knows_none() {
     server.join().unwrap();
 }
 
-/// 64 values were gathered before the first was written: gigabytes, if they are large.
+/// 64 values were collected before the first was written: gigabytes of large values.
 #[test]
-fn a_value_is_written_before_the_next_one_has_come() {
+fn value_is_written_before_the_next_arrives() {
     const LARGE: usize = 1 << 20;
     let (written, first_is_written) = std::sync::mpsc::channel::<()>();
     let (address, server) = pretend(move |[mut keys, mut values]: [Wire; 2]| {
@@ -213,9 +214,9 @@ fn a_value_is_written_before_the_next_one_has_come() {
     server.join().unwrap();
 }
 
-/// The file was emptied before the server was reached.
+/// The file was truncated before the server was contacted.
 #[test]
-fn a_dump_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
+fn failed_dump_leaves_the_old_file_and_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keep.tsv");
     std::fs::write(&path, "precious\t1\n").unwrap();
@@ -226,7 +227,7 @@ fn a_dump_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious\t1\n");
         assert_eq!(files(directory.path()), ["keep.tsv"]);
     };
-    // A port that was just free, and where nobody listens.
+    // A port that was free a moment ago, on which nobody listens.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     check(dump(&nobody, &path), "cannot connect");
 
@@ -246,7 +247,7 @@ fn a_dump_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
 }
 
 #[test]
-fn a_dump_replaces_what_a_link_points_at_and_keeps_its_permissions() {
+fn dump_replaces_link_targets_and_keeps_permissions() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let server = Server::start(&[]);
     server.expect(&["set", "k", "v"], 0);
@@ -259,12 +260,12 @@ fn a_dump_replaces_what_a_link_points_at_and_keeps_its_permissions() {
     assert!(link.symlink_metadata().unwrap().is_symlink());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "k\tv\n");
     assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o604);
-    // What is no file has no content that could be lost, and no name to take.
+    // A device has no contents to lose and no name to replace.
     assert_eq!(server.expect(&["dump", "/dev/stdout"], 0), "k\tv\n");
 }
 
 #[test]
-fn a_sliding_record_comes_back_as_one() {
+fn sliding_record_stays_sliding() {
     let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
     let mut wire = Wire::open(&server);
     wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
@@ -280,15 +281,15 @@ fn a_sliding_record_comes_back_as_one() {
     wire.ask(b"debugtime +300\r\nmg s v\r\nmg n t\r\n", b"OK\r\nEN\r\nHD t-1\r\n");
 }
 
-/// It read as clients do: sliding records began anew, and the hit ratio moved.
+/// The dump read as clients do: it extended sliding records and changed the hit ratio.
 #[test]
-fn a_dump_disturbs_nothing_that_it_reads() {
+fn dump_disturbs_nothing_it_reads() {
     let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
     let mut wire = Wire::open(&server);
     wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
-    // A stale record, which the next reader shall compute anew.
+    // A stale record, which the next reader should recompute.
     wire.ask(b"set stale 0 0 1\r\nc\r\nmd stale I T1000\r\n", b"STORED\r\nHD\r\n");
-    // Asking for it is what starts the record of accesses.
+    // Requesting it starts the tracking of accesses.
     wire.ask(b"mg n h u\r\nset f 0 0 1\r\nd\r\n", b"HD h0\r\nSTORED\r\n");
     wire.ask(b"debugtime +100\r\n", b"OK\r\n");
     let counts = || {

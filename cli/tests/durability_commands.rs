@@ -1,4 +1,5 @@
-//! The commands that work on data directories: each does what its help says, beside a server or without one.
+//! The commands for data directories keep the promises of their help, with and without a running
+//! server.
 
 mod running;
 
@@ -28,7 +29,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A stopped server's directory, with records a, b and c, and b changed and c removed.
+/// Creates the directory of a stopped server with records a, b and c, of which b was changed and c
+/// removed.
 fn stopped(directory: &str) {
     let server = start(directory, &[]);
     for (key, value) in [("a", "1"), ("b", "1"), ("c", "1"), ("b", "2")] {
@@ -39,7 +41,7 @@ fn stopped(directory: &str) {
 }
 
 #[test]
-fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
+fn stopped_directory_is_backed_up_restored_and_served() {
     let folder = Folder::new();
     let (data, backup, again) = (folder.path("data"), folder.path("backup"), folder.path("again"));
     stopped(&data);
@@ -55,10 +57,10 @@ fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
     assert_eq!(server.expect(&["get", "b"], 0), "2");
     server.expect(&["get", "c"], 1);
     stop(server);
-    // Once more, of what has a checkpoint now.
+    // The same again, now with a checkpoint.
     let said = expect(&["backup", &again, &folder.path("second")], 0);
     assert!(said.contains("a checkpoint of 2 records"), "{said}");
-    // Neither replaces anything, and a backup is not served.
+    // Neither command replaces anything, and a backup cannot be served.
     assert!(refused(&["backup", &data, &backup], 2).contains("is there already"));
     assert!(refused(&["restore", &backup, &again], 2).contains("is there already"));
     let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &backup], 3);
@@ -68,7 +70,7 @@ fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
 }
 
 #[test]
-fn directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_salvaged() {
+fn directory_in_use_is_only_read() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = start(&data, &[]);
@@ -84,14 +86,14 @@ fn directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_salvaged() {
 }
 
 #[test]
-fn a_point_in_time_is_restored_from_a_backup_and_the_log_behind_it() {
+fn point_in_time_restores_from_backup_and_log() {
     let folder = Folder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
     expect(&["backup", &data, &backup], 0);
     let server = start(&data, &[]);
     server.expect(&["set", "b", "3"], 0);
-    // Another value with each change, until the server's clock has shown the next second.
+    // Write new values until the server's clock has reached the next second.
     let column = |line: &str, n| line.split('\t').nth(n).unwrap().to_string();
     let first = column(expect(&["log", &data], 0).lines().last().unwrap(), 1);
     let mut number = 3;
@@ -116,13 +118,13 @@ fn a_point_in_time_is_restored_from_a_backup_and_the_log_behind_it() {
     }
     let why = refused(&["restore", &backup, &folder.path("x"), "--until", "yesterday"], 2);
     assert!(why.contains("neither a Unix time"), "{why}");
-    // Before there was anything.
+    // A time before the first change.
     let said = expect(&["restore", &backup, &folder.path("before"), "--until", "1000000000"], 0);
     assert!(said.contains(": 0 records restored (position 0 of the log)"), "{said}");
 }
 
 #[test]
-fn every_byte_of_a_backup_counts() {
+fn every_byte_of_a_backup_is_checked() {
     let folder = Folder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
@@ -131,7 +133,7 @@ fn every_byte_of_a_backup_counts() {
     assert_eq!(paths.len(), 4, "{paths:?}");
     for path in paths.iter().filter(|path| !path.ends_with("lock")) {
         let bytes = fs::read(path).unwrap();
-        // The library's tests flip every byte; a process for each takes too long.
+        // The library's tests flip every byte; one process for each would take too long.
         for at in (0..bytes.len()).step_by(41) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
@@ -154,7 +156,7 @@ fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
     stopped(&data);
     let path = files(Path::new(&folder.path("data/log"))).remove(0);
     let mut bytes = fs::read(&path).unwrap();
-    // In the first change, behind the segment's header and a mark.
+    // In the first change, after the segment's header and a mark.
     bytes[64 + 25 + 8..64 + 25 + 12].fill(0xff);
     fs::write(&path, &bytes).unwrap();
     let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data], 3);
@@ -170,7 +172,7 @@ fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
     assert!(text(&output.stdout).starts_with(&format!("{target}: ")));
     assert_eq!(fs::read(&path).unwrap(), bytes);
     expect(&["verify", &target], 0);
-    // The old names, for one version.
+    // The old command names, supported for one version.
     assert!(expect(&["repair", &data], 1).contains("damaged: "));
     assert!(refused(&["repair", &data, "--yes"], 2).contains(&format!("`todana salvage {data} TARGET`")));
     let server = start(&target, &[]);
@@ -179,7 +181,7 @@ fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
 }
 
 #[test]
-fn the_log_is_told_in_columns_that_nothing_stored_can_break() {
+fn stored_bytes_cannot_break_the_log_columns() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = start(&data, &["-o", "negative_exptime=sliding", "--log-segment-size", "4k"]);
@@ -205,7 +207,7 @@ fn the_log_is_told_in_columns_that_nothing_stored_can_break() {
     assert_eq!(told(&[]), lines);
     assert_eq!(told(&["--values", "none"])[2], "put\tlong\tsize=3000\t");
     assert_eq!(told(&["--values", "whole"])[2], format!("put\tlong\tsize=3000\t{long}"));
-    // From the position of a line on.
+    // From the position of a line.
     let all = expect(&["log", &data], 0);
     let position = all.lines().nth(3).unwrap().split('\t').next().unwrap();
     assert_eq!(expect(&["log", &data, "--from", position], 0).lines().count(), 2);
@@ -219,7 +221,7 @@ fn the_log_is_told_in_columns_that_nothing_stored_can_break() {
     assert!(refused(&["log", &folder.path("nothing")], 3).contains("does not exist"));
 }
 
-/// Ends what it has started, whatever comes.
+/// Ends the process, also after a panic.
 struct Follows(Child);
 
 impl Drop for Follows {
@@ -230,7 +232,7 @@ impl Drop for Follows {
 }
 
 #[test]
-fn a_log_is_followed_while_the_server_writes_and_begins_new_segments() {
+fn log_follows_across_new_segments() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = start(&data, &["--log-segment-size", "4k"]);
@@ -253,7 +255,7 @@ fn a_log_is_followed_while_the_server_writes_and_begins_new_segments() {
 }
 
 #[test]
-fn a_directory_is_verified_while_its_server_writes_and_removes_what_it_needs_no_longer() {
+fn directory_is_verified_while_its_server_writes() {
     let folder = Folder::new();
     let data = folder.path("data");
     let options = ["--log-segment-size", "4k", "--checkpoint-log-size", "4k"];
@@ -273,7 +275,7 @@ fn a_directory_is_verified_while_its_server_writes_and_removes_what_it_needs_no_
             }
         });
         let mut begins = Vec::new();
-        // Until some of the log has been removed meanwhile.
+        // Until part of the log has been removed meanwhile.
         while begins.iter().collect::<BTreeSet<_>>().len() < 3 {
             let output = run(&["verify", &data]);
             let said = text(&output.stdout);
@@ -291,7 +293,7 @@ fn a_directory_is_verified_while_its_server_writes_and_removes_what_it_needs_no_
 }
 
 #[test]
-fn how_the_directory_is_kept_can_be_told() {
+fn options_control_the_data_directory() {
     let folder = Folder::new();
     let data = folder.path("data");
     let options =
@@ -312,11 +314,11 @@ fn how_the_directory_is_kept_can_be_told() {
     let server = start(&data, &[&options[..], &["--log-keep-size", "1g"]].concat());
     let long = "x".repeat(4_000);
     for round in 1..=3 {
-        // The log grows by more than the checkpoints before it are long.
+        // The log grows by more than the length of the previous checkpoints.
         for n in 0..10 * round {
             server.expect(&["set", &format!("key{}", n % 3), &long], 0);
         }
-        // The server looks once a second.
+        // The server checks once a second.
         while checkpoints() < round.min(2) {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! The commands on whole databases, on each place where records can be: a hash and a tree on disk, a data directory, a server. Each does
-//! there what it does elsewhere, or says what does it there.
+//! The commands on complete databases, for each place of records: a hash and a tree on disk, a data
+//! directory, a server. Each command works alike there, or names the command to use.
 
 mod running;
 
@@ -7,7 +7,7 @@ use running::{Folder, Server, expect, refused, stop, text};
 
 const LINES: &str = "a\t1\nab\t2\nb\t3\t7\nc\t4\t0\t2000000000\n";
 
-/// A folder with the same records everywhere, and a server that has them.
+/// Creates a folder with the same records in every place, and a server with them.
 fn everywhere() -> (Folder, Server, [String; 4]) {
     let folder = Folder::new();
     let [hash, tree, data] = ["x.hash", "x.tree", "data"].map(|name| folder.path(name));
@@ -30,7 +30,7 @@ fn sorted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_only_reads_answers_alike_wherever_the_records_are() {
+fn reading_commands_agree_on_every_place() {
     let (_folder, _server, places) = everywhere();
     for place in &places {
         assert_eq!(expect(&["count", place], 0), "4\n", "{place}");
@@ -51,7 +51,7 @@ fn what_only_reads_answers_alike_wherever_the_records_are() {
         let records = if told["records"].is_null() { &told["curr_items"] } else { &told["records"] };
         assert!(*records == serde_json::json!(4) || *records == serde_json::json!("4"), "{place}: {told}");
     }
-    // Where there is an order it goes both ways; elsewhere that is said.
+    // Ordered databases list in both directions; the others report that they cannot.
     for place in &places[1..3] {
         assert_eq!(expect(&["list", place, "--reverse", "--limit", "2"], 0), "c\nb\n", "{place}");
     }
@@ -61,7 +61,7 @@ fn what_only_reads_answers_alike_wherever_the_records_are() {
 }
 
 #[test]
-fn what_changes_changes_alike_wherever_the_records_are() {
+fn writing_commands_agree_on_every_place() {
     let (folder, _server, places) = everywhere();
     for place in &places {
         expect(&["set", "n", "41", "-S", place], 0);
@@ -71,7 +71,7 @@ fn what_changes_changes_alike_wherever_the_records_are() {
         assert!(folder.import(place, "d\t5\n").status.success());
         assert_eq!(sorted(&expect(&["list", place], 0)), ["ab", "b", "c", "d", "n"], "{place}");
     }
-    // What was changed in the data directory a server finds there.
+    // A server finds the changes to the data directory.
     let server = Server::start(&["--data-dir", &places[2], "--admin-port", "0"]);
     assert_eq!(server.expect(&["get", "n", "d"], 0), "42\n5\n");
     let complaint = refused(&["count", &places[2]], 3);
@@ -79,7 +79,7 @@ fn what_changes_changes_alike_wherever_the_records_are() {
 }
 
 #[test]
-fn copies_and_merges_come_from_everywhere_but_a_server_which_says_what_does_it() {
+fn copy_and_merge_read_every_place_except_servers() {
     let (folder, _server, places) = everywhere();
     for (number, place) in places[..3].iter().enumerate() {
         for kind in ["hash", "tree"] {
@@ -91,7 +91,7 @@ fn copies_and_merges_come_from_everywhere_but_a_server_which_says_what_does_it()
     let all = folder.path("all.tree");
     expect(&["merge", &all, &places[0], &places[1], &places[2]], 0);
     assert_eq!(expect(&["list", &all], 0), "a\nab\nb\nc\n");
-    // Into a data directory, too.
+    // Into a data directory too.
     expect(&["set", "new", "1", "-S", &all], 0);
     expect(&["merge", &places[2], &all], 0);
     assert_eq!(expect(&["get", "new", "-S", &places[2]], 0), "1");
@@ -128,7 +128,7 @@ fn verify_and_compact_know_each_kind() {
 }
 
 #[test]
-fn a_directory_that_is_none_and_a_database_in_memory_are_told_as_such() {
+fn wrong_directories_and_memory_databases_are_explained() {
     let folder = Folder::new();
     let gone = folder.path("gone");
     std::fs::create_dir(folder.path("empty")).unwrap();
@@ -140,7 +140,7 @@ fn a_directory_that_is_none_and_a_database_in_memory_are_told_as_such() {
             assert!(at(name, 2).contains("memory of its server"), "{words:?}");
         }
     }
-    // Nor is one made.
+    // And none is created.
     assert!(refused(&["set", "a", "1", "-S", &gone], 3).contains("does not exist"));
     assert!(folder.import(&gone, "a\t1\n").status.code() == Some(3));
     assert!(!std::path::Path::new(&gone).exists());

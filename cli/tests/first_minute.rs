@@ -1,6 +1,7 @@
-//! The first minute of somebody who has a memcached running already. The README's tour once ended in `todana flush` on memcached's own
-//! port: where `todana serve` could not start because a memcached held that port, the tour emptied it. A server open to the network
-//! said nothing of it, and offered 0.0.0.0 as an address to connect to.
+//! The first minute of a user whose machine already runs a memcached. The README's tour once ended
+//! in `todana flush` on memcached's own port: `todana serve` could not start on that port, so the
+//! tour emptied the memcached. A server open to the network printed no warning, and suggested
+//! 0.0.0.0 as an address to connect to.
 
 mod running;
 
@@ -8,7 +9,7 @@ use running::{Folder, Server, run, stop, text};
 use std::io::{BufRead, Write};
 use std::process::{Output, Stdio};
 
-/// Runs a command at a terminal, where somebody types this.
+/// Runs a command at a terminal with this input.
 fn at_a_terminal(words: &[&str], typed: &str) -> Output {
     let line = [&[env!("CARGO_BIN_EXE_todana")], words].concat().join(" ");
     let mut command = std::process::Command::new("script");
@@ -92,8 +93,8 @@ fn bench_refuses_a_place_that_holds_records() {
     }
 }
 
-/// What a server prints on standard output, until it is stopped.
-fn whole_banner(options: &[&str]) -> String {
+/// Returns the complete standard output of a server that is stopped.
+fn complete_banner(options: &[&str]) -> String {
     let mut server = Server::start(&[&["--admin-port", "0"], options].concat());
     let mut lines = server.banner.concat();
     server.signal("TERM");
@@ -110,7 +111,7 @@ fn banner_warns_of_a_server_open_to_the_network() {
     let folder = Folder::new();
     let tokens = folder.path("tokens");
     std::fs::write(&tokens, "alice:s3cret\n").unwrap();
-    let open = whole_banner(&["-l", "0.0.0.0"]);
+    let open = complete_banner(&["-l", "0.0.0.0"]);
     let port = open.lines().nth(1).unwrap().strip_prefix("listening on 0.0.0.0:").unwrap().to_string();
     let warning = format!(
         "warning: 0.0.0.0:{port}: anyone who can reach it can read and write; require logins (-S or -Y), or listen on this machine only (-l 127.0.0.1)"
@@ -120,23 +121,23 @@ fn banner_warns_of_a_server_open_to_the_network() {
         format!("try: todana set hello world -S 127.0.0.1:{port} && todana get hello -S 127.0.0.1:{port}");
     assert_eq!(open.lines().nth(2), Some(example.as_str()));
     for guarded in [&["-l", "127.0.0.1"][..], &["-l", "0.0.0.0", "-Y", &tokens]] {
-        assert!(!whole_banner(guarded).contains("warning"), "{guarded:?}");
+        assert!(!complete_banner(guarded).contains("warning"), "{guarded:?}");
     }
-    assert!(whole_banner(&["-l", "127.0.0.1,0.0.0.0"]).contains("warning: 0.0.0.0:"));
+    assert!(complete_banner(&["-l", "127.0.0.1,0.0.0.0"]).contains("warning: 0.0.0.0:"));
 }
 
 #[test]
 fn banner_shows_the_limit_of_each_database() {
     let folder = Folder::new();
     let (hash, tree) = (folder.path("a.hash"), folder.path("b.tree"));
-    let shown = whole_banner(&[&hash]);
+    let shown = complete_banner(&[&hash]);
     assert!(!shown.contains("MiB") && !shown.contains("evicting"), "{shown}");
     let line =
         format!("database: {hash}, disk:hash, no limit; no data found, starting a new database; --sync 1000");
     assert!(shown.contains(&line), "{shown}");
-    let shown = whole_banner(&["mem:hash", &format!("{tree}#capcnt=7"), "-m", "32"]);
+    let shown = complete_banner(&["mem:hash", &format!("{tree}#capcnt=7"), "-m", "32"]);
     assert!(shown.lines().next().unwrap().contains(", 32 MiB, then evicting, "), "{shown}");
     assert!(shown.contains("database 0: mem:hash, 32 MiB, then evicting, lost at exit\n"), "{shown}");
     assert!(shown.contains("b.tree#capcnt=7, disk:tree, at most 7 records, in "), "{shown}");
-    assert!(whole_banner(&["-m", "32"]).contains(", 32 MiB, then evicting, "));
+    assert!(complete_banner(&["-m", "32"]).contains(", 32 MiB, then evicting, "));
 }

@@ -1,9 +1,11 @@
-//! Files of Kyoto Tycoon's and Kyoto Cabinet's: read, written, cut and damaged.
+//! Files of Kyoto Tycoon and Kyoto Cabinet: read, written, truncated and damaged.
 //!
-//! `cabinet-*` are databases of kcpolymgr 1.2.76; `lzo.ktss` and `lzma.ktss` were written with the original's compressors, and its
-//! server has read them. All else in `fixtures/kyoto` was made by ktserver 0.9.56 and kcpolymgr 1.2.76: japan=tokyo, mortal until the second 4000000000, and the empty
-//! key; in the log also a record that came and went, one that was dead when it came, and pk=pv in database 1, which has no times. With
-//! TODANA_KTSERVER naming a real ktserver what is written here is read by it, and the other way round.
+//! `cabinet-*` are databases of kcpolymgr 1.2.76. `lzo.ktss` and `lzma.ktss` were written with the
+//! original's compressors, and its server has read them. Everything else in `fixtures/kyoto` was
+//! created by ktserver 0.9.56 and kcpolymgr 1.2.76: japan=tokyo, mortal until the second
+//! 4000000000, and the empty key. The log also has a record that was removed again, one that had
+//! expired on arrival, and pk=pv in database 1, which has no times. If TODANA_KTSERVER names a real
+//! ktserver, it reads the files written here, and the other way round.
 
 mod running;
 
@@ -19,7 +21,7 @@ fn fixture(name: &str) -> String {
     folder.join(name).to_str().unwrap().to_string()
 }
 
-/// What a load says, and what is in the new database behind it.
+/// Returns the messages of a load and the records of the new database.
 fn loaded(folder: &Folder, words: &[&str], code: i32) -> (String, String) {
     let database = folder.path(&format!("{}.tree", fastrand::u64(..)));
     let said = refused(&[&["load", "--db", &database], words].concat(), code);
@@ -32,7 +34,7 @@ fn loaded(folder: &Folder, words: &[&str], code: i32) -> (String, String) {
 }
 
 #[test]
-fn files_of_the_real_programs_are_read_with_their_times() {
+fn original_files_are_read_with_their_times() {
     let folder = Folder::new();
     for (name, stamp) in
         [("plain.ktss", "01795319893316000000"), ("zlib.ktss", "01795319894656000000"), ("timed.kcss", "")]
@@ -50,9 +52,10 @@ fn files_of_the_real_programs_are_read_with_their_times() {
     }
 }
 
-/// A database file of Kyoto Cabinet's could only be loaded by way of its own tools, which a machine may no longer have.
+/// A database file of Kyoto Cabinet could be loaded only through its own tools, which a machine may
+/// no longer have.
 #[test]
-fn database_files_of_kyoto_cabinet_are_read_however_they_are_compressed() {
+fn kyoto_cabinet_files_load_with_every_compression() {
     let folder = Folder::new();
     let names = ["plain.kch", "lzo.kch", "gz.kch", "lzma.kct", "def.kct"];
     let all: Vec<String> = names
@@ -77,11 +80,11 @@ fn database_files_of_kyoto_cabinet_are_read_however_they_are_compressed() {
 }
 
 #[test]
-fn a_cut_or_damaged_database_file_says_where() {
+fn damaged_database_file_names_the_place() {
     let folder = Folder::new();
     let file = folder.path("casket.kch");
     let whole = std::fs::read(fixture("cabinet-plain.kch")).unwrap();
-    // Fewer bytes do not show what the file is.
+    // Fewer bytes do not reveal the format.
     for len in (6..whole.len()).step_by(37) {
         std::fs::write(&file, &whole[..len]).unwrap();
         let said = refused(&["load", "--bare", &file, "--db", &folder.path("cut.tree")], 3);
@@ -113,7 +116,7 @@ fn snapshots_of_every_compressor_are_read() {
 }
 
 #[test]
-fn values_without_times_are_not_cut_in_silence() {
+fn values_without_times_are_not_truncated() {
     let folder = Folder::new();
     let file = folder.path("text.kcss");
     std::fs::write(&file, b"KCSS\n\0\0\x01\x0bksome value!\xff").unwrap();
@@ -124,14 +127,14 @@ fn values_without_times_are_not_cut_in_silence() {
     assert_eq!(loaded(&folder, &["--bare", &file], 0).1, "k\tsome value!\n");
     // The letters `some ` as a time.
     assert_eq!(loaded(&folder, &["--timed", &file], 0).1, "k\tvalue!\t0\t495790679329\n");
-    // A number, as `increment` stores it: it would have expired long ago.
+    // A number, as `increment` stores it: read as a time, it would have expired long ago.
     std::fs::write(&file, b"KCSS\n\0\0\x01\x08n\0\0\0\0\0\0\0\x05\xff").unwrap();
     let (said, _) = loaded(&folder, &[&file], 3);
     assert!(said.contains("no likely time before a value"), "{said}");
 }
 
 #[test]
-fn what_is_written_is_what_the_real_programs_write() {
+fn written_files_equal_those_of_the_originals() {
     let folder = Folder::new();
     let database = folder.path("from.tree");
     expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
@@ -141,7 +144,7 @@ fn what_is_written_is_what_the_real_programs_write() {
         let bytes = std::fs::read(&file).unwrap();
         (loaded(&folder, &[&[&*file], &words[2..]].concat(), 0).1, bytes)
     };
-    // The same records, in the order of their keys.
+    // The same records in key order.
     let (japan, mortal, empty) = (
         &b"\x05\x0ajapan\xff\xff\xff\xff\xfftokyo"[..],
         &b"\x06\x0bmortal\0\xee\x6b\x28\0x\ny\\z\x01"[..],
@@ -164,7 +167,7 @@ fn what_is_written_is_what_the_real_programs_write() {
 }
 
 #[test]
-fn what_a_format_does_not_keep_is_told() {
+fn unsupported_attributes_are_reported() {
     let folder = Folder::new();
     folder.import("./x.tree", "a\t1\t7\t4000000000\nb\t2\t7\t4000000000~300\n");
     let said = |words: &[&str]| folder.complaint(&[&["dump", "out", "--db", "./x.tree"], words].concat(), 0);
@@ -182,11 +185,11 @@ fn what_a_format_does_not_keep_is_told() {
 }
 
 #[test]
-fn a_file_that_is_cut_anywhere_says_where_and_how_much_was_loaded() {
+fn truncated_file_names_place_and_loaded_records() {
     let folder = Folder::new();
     let file = folder.path("cut");
     let database = folder.path("cut.tree");
-    // Where the records of both begin.
+    // The offsets of the records in both.
     for (name, starts) in [("plain.ktss", [34, 52, 72]), ("timed.kcss", [6, 24, 44])] {
         let whole = std::fs::read(fixture(name)).unwrap();
         for len in 6..whole.len() {
@@ -216,7 +219,7 @@ fn a_file_that_is_cut_anywhere_says_where_and_how_much_was_loaded() {
 }
 
 #[test]
-fn a_file_that_claims_much_is_read_no_further_than_it_goes() {
+fn file_with_huge_lengths_is_read_to_its_end_only() {
     let folder = Folder::new();
     let file = folder.path("claims");
     let head = [&b"KTSS\n\0\0\0\0\0"[..], &[0xFF; 24]].concat();
@@ -241,7 +244,7 @@ fn a_file_that_claims_much_is_read_no_further_than_it_goes() {
 }
 
 #[test]
-fn what_kyotos_tools_list_is_read_as_text_and_in_hexadecimal() {
+fn listings_of_kyoto_tools_are_read() {
     let folder = Folder::new();
     let file = folder.path("list");
     std::fs::write(&file, "japan\ttokyo\nback\\slash\t\\n\n").unwrap();
@@ -265,7 +268,7 @@ fn what_kyotos_tools_list_is_read_as_text_and_in_hexadecimal() {
 }
 
 #[test]
-fn an_update_log_is_listed_and_played_from_a_time_on() {
+fn update_log_is_listed_and_replayed_from_a_time() {
     let folder = Folder::new();
     let log = fixture("ulog");
     let (said, dumped) = loaded(&folder, &[&log], 0);
@@ -297,7 +300,7 @@ fn an_update_log_is_listed_and_played_from_a_time_on() {
 }
 
 #[test]
-fn a_torn_tail_is_told_and_passed_and_a_cut_file_is_an_error() {
+fn torn_tail_is_skipped_and_cut_file_fails() {
     let folder = Folder::new();
     let whole = std::fs::read(fixture("ulog/0000000001.ulog")).unwrap();
     let log = folder.path("log");
@@ -319,7 +322,7 @@ fn a_torn_tail_is_told_and_passed_and_a_cut_file_is_an_error() {
 }
 
 #[test]
-fn a_server_takes_them_and_gives_them() {
+fn server_loads_and_dumps_foreign_files() {
     let (server, folder) = (Server::start(&["mem:tree"]), Folder::new());
     let output = server.run(&["load", &fixture("plain.ktss")]);
     // memcached's protocol has no empty key.
@@ -352,7 +355,7 @@ impl Real {
     }
 
     fn start(binary: &Path, folder: &Folder, words: &[&str]) -> Real {
-        // It cannot choose one itself, and takes the upper half of all ports for negative.
+        // It cannot choose a port itself, and reads ports above 32767 as negative.
         let mut free = std::iter::repeat_with(|| fastrand::u16(20_000..32_000))
             .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
         let port = free.next().unwrap();
@@ -391,7 +394,7 @@ impl Drop for Real {
 }
 
 #[test]
-fn a_real_ktserver_reads_what_is_written_and_writes_what_is_read() {
+fn real_ktserver_and_todana_read_each_other() {
     let Some(binary) = Real::binary() else { return };
     let folder = Folder::new();
     let lines: String = (0..20_000)
@@ -410,16 +413,16 @@ fn a_real_ktserver_reads_what_is_written_and_writes_what_is_read() {
         let server = Real::start(&binary, &folder, &words);
         assert!(server.get("/rpc/status").contains("count\t20000\n"));
         assert!(server.get("/rpc/get?key=key00007").contains("value\tvvvvvvv7\nxt\t4000000006\n"));
-        // It writes one when it ends.
+        // It writes a snapshot when it ends.
         std::fs::remove_file(&file).unwrap();
         server.stop();
         assert_eq!(loaded(&folder, &[&file], 0).1, lines, "{format}");
     }
 }
 
-/// Whoever follows a server from there misses nothing that was changed in the second of the dump.
+/// A replica that continues from the dump misses no change of the second of the dump.
 #[test]
-fn a_snapshot_promises_no_part_of_the_second_in_which_it_was_made() {
+fn snapshot_stamp_precedes_its_second() {
     let folder = Folder::new();
     let (database, file) = (folder.path("from.tree"), folder.path("out.ktss"));
     expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
@@ -433,9 +436,9 @@ fn a_snapshot_promises_no_part_of_the_second_in_which_it_was_made() {
     assert!((before - 2..=after - 2).contains(&(stamp / 1_000_000_000)), "{before} {stamp} {after}");
 }
 
-/// What was removed in the file that is missing came back.
+/// The removal in the missing file was lost, so the record came back.
 #[test]
-fn a_log_of_which_a_file_is_missing_is_not_taken_for_a_whole_one() {
+fn log_with_a_missing_file_is_refused() {
     let folder = Folder::new();
     let log = folder.path("ulog");
     std::fs::create_dir(&log).unwrap();
@@ -449,15 +452,16 @@ fn a_log_of_which_a_file_is_missing_is_not_taken_for_a_whole_one() {
     std::fs::copy(fixture("ulog/0000000001.ulog"), format!("{log}/0000000004.ulog")).unwrap();
     let (said, dumped) = loaded(&folder, &[&log], 0);
     assert_eq!(dumped, RECORDS, "{said}");
-    // Whoever says since when needs none of those that end before.
+    // With `--since`, files that end before that time are not needed.
     std::fs::remove_file(format!("{log}/0000000003.ulog")).unwrap();
     let (said, _) = loaded(&folder, &[&log, "--since", "2030-01-01T00:00:00Z"], 0);
     assert!(!said.contains("missing") && !said.contains("begins here"), "{said}");
 }
 
-/// They came back without their flags, by which clients know packed values from text, and nothing said so.
+/// Records came back without the flags by which clients distinguish packed values from text, and
+/// without a warning.
 #[test]
-fn flags_that_a_servers_snapshots_have_no_place_for_are_told_of_once() {
+fn lost_flags_of_snapshots_are_reported_once() {
     let folder = Folder::new();
     let (said, snapshots) = (folder.path("said"), folder.path("b"));
     for (flags, times) in [(0, 0), (7, 1)] {

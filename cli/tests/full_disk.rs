@@ -1,7 +1,8 @@
-//! A server whose disk is full starts, serves reads and takes removals; these lead to room, and then it takes writes again.
+//! A server on a full disk starts, serves reads and accepts removals. Removals make room, and then
+//! it accepts writes again.
 //!
-//! Once a start on a full disk was refused, so that reads that had gone on before were gone, and `delete` and `flush_all` were refused as
-//! writes are: room could only come from outside.
+//! Once such a start was refused, so that reads that had worked before failed; and `delete` and
+//! `flush_all` were refused like writes, so that only other programs could make room.
 
 mod running;
 
@@ -14,7 +15,7 @@ use std::process::Stdio;
 const RECORDS: usize = 400;
 const VALUE: [u8; 5_000] = [b'v'; 5_000];
 
-/// How a database is named on the command line.
+/// Returns the databases as named on the command line.
 fn kinds(small: &SmallDisk) -> Vec<(&'static str, Vec<String>)> {
     let path = |name: &str| small.path(name).to_str().unwrap().to_string();
     vec![
@@ -60,7 +61,7 @@ fn stored(words: &[String]) {
     for number in 0..RECORDS {
         assert_eq!(client.set(&key(number), &VALUE), "STORED\r\n");
     }
-    // In good order, so that no file that goes at the next start makes room.
+    // Stopped properly, so that no file is removed at the next start.
     running::stop(server);
 }
 
@@ -78,7 +79,7 @@ fn server_starts_on_a_full_disk_and_removals_make_room() {
             let server = start(&words);
             let mut client = Client::connect(&server);
             assert!((round..RECORDS).all(|number| has(&mut client, number)), "{kind}");
-            // Whatever room the start has made.
+            // Uses any space that the start has made.
             small.fill();
             write_until_refused(&mut client);
             assert_eq!(client.stat("todana_log_health"), "stuck", "{kind}");
@@ -93,10 +94,11 @@ fn server_starts_on_a_full_disk_and_removals_make_room() {
             assert_eq!(client.ask(&format!("delete {}\r\n", key(number))), "DELETED\r\n", "{kind}");
         }
         eventually(&format!("{kind} takes writes again"), || client.stat("todana_log_health") == "well");
-        // A tree's file does not get shorter, and a transaction of it writes no page that has just been freed.
+        // The file of a tree never shrinks, and a transaction writes no page that has just been
+        // freed.
         let writes = if kind == "tree" { 5 } else { 50 };
         for number in 0..writes {
-            // Compaction may still be at it.
+            // Compaction may still be running.
             eventually(kind, || client.set(&format!("new{number}"), &VALUE) == "STORED\r\n");
         }
         kill(server);
@@ -120,7 +122,7 @@ fn flush_makes_room_on_a_full_disk() {
         for number in 0..RECORDS {
             assert_eq!(client.set(&key(number), &VALUE), "STORED\r\n");
         }
-        // It gets full while the server runs.
+        // The disk fills while the server runs.
         small.fill();
         write_until_refused(&mut client);
         assert!((0..RECORDS).all(|number| has(&mut client, number)), "{kind}");

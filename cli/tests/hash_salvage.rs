@@ -1,4 +1,4 @@
-//! What is whole of a damaged hash on disk comes back by the commands, and each says what is lost.
+//! The commands recover the intact records of a damaged hash on disk, and each reports the losses.
 
 mod running;
 
@@ -11,7 +11,7 @@ fn fill(folder: &Folder, place: &str) {
     assert!(folder.import(place, &lines).status.success());
 }
 
-/// Changes bytes where this stands in one of the files below; returns that file.
+/// Changes bytes in one of the files below a directory. Returns that file.
 fn spoil(directory: &str, what: &[u8]) -> PathBuf {
     let files = fs::read_dir(Path::new(directory)).unwrap().map(|entry| entry.unwrap().path());
     let spoil = |path: &PathBuf| {
@@ -24,7 +24,7 @@ fn spoil(directory: &str, what: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
+fn damaged_hash_backup_is_salvaged_with_a_report() {
     let folder = Folder::new();
     fill(&folder, "x.hash");
     folder.expect(&["backup", "x.hash", "saved"], 0);
@@ -38,7 +38,7 @@ fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
     assert!(folder.expect(&["verify", "y.hash"], 0).starts_with("intact: 499 records"));
     assert_eq!(folder.expect(&["get", "k078", "-S", "y.hash"], 0), "the value of 78");
     folder.expect(&["get", "k077", "-S", "y.hash"], 1);
-    // One that is no backup, too; and nothing of it is changed.
+    // A hash that is not a backup too; the source is unchanged.
     let file = spoil(&folder.path("x.hash"), b"the value of 9\0");
     let before = fs::read(&file).unwrap();
     let told = folder.complaint(&["salvage", "x.hash", "z.hash"], 0);
@@ -47,9 +47,9 @@ fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
-/// A database that a kill has left: its torn end is cut off when it is opened, and is no damage.
+/// After a kill, opening the database cuts off its torn end, which is not damage.
 #[test]
-fn a_torn_end_is_no_damage_and_is_told_when_it_is_cut_off() {
+fn torn_end_is_cut_off_and_is_no_damage() {
     let folder = Folder::new();
     fill(&folder, "x.hash");
     fs::remove_file(folder.path("x.hash/index")).unwrap();

@@ -1,4 +1,5 @@
-//! The executable under the name of Kyoto Tycoon's server, as start scripts, agents and clients use it.
+//! The executable under the name of Kyoto Tycoon's server, as start scripts, agents and clients use
+//! it.
 
 mod ktserver_running;
 
@@ -34,7 +35,7 @@ fn help_and_version_are_printed_under_both_spellings() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
+fn impossible_settings_are_refused_without_leftovers() {
     let place = Place::new();
     fs::write(place.path("casket.kch"), "KC\n").unwrap();
     for name in ["casket.kcd", "casket.kcf"] {
@@ -81,7 +82,7 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_before_it_goes_to_the_background() {
+fn occupied_port_is_reported_before_the_background() {
     let place = Place::new();
     let server = place.start(&[]);
     let port = server.ports[0].to_string();
@@ -93,20 +94,21 @@ fn a_port_that_is_taken_is_told_before_it_goes_to_the_background() {
 }
 
 #[test]
-fn everything_on_its_port_is_kyoto_tycoons() {
+fn its_port_speaks_only_kyoto_tycoon() {
     let place = Place::new();
     let server = place.start(&[]);
     assert_eq!(server.ask("PUT", "/japan", "tokyo").0, 201);
     assert_eq!(server.ask("GET", "/japan", ""), (200, "tokyo".into()));
     assert_eq!(server.call("get?key=japan"), "value\ttokyo\n");
     assert_eq!(server.field("status", "path"), ":");
-    // A word of memcached's is a request line that HTTP does not know, and its binary packet an unknown magic.
+    // For HTTP a command of memcached is an unknown method, and its binary packet has a wrong magic
+    // byte.
     assert_eq!(server.last_words(0, b"get japan\r\n"), "");
     assert_eq!(server.last_words(0, b"version\r\n"), "");
     assert_eq!(server.last_words(0, b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), "");
-    // A method in other letters, and a request without a slash, as clients send.
+    // A method in lower case, and a path without a slash, as clients send them.
     assert!(server.last_words(0, b"GET japan HTTP/1.1\r\nConnection: close\r\n\r\n").ends_with("tokyo"));
-    // Binary: a bulk get of one, on a connection that has spoken HTTP before.
+    // Binary: a bulk get of one key, on a connection that has used HTTP before.
     let mut stream = server.connect(0);
     stream.write_all(b"GET /nix HTTP/1.1\r\n\r\n\xba\0\0\0\0\0\0\0\x01\0\0\0\0\0\x05japan").unwrap();
     let mut got = Vec::new();
@@ -122,7 +124,7 @@ fn everything_on_its_port_is_kyoto_tycoons() {
 }
 
 #[test]
-fn databases_have_their_names_and_their_tuning() {
+fn databases_have_names_and_tuning() {
     let place = Place::new();
     let disk = place.path("casket.kct");
     let server = place.start(&["-oas", "%#ktopts=p", "*#ktcapcnt=10", ":#ktcapsiz=64m", &disk]);
@@ -134,12 +136,12 @@ fn databases_have_their_names_and_their_tuning() {
         server.call(&format!("set?DB=1&key=k{number}&value=v"));
     }
     assert_eq!(server.field("status?DB=1", "count"), "10");
-    // A persistent database knows no times.
+    // A database with ktopts=p stores no times.
     server.call("set?DB=0&key=k&value=v&xt=100");
     assert_eq!(server.call("get?DB=0&key=k"), "value\tv\n");
     server.call("set?DB=casket.kct&key=k&value=v");
     server.stop();
-    // It is there again, and nothing is written for somebody who only reads.
+    // The database is found again, and a read-only server writes nothing.
     let server = place.start(&["-ord", &disk]);
     assert_eq!(server.call("get?key=k"), "value\tv\n");
     let refused = (500, "ERROR\tDB: 4: no permission: permission denied\n".to_owned());
@@ -158,14 +160,14 @@ fn databases_have_their_names_and_their_tuning() {
 }
 
 #[test]
-fn the_rest_of_a_request_has_to_come_in_time_and_the_next_request_has_not() {
+fn rest_of_a_request_times_out_but_idleness_does_not() {
     let place = Place::new();
     let server = place.start(&["-tout", "1", "-th", "1"]);
     let mut patient = server.connect(0);
     assert_eq!(server.last_words(0, b"GET /k HT"), "");
     let upload = b"PUT /k HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf";
     assert!(!server.last_words(0, upload).contains("201"));
-    // It came first, and has been idle for all that time.
+    // This connection came first, and was idle for all that time.
     patient.write_all(b"GET /k HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     patient.read_to_string(&mut answer).unwrap();
@@ -174,7 +176,7 @@ fn the_rest_of_a_request_has_to_come_in_time_and_the_next_request_has_not() {
 }
 
 #[test]
-fn the_log_tells_what_was_asked_for() {
+fn log_has_the_requested_kinds() {
     let place = Place::new();
     for (level, kinds) in [("-li", &["SYSTEM", "INFO"][..]), ("-ls", &["SYSTEM"])] {
         let server = place.start(&[level, "-onr"]);
@@ -191,7 +193,7 @@ fn the_log_tells_what_was_asked_for() {
             assert!(kinds.contains(&rest.split(']').next().unwrap()), "{line}");
         }
         assert_eq!(text.contains("[INFO]"), kinds.contains(&"INFO"));
-        // Who it was.
+        // The client's address.
         let of_connections: Vec<_> = text.lines().filter(|line| line.contains("]: connection ")).collect();
         assert_eq!(of_connections.is_empty(), level == "-ls");
         assert!(of_connections.iter().all(|line| line.contains(" peer=tcp:127.0.0.1:")), "{text}");
@@ -200,7 +202,8 @@ fn the_log_tells_what_was_asked_for() {
         }
         fs::remove_file(log).unwrap();
     }
-    // Those that say nothing: the port has to be known. The end of another server's life is as good as a start of theirs.
+    // The silent levels: the port has to be known. The end of another server proves as much as
+    // their start.
     for level in ["-le", "-lz"] {
         let pid = place.path("pid");
         let mut child =
@@ -216,7 +219,7 @@ fn the_log_tells_what_was_asked_for() {
 }
 
 #[test]
-fn signals_stop_it_or_open_its_log_again() {
+fn signals_stop_it_or_reopen_its_log() {
     let place = Place::new();
     let pid = place.path("pid");
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -237,7 +240,7 @@ fn signals_stop_it_or_open_its_log_again() {
 }
 
 #[test]
-fn a_daemon_goes_on_in_the_background() {
+fn daemon_runs_in_the_background() {
     let place = Place::new();
     let (log, pid, disk) = (place.path("log"), place.path("pid"), place.path("x.kch"));
     let words = ["-host", "127.0.0.1", "-port", "-1", "-dmn", "-log", &log, "-pid", &pid, &disk];
@@ -252,7 +255,7 @@ fn a_daemon_goes_on_in_the_background() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 201"), "{answer:?}");
-    // Its log is rotated, and it goes on.
+    // Its log is rotated, and it keeps running.
     fs::rename(&log, place.path("log.1")).unwrap();
     kill(Pid::from_raw(number), Signal::SIGHUP).unwrap();
     eventually("the new log", || read(&log).contains("reopened"));
@@ -263,9 +266,10 @@ fn a_daemon_goes_on_in_the_background() {
     assert_eq!(server.ask("GET", "/k", ""), (200, "v".into()));
 }
 
-/// Names that the original takes ended the start; an unknown word was passed over in silence.
+/// Names that the original accepts ended the start, and an unknown word was ignored without a
+/// message.
 #[test]
-fn names_are_taken_as_by_the_original() {
+fn names_are_accepted_as_by_the_original() {
     let place = Place::new();
     fs::write(place.path("empty.kch"), "").unwrap();
     let log = place.path("log");
@@ -300,7 +304,7 @@ const ECHO: &str =
     "function echo(input, output) for name, value in pairs(input) do output[name] = value end return 0 end\n";
 
 #[test]
-fn procedures_of_the_script_are_called_both_ways_and_read_again() {
+fn script_is_callable_over_both_protocols_and_reloads() {
     let place = Place::new();
     let script = place.path("s.lua");
     fs::write(&script, ECHO).unwrap();
@@ -321,7 +325,7 @@ fn procedures_of_the_script_are_called_both_ways_and_read_again() {
     };
     assert_eq!(echo(b"echo"), b"\xb4\0\0\0\x01\0\0\0\x01\0\0\0\x01a1");
     assert_eq!(echo(b"nope"), b"\xbf");
-    // What is no Lua changes nothing, and what is replaces it.
+    // A script with errors changes nothing; a correct one replaces the old one.
     fs::write(&script, "function (\n").unwrap();
     server.signal(Signal::SIGUSR1);
     eventually("the complaint", || read(&server.log).contains("the script in use stays: "));
@@ -336,7 +340,7 @@ fn procedures_of_the_script_are_called_both_ways_and_read_again() {
 }
 
 #[test]
-fn a_script_that_is_no_lua_is_told_with_its_line_also_to_whoever_starts_a_daemon() {
+fn script_error_is_reported_with_its_line() {
     let place = Place::new();
     let script = place.path("s.lua");
     fs::write(&script, format!("{ECHO}x = = 1\n")).unwrap();
@@ -351,12 +355,12 @@ fn a_script_that_is_no_lua_is_told_with_its_line_also_to_whoever_starts_a_daemon
 const PLUGIN: [&str; 2] = ["-plsv", "/usr/libexec/ktplugservmemc.so"];
 
 #[test]
-fn memcacheds_clients_are_served_as_by_the_plug_in() {
+fn plug_in_serves_memcached_clients() {
     let place = Place::new();
     let server =
         place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1#opts=f#tout=5#th=2", "%"]].concat());
     let said = |words: &str| server.last_words(1, format!("{words}quit\r\n").as_bytes());
-    // What the original answers, word by word.
+    // The replies of the original, byte by byte.
     for (words, answer) in [
         ("set k 5 0 3\r\nabc\r\nget k\r\n", "STORED\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
         ("gets k nix k\r\n", "VALUE k 5 3\r\nabc\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
@@ -384,12 +388,12 @@ fn memcacheds_clients_are_served_as_by_the_plug_in() {
     ] {
         assert_eq!(said(words), answer, "{words:?}");
     }
-    // Others see the flags behind the value, and what is too short has none.
+    // Other protocols see the flags after the value. A value that is too short has none.
     said("set k 258 0 1\r\nv\r\n");
     assert_eq!(server.ask("GET", "/k", ""), (200, "v\0\0\u{1}\u{2}".into()));
     server.ask("PUT", "/k", "abc");
     assert_eq!(said("get k\r\n"), "VALUE k 0 3\r\nabc\r\nEND\r\n");
-    // A time of 30 days and a second is still one from now on; incr leaves it.
+    // 30 days and a second is still a relative time here; incr keeps it.
     said("set t 0 2592001 1\r\n1\r\nincr t 1\r\n");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let xt: u64 = server.field("check?key=t", "xt").parse().unwrap();
@@ -422,7 +426,7 @@ fn memcacheds_clients_are_served_as_by_the_plug_in() {
 }
 
 #[test]
-fn the_plug_in_drops_flags_unless_told_and_writes_nothing_where_told() {
+fn plug_in_drops_flags_and_writes_by_option() {
     let place = Place::new();
     let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
     let stored = server.last_words(1, b"set k 5 0 3\r\nabc\r\nget k\r\nquit\r\n");
@@ -437,7 +441,7 @@ fn the_plug_in_drops_flags_unless_told_and_writes_nothing_where_told() {
 }
 
 #[test]
-fn the_plug_in_has_queues_where_told() {
+fn plug_in_has_queues_if_enabled() {
     let place = Place::new();
     let words = ["-plex", "host=127.0.0.1#port=-1#opts=fq#qtout=0.05", "%"];
     let server = place.start(&[&PLUGIN[..], &words].concat());
@@ -447,17 +451,17 @@ fn the_plug_in_has_queues_where_told() {
         said("get q q q\r\ndelete q\r\ndelete p\r\n"),
         "VALUE q 7 1\r\na\r\nVALUE q 0 2\r\nbc\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n"
     );
-    // The first was acknowledged, the second was not.
+    // The first message was acknowledged, the second was not.
     eventually("it is back", || server.field("status", "count") == "1");
     assert_eq!(said("get q\r\nget q\r\ndelete q\r\n"), "VALUE q 0 2\r\nbc\r\nEND\r\nEND\r\nDELETED\r\n");
-    // What is asked for in other words is what it is without queues.
+    // Other commands work as without queues.
     assert_eq!(said("add n 0 0 1\r\n1\r\nincr n 1\r\ndelete n\r\n"), "STORED\r\n2\r\nNOT_FOUND\r\n");
     assert_eq!(server.field("status", "count"), "1");
     server.stop();
 }
 
 #[test]
-fn a_long_get_line_of_a_slow_reader_is_answered_whole() {
+fn long_get_of_a_slow_reader_is_complete() {
     let place = Place::new();
     let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
     let value = "v".repeat(100_000);

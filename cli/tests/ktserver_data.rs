@@ -1,4 +1,4 @@
-//! What a server under the name of Kyoto Tycoon's keeps and passes on: snapshots, update logs, replication.
+//! The data of a server under the name of Kyoto Tycoon's: snapshots, update logs, replication.
 
 mod ktserver_running;
 mod running;
@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// The value of a key in the first database.
+/// Returns the value of a key in the first database.
 fn value(server: &Server, key: &str) -> Option<String> {
     let (status, body) = server.ask("GET", &format!("/{key}"), "");
     (status == 200).then_some(body)
@@ -18,7 +18,7 @@ fn put(server: &Server, key: &str, value: &str) {
     assert_eq!(server.ask("PUT", &format!("/{key}"), value).0, 201);
 }
 
-/// All that a server has in its first database.
+/// Returns the number of records in the first database.
 fn count(server: &Server) -> u64 {
     server.field("status", "count").parse().unwrap()
 }
@@ -29,7 +29,7 @@ fn crash(mut server: Server) {
 }
 
 #[test]
-fn a_clean_exit_leaves_a_snapshot_and_the_next_start_reads_it() {
+fn clean_exit_writes_a_snapshot_for_the_next_start() {
     let place = Place::new();
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let directory = format!("snapshots{}", packing.len());
@@ -51,7 +51,7 @@ fn a_clean_exit_leaves_a_snapshot_and_the_next_start_reads_it() {
         let bytes = fs::read(place.path(&format!("{directory}/00000000.ktss"))).unwrap();
         assert!(bytes.starts_with(b"KTSS\n\0"));
         assert_eq!(bytes[6..10] == [0; 4], packing.is_empty());
-        // Whatever packs the next one, this one is read.
+        // The compression of the next snapshot does not matter for reading this one.
         let server = place.start(&["-bgs", &directory, "%", ":#ktopts=p", "x.kct"]);
         assert_eq!(count(&server), 5001);
         assert_eq!(value(&server, "k4999").as_deref(), Some("v4999"));
@@ -63,7 +63,7 @@ fn a_clean_exit_leaves_a_snapshot_and_the_next_start_reads_it() {
 }
 
 #[test]
-fn snapshots_are_made_every_so_often_and_one_that_fails_is_told_and_leaves_the_last_one() {
+fn failed_snapshot_is_reported_and_keeps_the_last_one() {
     let place = Place::new();
     let (file, partial) = (place.path("b/00000000.ktss"), place.path("b/00000000.ktss.tmp"));
     let words = ["-bgs", "b", "-bgsi", "0.1", "-th", "1"];
@@ -73,7 +73,7 @@ fn snapshots_are_made_every_so_often_and_one_that_fails_is_told_and_leaves_the_l
     let before = made(&server);
     eventually("two snapshots", || made(&server) >= before + 2);
     assert_eq!(server.field("report", "snap_failed"), "0");
-    // What cannot be removed is in the way.
+    // An obstacle that cannot be removed.
     eventually("an obstacle", || fs::create_dir(&partial).is_ok());
     fs::write(format!("{partial}/x"), "").unwrap();
     eventually("a failure", || server.field("report", "snap_failed") != "0");
@@ -92,7 +92,7 @@ fn snapshots_are_made_every_so_often_and_one_that_fails_is_told_and_leaves_the_l
 }
 
 #[test]
-fn an_update_log_that_cannot_be_written_is_told_in_the_log_once_and_when_it_can_be_again() {
+fn unwritable_update_log_is_reported_once_with_recovery() {
     let place = Place::new();
     let server = place.start(&["-ulog", "u", "-sid", "1", "-uasi", "0.01", "%"]);
     let limit = |limit: &str| {
@@ -106,7 +106,8 @@ fn an_update_log_that_cannot_be_written_is_told_in_the_log_once_and_when_it_can_
     let value = "v".repeat(10_000);
     let is_taken = || server.ask("PUT", "/key", &value).0 == 201;
     assert!(is_taken());
-    // The connection of a change that was taken and cannot be written is closed without an answer, as nobody knows its outcome.
+    // The server closes the connection of an unwritable change without a reply, because the outcome
+    // is unknown.
     let sent = format!("PUT /key HTTP/1.1\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n{value}");
     eventually("changes are refused", || !server.last_words(0, sent.as_bytes()).contains(" 201 "));
     eventually("the log says so", || read(&server.log).contains("cannot write the update log: "));
@@ -119,7 +120,7 @@ fn an_update_log_that_cannot_be_written_is_told_in_the_log_once_and_when_it_can_
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_read_ends_the_start_and_stays_as_it_is() {
+fn unreadable_snapshot_prevents_the_start_and_stays() {
     let place = Place::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "key", "value");
@@ -144,7 +145,7 @@ fn a_snapshot_that_cannot_be_read_ends_the_start_and_stays_as_it_is() {
 }
 
 #[test]
-fn with_an_update_log_a_snapshot_is_where_to_begin_and_never_where_to_go_back() {
+fn snapshot_never_overrides_a_newer_update_log() {
     let place = Place::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "old", "1");
@@ -158,12 +159,12 @@ fn with_an_update_log_a_snapshot_is_where_to_begin_and_never_where_to_go_back() 
     put(&server, "old", "2");
     assert_eq!(server.ask("DELETE", "/gone", "").0, 204);
     crash(server);
-    // The snapshot of before is still there, and is not read again ...
+    // The previous snapshot still exists, but is not read ...
     assert_eq!(fs::read(&path).unwrap(), kept);
     let server = place.start(&words);
     assert_eq!((value(&server, "old").as_deref(), value(&server, "gone")), (Some("2"), None));
     crash(server);
-    // ... unless a crash has left it half read.
+    // ... unless a crash interrupted its loading.
     fs::write(place.path("u/00000000/reading-snapshot"), "").unwrap();
     let server = place.start(&words);
     assert_eq!((value(&server, "old").as_deref(), value(&server, "gone").as_deref()), (Some("1"), Some("1")));
@@ -172,10 +173,10 @@ fn with_an_update_log_a_snapshot_is_where_to_begin_and_never_where_to_go_back() 
 }
 
 #[test]
-fn an_update_log_is_listed_and_brings_databases_in_memory_back() {
+fn update_log_restores_databases_in_memory() {
     let place = Place::new();
     assert_eq!(place.run(&["-port", "-1", "-ulog", "u"]).status.code(), Some(1));
-    // What the original has logged there is not read, and that is told.
+    // The original's log there is not read, which is reported.
     fs::create_dir(place.path("u")).unwrap();
     fs::write(place.path("u/0000000001.ulog"), "").unwrap();
     let words = ["-ulog", "u", "-ulim", "64k", "-uasi", "0.5", "-sid", "1", ":", "%"];
@@ -212,7 +213,7 @@ fn an_update_log_is_listed_and_brings_databases_in_memory_back() {
     }
 }
 
-/// A server that has to be told apart from its master by its folder.
+/// Starts a replica in a folder other than the master's.
 fn follower(master: &Server, words: &[&str]) -> (Place, Server) {
     let place = Place::new();
     let port = master.ports[0].to_string();
@@ -222,7 +223,7 @@ fn follower(master: &Server, words: &[&str]) -> (Place, Server) {
 }
 
 #[test]
-fn a_replica_follows_its_master_through_restarts_of_both() {
+fn replica_follows_through_restarts_of_both() {
     let place = Place::new();
     let words = ["-ulog", "u", "-sid", "1", "%"];
     let master = place.start(&words);
@@ -237,14 +238,14 @@ fn a_replica_follows_its_master_through_restarts_of_both() {
     replica.stop();
     let position: u64 = read(&folder.path("rts")).trim().parse().unwrap();
     assert!(position > 1_700_000_000_000_000_000, "{position}");
-    // While it is away a record goes, and the master has a restart.
+    // While the replica is down, a record is removed, and the master restarts.
     master.call("remove?key=a");
     put(&master, "c", "1");
     master.stop();
     let master = place.start(&words);
     assert_eq!((value(&master, "a"), value(&master, "b").as_deref()), (None, Some("1")));
     put(&master, "d", "1");
-    // Whom it follows may be told later, where there is a file for the position.
+    // The master may be named later if there is a file for the position.
     let replica = folder.start(&["-rts", "rts", "-riv", "10", "-sid", "2", "-ulog", "u", "%"]);
     assert_eq!(value(&replica, "a").as_deref(), Some("1"));
     replica.call(&format!("tune_replication?host=127.0.0.1&port={}&iv=20", master.ports[0]));
@@ -258,7 +259,7 @@ fn a_replica_follows_its_master_through_restarts_of_both() {
 }
 
 #[test]
-fn scripts_and_snapshots_are_there_without_the_name_too() {
+fn scripts_and_snapshots_work_under_the_own_name() {
     let folder = running::Folder::new();
     let (script, snapshots) = (folder.path("s.lua"), folder.path("b"));
     fs::write(&script, "function hello(input, output) output.said = 'hello' return 0 end").unwrap();
@@ -288,7 +289,7 @@ fn scripts_and_snapshots_are_there_without_the_name_too() {
     running::stop(server);
 }
 
-/// The program of Kyoto Tycoon's server, where the variable TODANA_KTSERVER names it.
+/// The executable of Kyoto Tycoon's server, if TODANA_KTSERVER names it.
 fn original() -> Option<std::path::PathBuf> {
     let path = std::env::var_os("TODANA_KTSERVER").map(Into::into);
     if path.is_none() {
@@ -297,7 +298,7 @@ fn original() -> Option<std::path::PathBuf> {
     path
 }
 
-/// A port that was free a moment ago, one of those that the original knows.
+/// A port that was free a moment ago, below 32768 for the original.
 fn low_port() -> u16 {
     loop {
         let port = fastrand::u16(20_000..32_768);
@@ -307,7 +308,7 @@ fn low_port() -> u16 {
     }
 }
 
-/// The original: it cannot have the system choose a port.
+/// Starts the original, which cannot let the system choose a port.
 fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> Server {
     for _ in 0..20 {
         let free = low_port();
@@ -330,7 +331,7 @@ fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> S
 }
 
 #[test]
-fn snapshots_go_both_ways_between_the_original_and_this() {
+fn original_and_todana_read_each_others_snapshots() {
     let Some(program) = original() else { return };
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let place = Place::new();
@@ -351,7 +352,8 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
         assert_eq!(theirs.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
         assert_eq!(theirs.call("get?DB=1&key=p"), "value\tq\n");
         crash(theirs);
-        // Its snapshots of databases in memory hang with today's C library; those of databases on disk are of the same form.
+        // With today's C library the original hangs when it writes snapshots of databases in
+        // memory; those of databases on disk have the same format.
         let words = [&["-bgs", "c", "-bgsi", "0.5"][..], packing, &["x.kct", "y.kch#ktopts=p"]].concat();
         let theirs = start_original(&program, &place, &words);
         for number in 0..3000 {
@@ -362,7 +364,7 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
         let modified = |name: &str| fs::metadata(place.path(name)).and_then(|found| found.modified()).ok();
         let now = std::time::SystemTime::now();
         let is_newer = |name: &str| modified(name).is_some_and(|at| at > now);
-        // Begun and ended since.
+        // Started and finished since.
         eventually("its snapshots", || is_newer("c/00000000.ktss") && is_newer("c/00000001.ktss"));
         let last = modified("c/00000001.ktss");
         eventually("its snapshots again", || modified("c/00000001.ktss") > last);
@@ -379,10 +381,10 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
 }
 
 #[test]
-fn the_original_follows_this_and_this_follows_the_original() {
+fn original_and_todana_replicate_each_other() {
     let Some(program) = original() else { return };
     let place = Place::new();
-    // The last of equal options counts.
+    // The last of repeated options counts.
     let port = low_port().to_string();
     let ours = place.start(&["-port", &port, "-ulog", "u", "-sid", "1", "%", ":"]);
     for number in 0..500 {
@@ -397,7 +399,7 @@ fn the_original_follows_this_and_this_follows_the_original() {
     );
     ours.call("remove?key=k7");
     ours.call("set?DB=1&key=second&value=s&xt=-2000000000");
-    // Changes of two databases are in no order to each other.
+    // Changes of two databases have no common order.
     let has_all = |server: &Server| {
         let has_second = server.ask("POST", "/rpc/get?DB=1&key=second", "").0 == 200;
         has_second && count(server) == 499 && value(server, "k7").is_none()

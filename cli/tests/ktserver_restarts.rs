@@ -1,4 +1,5 @@
-//! What a server under the name of Kyoto Tycoon's has after its end, however it came, with snapshots, update logs and masters.
+//! The data of a server under the name of Kyoto Tycoon's after any kind of end, with snapshots,
+//! update logs and masters.
 
 mod ktserver_running;
 
@@ -7,7 +8,7 @@ use nix::sys::signal::Signal;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The value of a key in the first database.
+/// Returns the value of a key in the first database.
 fn value(server: &Server, key: &str) -> Option<String> {
     let (status, body) = server.ask("GET", &format!("/{key}"), "");
     (status == 200).then_some(body)
@@ -22,9 +23,9 @@ fn crash(mut server: Server) {
     server.end();
 }
 
-/// Its position said that it had everything, so the master sent nothing again of what had lost at exit.
+/// The stored position was that of the lost records, so the master did not send them again.
 #[test]
-fn a_replica_in_memory_alone_gets_from_its_master_what_went_with_the_process() {
+fn replica_without_a_log_refetches_lost_records() {
     let place = Place::new();
     let master = place.start(&["-ulog", "u", "-sid", "1", "%"]);
     let port = master.ports[0].to_string();
@@ -60,15 +61,15 @@ fn a_replica_in_memory_alone_gets_from_its_master_what_went_with_the_process() {
     }
 }
 
-/// Nothing but the number in its head shows it, and the next snapshot replaces the file.
+/// Only the count in the head reveals the cut, and the next snapshot would replace the file.
 #[test]
-fn a_snapshot_that_is_cut_between_two_records_is_not_taken_for_a_whole_one() {
+fn snapshot_cut_between_records_is_refused() {
     let place = Place::new();
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let directory = format!("b{}", packing.len());
         let words = [&["-bgs", &directory][..], packing].concat();
         let server = place.start(&words);
-        // More than a chunk of them when packed.
+        // More than one compressed chunk.
         let value_ = "v".repeat(200_000);
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             put(&server, key, &value_);
@@ -98,9 +99,9 @@ fn a_snapshot_that_is_cut_between_two_records_is_not_taken_for_a_whole_one() {
     }
 }
 
-/// It served the part, and the snapshot, read at a later start, went over what had been changed since.
+/// The server served part of the snapshot; a later start read it again and overwrote newer changes.
 #[test]
-fn a_snapshot_that_is_half_read_is_read_to_its_end_before_anything_is_served() {
+fn interrupted_snapshot_loads_completely_before_serving() {
     let place = Place::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "old", "1");
@@ -122,7 +123,7 @@ fn a_snapshot_that_is_half_read_is_read_to_its_end_before_anything_is_served() {
     refused(&log);
     fs::rename(&snapshot, place.path("away")).unwrap();
     refused(&with_snapshots);
-    // Whoever has no use for the rest says so.
+    // An option gives up the rest.
     fs::remove_file(&mark).unwrap();
     let server = place.start(&log);
     put(&server, "old", "2");
@@ -132,15 +133,15 @@ fn a_snapshot_that_is_half_read_is_read_to_its_end_before_anything_is_served() {
     assert_eq!(value(&server, "old").as_deref(), Some("2"));
 }
 
-/// The log brought back what was older, and the snapshot, the only one that had the newer, was replaced.
+/// The log restored older data, and the snapshot with the newer data was replaced.
 #[test]
-fn a_snapshot_that_was_made_while_the_log_was_left_out_is_not_passed_over() {
+fn newer_snapshot_than_the_log_is_not_ignored() {
     let place = Place::new();
     let with_log = ["-bgs", "b", "-ulog", "u", "-sid", "1"];
     let server = place.start(&with_log);
     put(&server, "key", "1");
     server.stop();
-    // Beside the log it may be as new as it likes.
+    // With the log, the snapshot may have any age.
     let server = place.start(&with_log);
     let opened = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     server.stop();
@@ -167,9 +168,9 @@ fn a_snapshot_that_was_made_while_the_log_was_left_out_is_not_passed_over() {
     assert_eq!(value(&server, "key").as_deref(), Some("2"));
 }
 
-/// That of the other database wiped it out, and it was told anew each time.
+/// The success for the other database cleared the failure, so it was reported again each time.
 #[test]
-fn a_snapshot_that_fails_is_told_once_though_that_of_another_database_is_made() {
+fn failed_snapshot_is_reported_once_per_database() {
     let place = Place::new();
     for name in ["b/00000000.ktss.tmp", "b/00000000.ktss.tmp/in the way"] {
         fs::create_dir_all(place.path(name)).unwrap();
@@ -184,9 +185,9 @@ fn a_snapshot_that_fails_is_told_once_though_that_of_another_database_is_made() 
     assert!(fs::exists(place.path("b/00000000.ktss")).unwrap());
 }
 
-/// The first five bytes of each value were taken for its time, and the next snapshot was without them.
+/// The first five bytes of each value were read as its time, and the next snapshot lacked them.
 #[test]
-fn a_snapshot_of_a_database_without_times_is_not_read_into_one_with_times() {
+fn snapshot_without_times_is_not_read_as_timed() {
     let place = Place::new();
     let server = place.start(&["-bgs", "b", ":#ktopts=p"]);
     put(&server, "key", "some text");
@@ -203,7 +204,7 @@ fn a_snapshot_of_a_database_without_times_is_not_read_into_one_with_times() {
     server.call("set?key=far&value=v&xt=99999999999");
     server.stop();
     let _ = fs::remove_file(&path);
-    // Times that clients make up as "for ever" are likely enough.
+    // Times that clients invent for "never" are accepted as likely.
     let server = place.start(&["-bgs", "b", ":"]);
     server.call("set?key=far&value=v&xt=99999999999");
     server.stop();
@@ -211,9 +212,9 @@ fn a_snapshot_of_a_database_without_times_is_not_read_into_one_with_times() {
     assert_eq!(value(&server, "far").as_deref(), Some("v"));
 }
 
-/// Each removed the other's draft, and put what there was of its own in the place of a whole file.
+/// Each server removed the other's temporary file, and replaced complete files by incomplete ones.
 #[test]
-fn a_directory_of_snapshots_is_one_servers() {
+fn snapshot_directory_belongs_to_one_server() {
     let place = Place::new();
     let server = place.start(&["-bgs", "b"]);
     put(&server, "key", "1");

@@ -1,16 +1,16 @@
-//! Long values within the memory of the process, measured on a process of its own.
+//! Long values stay within the memory limit of the process, measured on a process of its own.
 
 mod running;
 
 use running::{Client, Server, eventually};
 use std::io::Read;
 
-/// The most anonymous memory at `-m 64`: the limit, and 8 MiB that come and go between two measurements
-/// of the server, which are further apart on a busy machine.
+/// The maximum of anonymous memory at `-m 64`: the limit, and 8 MiB for short-lived memory between
+/// two measurements of the server, which are further apart on a busy machine.
 const PEAK_MIB: u64 = 72;
 
 impl Client {
-    /// Whether the record is there; if so, it must be this.
+    /// Returns true if the record exists; its value must be this one.
     fn holds(&mut self, key: &str, value: &[u8]) -> bool {
         let line = self.ask(&format!("get {key}\r\n"));
         if line == "END\r\n" {
@@ -45,7 +45,7 @@ fn value(len: usize, salt: usize) -> Vec<u8> {
 }
 
 #[test]
-fn items_of_half_the_memory_are_stored_one_after_the_other() {
+fn values_of_half_the_memory_are_stored_in_turn() {
     for (item_size_max, len) in [("16m", 16_000_000), ("32m", (32 << 20) - 100)] {
         let server = Server::start(&["-m", "64", "-I", item_size_max, "-t", "2"]);
         let mut client = Client::connect(&server);
@@ -59,10 +59,10 @@ fn items_of_half_the_memory_are_stored_one_after_the_other() {
     }
 }
 
-/// Their sum is more than what may be on its way together, so some are refused; but no more than must be, though the memory is
-/// full: others go for them.
+/// The values together exceed the allowed total, so some are refused. Although memory is full, no
+/// more are refused than necessary, because other records are evicted.
 #[test]
-fn of_eight_uploads_of_a_tenth_of_the_memory_half_come_in_together_and_all_in_turn() {
+fn half_of_eight_concurrent_uploads_succeed() {
     let server = Server::start(&["-m", "64", "-I", "8m", "-t", "2"]);
     let mut other = Client::connect(&server);
     for n in 0..12 {
@@ -88,7 +88,8 @@ fn of_eight_uploads_of_a_tenth_of_the_memory_half_come_in_together_and_all_in_tu
         stored += u32::from(is_stored);
         assert_eq!(other.holds(&format!("large:{n}"), &value), is_stored);
     }
-    // Four in nearly every run; what the process takes is measured now and then, and may look like one more for a moment.
+    // In nearly every run four. The process measures its memory from time to time, and may briefly
+    // see one more.
     assert!((3..8).contains(&stored), "{stored} stored");
     for (n, upload) in uploads.iter_mut().enumerate() {
         assert_eq!(upload.set(&format!("large:{n}"), &value), "STORED\r\n");
@@ -98,7 +99,7 @@ fn of_eight_uploads_of_a_tenth_of_the_memory_half_come_in_together_and_all_in_tu
 }
 
 #[test]
-fn many_uploads_at_once_stay_within_the_memory_and_are_all_answered() {
+fn concurrent_uploads_stay_within_memory_and_get_replies() {
     let server = Server::start(&["-m", "64", "-I", "8m", "-t", "2"]);
     let mut other = Client::connect(&server);
     other.fill(300_000);
@@ -107,7 +108,7 @@ fn many_uploads_at_once_stay_within_the_memory_and_are_all_answered() {
     for (n, upload) in uploads.iter_mut().enumerate() {
         upload.send(format!("set large:{n} 0 0 4000000\r\n").as_bytes());
     }
-    // In turns, so that all of them are on their way together.
+    // In turns, so that all of them are in progress together.
     for piece in value.chunks(100_000) {
         uploads.iter_mut().for_each(|upload| upload.send(piece));
     }
@@ -131,19 +132,20 @@ fn many_uploads_at_once_stay_within_the_memory_and_are_all_answered() {
     assert!(stored >= 2 && refused >= 1, "{stored} stored, {refused} refused");
     assert_peak(&server);
     assert_eq!(other.number("read_buf_bytes"), 0);
-    // And afterwards there is room again.
+    // Afterwards there is room again.
     assert_eq!(other.set("last", &value), "STORED\r\n");
 }
 
 #[test]
-fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
+fn stalled_uploads_hold_only_what_they_sent() {
     let server = Server::start(&["-m", "64", "-t", "2"]);
     let mut other = Client::connect(&server);
     other.fill(1_000_000);
     let before = other.number("curr_items");
     let mut stalled: Vec<Client> = (0..200).map(|_| Client::connect(&server)).collect();
     let read = other.number("bytes_read");
-    // An announcement takes nothing. Values of a 64th of the limit are short, and may have more.
+    // An announcement takes no memory. Values up to a 64th of the limit are short, and may exceed
+    // their share.
     stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1040000\r\n0123456789"));
     eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 29);
     assert!(other.number("read_buf_bytes") < 200 * 64);
@@ -151,7 +153,8 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
     stalled.iter_mut().for_each(|client| client.send(&[b'v'; 900_000]));
     eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 900_000);
     let held = other.number("read_buf_bytes");
-    // Half of what the process leaves to records and to them; and half of the records stay, but for what holds them.
+    // Uploads get half of the memory that the process leaves for records and uploads. Half of the
+    // records stay, minus the held memory.
     assert!((20 << 20..32 << 20).contains(&held), "{held} bytes are held");
     assert!(
         other.number("curr_items") > before * 2 / 5,
@@ -159,7 +162,7 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
         other.number("curr_items")
     );
     assert_peak(&server);
-    // Those who hold a share are in time still; and all of it is given back.
+    // The holders of a share are still in time, and all of it is returned.
     let mut stored = 0;
     for client in &mut stalled {
         client.send(&[b'v'; 139_990]);
@@ -170,14 +173,15 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
     assert_eq!(other.number("read_buf_bytes"), 0);
 }
 
-/// Without eviction: refused at once if it cannot fit, in the middle if others have taken the room meanwhile. A set's old
-/// value is gone then, that of the others stays.
+/// Without eviction, an upload is refused at once if it cannot fit, or midway if others have taken
+/// the memory. A set then loses its old value, other commands keep theirs.
 #[test]
-fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
+fn refused_upload_loses_only_the_value_of_a_set() {
     let server = Server::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
     let mut client = Client::connect(&server);
-    // Far enough from the limit both ways: another 29 MB would be 71 MB, a third value of 12 MB is 54 of the 67.
-    // (It was 65, which now and then fitted since the program's code does not count.)
+    // Far enough from the limit both ways: another 29 MB would be 71 MB, a third value of 12 MB is
+    // 54 of the 67.
+    // (It was 65, which sometimes fitted since program code is not counted.)
     assert_eq!(client.set("first", &value(24_000_000, 1)), "STORED\r\n");
     assert_eq!(client.set("second", &value(18_000_000, 2)), "STORED\r\n");
     for key in ["set", "add", "replace", "append", "ms", "ms C"] {
@@ -197,7 +201,7 @@ fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
         assert_eq!(client.ask("\r\n"), "SERVER_ERROR out of memory storing object\r\n", "{line}");
         assert_eq!(client.holds(key, b"old"), keeps, "{line}");
     }
-    // Half of it comes, then another takes the room, then the rest.
+    // Half of the value arrives, then another takes the memory, then the rest.
     let mut other = Client::connect(&server);
     for (line, keeps) in [("set add 0 0 12000000", false), ("replace replace 0 0 12000000", true)] {
         let key = line.split(' ').nth(1).unwrap();

@@ -1,4 +1,5 @@
-//! Logins as administrators set them up: files of users, the command that writes them, and a server that reads them again.
+//! Logins as administrators set them up: files of users, the command that writes them, and a server
+//! that reloads them.
 
 mod running;
 
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn password(words: &[&str], typed: &str) -> Output {
@@ -19,7 +20,7 @@ fn password(words: &[&str], typed: &str) -> Output {
     command.arg("password").args(words);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // A user that cannot be is refused before anything is read.
+    // An invalid user is refused before anything is read.
     let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -30,7 +31,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// The status that the binary protocol answers a login with.
+/// Returns the status of a login over the binary protocol.
 fn sasl(stream: &mut TcpStream, user: &str, password: &str) -> u8 {
     let body = format!("PLAIN\0{user}\0{password}");
     let mut packet = vec![0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, body.len() as u8];
@@ -44,7 +45,7 @@ fn sasl(stream: &mut TcpStream, user: &str, password: &str) -> u8 {
     header[7]
 }
 
-/// The line that a token is answered by.
+/// Returns the reply to a login token.
 fn token(address: &str, token: &str) -> String {
     let mut stream = connect(address);
     write!(stream, "set x 0 0 {}\r\n{token}\r\n", token.len()).unwrap();
@@ -54,7 +55,7 @@ fn token(address: &str, token: &str) -> String {
 }
 
 #[test]
-fn a_password_is_hashed_into_a_file_that_nobody_else_reads() {
+fn password_is_hashed_into_a_private_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     let file = path.to_str().unwrap();
@@ -87,7 +88,7 @@ fn a_password_is_hashed_into_a_file_that_nobody_else_reads() {
 }
 
 #[test]
-fn passwords_that_cannot_be_are_refused() {
+fn invalid_passwords_are_refused() {
     for (user, typed, message) in [
         ("alice", "", "the password is empty"),
         ("alice", "\n", "the password is empty"),
@@ -109,7 +110,7 @@ fn passwords_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn half_of_a_login_is_not_an_open_server() {
+fn incomplete_login_options_are_refused() {
     for (words, message) in [
         (&["-S"][..], "-S: needs a file of users; add --password-file FILE"),
         (&["--password-file", "/x"], "--password-file: needs -S"),
@@ -129,7 +130,7 @@ fn half_of_a_login_is_not_an_open_server() {
 }
 
 #[test]
-fn text_users_are_read_again_on_a_signal() {
+fn signal_reloads_text_users() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
     fs::write(&path, "alice:secret\n").unwrap();
@@ -141,7 +142,8 @@ fn text_users_are_read_again_on_a_signal() {
     assert_eq!(token(&server.address, "alice secret"), "CLIENT_ERROR authentication failure\r\n");
 }
 
-/// A server under memcached's name on a port that the system chose, and its address.
+/// Starts a server under memcached's name on a port that the system chooses. Returns it with its
+/// address.
 fn memcached(folder: &Path, words: &[&str], passwords: Option<&Path>) -> (std::process::Child, String) {
     let (name, ports) = (folder.join("memcached"), folder.join("ports"));
     let _ = symlink(env!("CARGO_BIN_EXE_todana"), &name);
@@ -159,7 +161,7 @@ fn memcached(folder: &Path, words: &[&str], passwords: Option<&Path>) -> (std::p
 }
 
 #[test]
-fn memcacheds_options_and_its_file_of_plain_passwords_work() {
+fn memcached_options_and_plain_password_file_work() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, "alice:secret\nbob:other\n").unwrap();
@@ -181,13 +183,14 @@ fn memcacheds_options_and_its_file_of_plain_passwords_work() {
     child.wait().unwrap();
 }
 
-/// What Debian's `db_dump -p` prints of a database that `saslpasswd2 -c` filled. memcached with SASL knows its users from there.
+/// The output of Debian's `db_dump -p` for a database that `saslpasswd2 -c` filled. memcached with
+/// SASL reads its users there.
 const SASLDB: &str = "VERSION=3\nformat=print\ntype=hash\nh_nelem=4\ndb_pagesize=4096\nHEADER=END\n \
     alice\\00example.org\\00userPassword\n sec\\\\ret \\c3\\a9\n carol\\00a.example\\00userPassword\n x y \n \
     carol\\00b.example\\00userPassword\n z\nDATA=END\n";
 
 #[test]
-fn users_of_cyrus_sasldb_log_in_under_memcacheds_name() {
+fn sasldb_users_log_in_under_memcached_name() {
     let output = password(&["--from-sasldb"], SASLDB);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +213,7 @@ fn users_of_cyrus_sasldb_log_in_under_memcacheds_name() {
 }
 
 #[test]
-fn a_bad_dump_of_sasldb_prints_no_user() {
+fn bad_sasldb_dump_prints_no_user() {
     let incomplete = SASLDB.replace("DATA=END\n", "");
     let strange = SASLDB.replace(" carol", " c:rol");
     for (dump, message) in [
@@ -224,7 +227,7 @@ fn a_bad_dump_of_sasldb_prints_no_user() {
 }
 
 #[test]
-fn memcacheds_messages_about_files_of_users_are_kept() {
+fn memcached_messages_about_user_files_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("memcached");
     symlink(env!("CARGO_BIN_EXE_todana"), &name).unwrap();

@@ -12,10 +12,10 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with the executable in it, under its other name.
+/// A folder with the executable under its other name.
 pub(crate) struct Place {
     pub(crate) folder: TempDir,
     ktserver: PathBuf,
@@ -43,10 +43,10 @@ impl Place {
         self.command(words).output().unwrap()
     }
 
-    /// Starts a server on a port that the system chooses, and waits until it has started.
+    /// Starts a server on a port that the system chooses, and waits for its start.
     pub(crate) fn start(&self, words: &[&str]) -> Server {
         let log = self.path("log");
-        // A server before it has told of its own port there.
+        // A previous server has logged its own port there.
         let _ = fs::remove_file(&log);
         let base = ["-host", "127.0.0.1", "-port", "-1", "-log", &log];
         let mut child = self.command(&[&base[..], words].concat()).stderr(Stdio::piped()).spawn().unwrap();
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-/// What a server has told of its ports.
+/// Returns the ports in a server's log.
 pub(crate) fn ports(log: &str) -> Vec<u16> {
     let opened = log.lines().filter_map(|line| line.split_once("server socket opened: expr="));
     let places = opened.map(|(_, place)| place.split(' ').next().unwrap());
@@ -74,7 +74,7 @@ pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Waits for what another process does.
+/// Waits until another process has done something.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -85,7 +85,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub(crate) struct Server {
     pub(crate) child: Child,
-    /// Its own and the plug-in's.
+    /// The server's port, and the plug-in's.
     pub(crate) ports: Vec<u16>,
     pub(crate) log: String,
 }
@@ -97,17 +97,17 @@ impl Server {
         stream
     }
 
-    /// All that comes until the server closes: what is sent asks for that.
+    /// Sends bytes after which the server closes, and returns everything received until then.
     pub(crate) fn last_words(&self, number: usize, sent: &[u8]) -> String {
         let mut stream = self.connect(number);
         stream.write_all(sent).unwrap();
         let mut got = Vec::new();
-        // A server that does not read all that was sent resets the connection.
+        // A server that closes without reading everything resets the connection.
         let _ = stream.read_to_end(&mut got);
         String::from_utf8_lossy(&got).into_owned()
     }
 
-    /// The status and the body of the answer to a call or a resource.
+    /// Returns the status and body of a procedure call or a resource.
     pub(crate) fn ask(&self, method: &str, target: &str, body: &str) -> (u16, String) {
         let len = body.len();
         let head =
@@ -117,7 +117,7 @@ impl Server {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// A call that is to succeed.
+    /// Calls a procedure, which must succeed.
     pub(crate) fn call(&self, target: &str) -> String {
         let (status, body) = self.ask("POST", &format!("/rpc/{target}"), "");
         assert_eq!(status, 200, "{target}: {body}");
