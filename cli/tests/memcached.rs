@@ -1,5 +1,5 @@
-//! The executable under memcached's name, as start scripts, supervisors and people use it. Messages and exit codes are
-//! those that memcached 1.6 gives to the same words, where it has them.
+//! The executable under memcached's name, as start scripts, supervisors and users call it. Messages
+//! and exit codes are those of memcached 1.6, if it has them.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
@@ -14,10 +14,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with the executable in it, under its other name.
+/// A folder with the executable under its other name.
 struct Place {
     folder: TempDir,
     memcached: PathBuf,
@@ -35,10 +35,10 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A command with nothing of the caller's environment that it would read.
+    /// Returns a command without the caller's variables.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.memcached);
-        // Called as people do who have it in their path.
+        // Called through PATH, as users do.
         command.arg0("memcached").args(words).env_remove("MEMCACHED_PORT_FILENAME").stdin(Stdio::null());
         command
     }
@@ -72,13 +72,13 @@ impl Place {
     }
 }
 
-/// The words with what root has to say.
+/// Returns the words with those that root needs.
 fn as_root<'a>(words: &[&'a str]) -> Vec<&'a str> {
     let user: &[&str] = if geteuid().is_root() { &["-u", "root"] } else { &[] };
     [user, words].concat()
 }
 
-/// Waits for what another process does.
+/// Waits until another process has done something.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -93,7 +93,7 @@ fn text(bytes: &[u8]) -> String {
 
 struct Server {
     child: Child,
-    /// What the file with the ports says.
+    /// Returns the contents of the port file.
     ports: String,
 }
 
@@ -121,7 +121,7 @@ impl Server {
         kill(pid(self.child.id()), signal).unwrap();
     }
 
-    /// Waits for the end; the exit code and what it said on standard error. It never says anything elsewhere.
+    /// Waits for the end. Returns the exit code and standard error; nothing is written elsewhere.
     fn end(mut self) -> (Option<i32>, String) {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
@@ -147,14 +147,14 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number.try_into().unwrap())
 }
 
-/// The words of a line of a file under /proc.
+/// Returns the words of a line of a file under /proc.
 fn proc(pid: u32, file: &str, line: &str) -> String {
     let all = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let rest = all.lines().find_map(|text| text.strip_prefix(line)).expect(line);
     rest.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Sends a line and reads lines up to `last`.
+/// Sends a line and reads lines until `last`.
 fn ask(mut stream: impl Read + Write, line: &str, last: &str) -> Vec<String> {
     stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
     let mut lines = Vec::new();
@@ -199,7 +199,7 @@ fn version_help_and_licence_go_to_standard_output() {
 }
 
 #[test]
-fn the_long_way_to_the_name_does_the_same() {
+fn as_command_acts_like_the_name() {
     let run = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_todana")).args(words).output().unwrap();
     let version = run(&["as", "memcached", "-V"]);
     assert_eq!((version.status.code(), text(&version.stdout)), (Some(0), VERSION.into()));
@@ -212,7 +212,7 @@ fn the_long_way_to_the_name_does_the_same() {
     assert!(text(&run(&["--help"]).stdout).contains("also as memcached"));
 }
 
-/// Command lines that are refused: exit code and standard error.
+/// Command lines that are refused, with exit code and standard error.
 const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["-p"], 1, "memcached: option requires an argument -- 'p'\nIllegal argument \"?\""),
     (&["--port"], 1, "memcached: option '--port' requires an argument\nIllegal argument \"?\""),
@@ -340,7 +340,7 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
 ];
 
 #[test]
-fn what_cannot_be_is_refused_in_memcacheds_words() {
+fn impossible_options_are_refused_in_memcacheds_words() {
     let place = Place::new();
     for (words, code, message) in REFUSED {
         let output = place.run(&as_root(words));
@@ -353,7 +353,7 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
     }
 }
 
-/// Every word of `-o` that changes nothing, in each of its forms.
+/// Every word of `-o` without effect, in each of its forms.
 const IGNORED_WORDS: &str = "maxconns_fast,no_maxconns_fast,hashpower=20,hashexpand,no_hashexpand,slab_reassign,\
     no_slab_reassign,slab_automove,slab_automove=1,no_slab_automove,slab_automove_ratio=0.8,\
     slab_automove_window=30,slab_automove_freeratio=0.01,slab_sizes=100-200-300,slab_chunk_max=512,track_sizes,\
@@ -369,7 +369,7 @@ const IGNORED_WORDS: &str = "maxconns_fast,no_maxconns_fast,hashpower=20,hashexp
     negative_exptime=expired,no_debug_commands,no_emulate_full,maxconns_fast";
 
 #[test]
-fn every_option_is_accepted_in_both_forms_and_does_what_it_says() {
+fn every_option_works_in_both_forms() {
     let place = Place::new();
     let pid_file = place.path("pid");
     let pid_file = pid_file.to_str().unwrap();
@@ -469,7 +469,7 @@ fn every_option_is_accepted_in_both_forms_and_does_what_it_says() {
 }
 
 #[test]
-fn without_options_it_has_memcacheds_defaults() {
+fn defaults_are_those_of_memcached() {
     let server = Place::new().start(&[]);
     let settings = server.settings();
     for expected in [
@@ -485,7 +485,7 @@ fn without_options_it_has_memcacheds_defaults() {
         assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
     }
     ask(server.connect(), "version", "VERSION 1.6.45");
-    // All addresses: of both families, where there are two.
+    // All addresses: of both families, if the machine has both.
     if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         let port = server.port("INET6").expect("a port of IPv6");
         ask(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap(), "version", "VERSION 1.6.45");
@@ -493,7 +493,7 @@ fn without_options_it_has_memcacheds_defaults() {
 }
 
 #[test]
-fn values_of_charts_and_clusters_of_letters_are_understood() {
+fn chart_values_and_clustered_letters_are_understood() {
     let place = Place::new();
     let server = place.start(&["-m 100", "-c 50", "-vMt2", "-I 2m", "-o modern,", "-l 127.0.0.1"]);
     let settings = server.settings();
@@ -506,7 +506,7 @@ fn values_of_charts_and_clusters_of_letters_are_understood() {
 }
 
 #[test]
-fn what_has_no_meaning_is_named_only_when_asked() {
+fn options_without_effect_are_named_on_request() {
     let place = Place::new();
     let words =
         ["-l", "127.0.0.1", "-f", "1.08", "-L", "-o", "hashpower=20,no_lru_crawler,slab_chunk_max=16"];
@@ -524,7 +524,7 @@ fn what_has_no_meaning_is_named_only_when_asked() {
 }
 
 #[test]
-fn the_classes_are_listed_at_the_second_level() {
+fn slab_classes_are_listed_at_the_second_level() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-vv"]);
     let (code, stderr) = server.end_by(Signal::SIGINT);
     assert_eq!(code, Some(0));
@@ -535,7 +535,7 @@ fn the_classes_are_listed_at_the_second_level() {
 }
 
 #[test]
-fn warnings_come_at_any_verbosity() {
+fn warnings_are_printed_at_any_verbosity() {
     let words = ["-l", "127.0.0.1", "-t", "65", "-o", "resp_obj_mem_limit=3"];
     let (code, stderr) = Place::new().start(&words).end_by(Signal::SIGINT);
     assert_eq!(code, Some(0));
@@ -548,7 +548,7 @@ fn warnings_come_at_any_verbosity() {
 }
 
 #[test]
-fn signals_end_it_with_success_and_memcacheds_words() {
+fn signals_stop_it_with_success_and_memcacheds_words() {
     let place = Place::new();
     let quiet = ["-l", "127.0.0.1"];
     let verbose = ["-l", "127.0.0.1", "-v"];
@@ -560,7 +560,7 @@ fn signals_end_it_with_success_and_memcacheds_words() {
 }
 
 #[test]
-fn a_hangup_and_a_broken_pipe_do_not_end_it() {
+fn hangup_and_broken_pipe_do_not_stop_it() {
     let server = Place::new().start(&["-l", "127.0.0.1"]);
     for signal in [Signal::SIGHUP, Signal::SIGPIPE, Signal::SIGHUP] {
         server.signal(signal);
@@ -570,14 +570,14 @@ fn a_hangup_and_a_broken_pipe_do_not_end_it() {
 }
 
 #[test]
-fn a_client_may_shut_it_down_when_allowed() {
+fn client_may_shut_it_down_if_allowed() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-A"]);
     server.connect().write_all(b"shutdown\r\n").unwrap();
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
 #[test]
-fn an_address_that_cannot_be_had_ends_it_with_71() {
+fn unusable_address_ends_it_with_71() {
     let place = Place::new();
     let held = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = held.local_addr().unwrap().port().to_string();
@@ -598,7 +598,7 @@ fn an_address_that_cannot_be_had_ends_it_with_71() {
             "failed to listen on one of interface(s) 127.0.0.1: Address already in use\n".into(),
         ),
         (vec!["-p", &port], format!("failed to listen on TCP port {port}: Address already in use\n")),
-        // In the background too: who started it learns of it.
+        // The caller of a daemon learns of it too.
         (vec!["-p", &port, "-d"], format!("failed to listen on TCP port {port}: Address already in use\n")),
         (
             vec!["-p", &port, "-l", "127.0.0.1"],
@@ -622,7 +622,7 @@ fn an_address_that_cannot_be_had_ends_it_with_71() {
 }
 
 #[test]
-fn several_addresses_and_their_prefixes_are_taken() {
+fn several_addresses_with_prefixes_are_accepted() {
     let words = ["-l", "127.0.0.1,proto[ascii]:127.0.0.2", "-l", "tag_x_:127.0.0.3,proto[binary]:127.0.0.4"];
     let server = Place::new().start(&words);
     let ports: Vec<u16> = server
@@ -645,9 +645,9 @@ fn several_addresses_and_their_prefixes_are_taken() {
     assert_eq!((reply[0], &reply[24..]), (0x81, &b"1.6.45"[..]));
 }
 
-/// As memcached does; only a signal reaches it then.
+/// As memcached does; then only a signal reaches it.
 #[test]
-fn without_any_port_it_runs_and_listens_nowhere() {
+fn server_without_ports_runs_and_listens_nowhere() {
     let place = Place::new();
     let pid_file = place.path("pid");
     let mut command = place.command(&as_root(&["-p", "0", "-v", "-P", pid_file.to_str().unwrap()]));
@@ -657,16 +657,16 @@ fn without_any_port_it_runs_and_listens_nowhere() {
     let sockets = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
     let is_socket = |path: &Path| path.to_str().unwrap().starts_with("socket:");
     let listening = sockets.filter(|fd| is_socket(&fs::read_link(fd.as_ref().unwrap().path()).unwrap()));
-    // A pair by which signals are told.
+    // A pair of processes that exchange signals.
     assert!(listening.count() <= 2);
     let said =
         "-p 0: the server is unreachable without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), said.into()));
 }
 
-/// Scripts that wait for the file waited for ever (issue_67.t of memcached's suite).
+/// Scripts waited forever for the file (issue_67.t of memcached's suite).
 #[test]
-fn port_file_is_empty_where_there_is_no_port() {
+fn port_file_is_empty_without_ports() {
     let server = Place::new().start(&["-p", "0"]);
     assert_eq!(server.ports, "");
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
@@ -693,7 +693,7 @@ fn large_item_is_readable_by_udp() {
 }
 
 #[test]
-fn it_may_listen_for_datagrams_alone() {
+fn it_may_listen_for_datagrams_only() {
     let server = Place::new().start(&["-p", "0", "-U", "-1", "-l", "127.0.0.1"]);
     let port = server.ports.strip_prefix("UDP INET: ").expect(&server.ports).trim_end();
     let port: u16 = port.parse().unwrap();
@@ -705,9 +705,10 @@ fn it_may_listen_for_datagrams_alone() {
     assert_eq!(&reply[..len], b"\0\x01\0\0\0\x01\0\0VERSION 1.6.45\r\n");
 }
 
-/// Accepting pauses, those who wait are served as soon as there are descriptors again, and all of it is counted.
+/// Accepting pauses. Waiting clients are served as soon as descriptors are free, and everything is
+/// counted.
 #[test]
-fn a_server_out_of_descriptors_says_so_and_recovers() {
+fn server_out_of_descriptors_reports_and_recovers() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-t", "1"]);
     let asker = server.connect();
     let stats = || {
@@ -731,7 +732,7 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
     };
     let fds = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     let open: Vec<u64> = fds.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
-    // The next one would get the lowest number that is free.
+    // The next connection would get the lowest free number.
     limit((0..).find(|number| !open.contains(number)).unwrap());
     let waiting = server.connect();
     eventually("accepting pauses", || stats()[..2] == [0, 1]);
@@ -743,7 +744,7 @@ fn a_server_out_of_descriptors_says_so_and_recovers() {
 }
 
 #[test]
-fn a_unix_socket_takes_the_place_of_ports() {
+fn unix_socket_replaces_the_ports() {
     let place = Place::new();
     let (socket, ports) = (place.path("socket"), place.path("ports"));
     let mut command = place.command(&as_root(&["-s", socket.to_str().unwrap(), "-a", "0770", "-p", "0"]));
@@ -757,7 +758,7 @@ fn a_unix_socket_takes_the_place_of_ports() {
 }
 
 #[test]
-fn the_port_file_is_whole_when_it_appears_and_trouble_with_it_is_not_fatal() {
+fn port_file_appears_complete_and_its_errors_are_harmless() {
     let place = Place::new();
     let server = place.start(&["-l", "127.0.0.1"]);
     assert_eq!(server.ports, format!("TCP INET: {}\n", server.port("INET").unwrap()));
@@ -776,11 +777,11 @@ fn the_port_file_is_whole_when_it_appears_and_trouble_with_it_is_not_fatal() {
 }
 
 #[test]
-fn the_pid_file_stays_unless_it_is_a_daemons() {
+fn pid_file_stays_unless_written_by_a_daemon() {
     let place = Place::new();
     let pid_file = place.path("pid");
     let words = ["-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
-    // This test's own process runs.
+    // The process of this test is running.
     fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
     let server = place.start(&words);
     let ours = format!("{}\n", server.child.id());
@@ -789,7 +790,7 @@ fn the_pid_file_stays_unless_it_is_a_daemons() {
         format!("WARNING: The pid file contained the following (running) pid: {}\n", std::process::id());
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), warning));
     assert_eq!(fs::read_to_string(&pid_file).unwrap(), ours);
-    // Its process is gone: no warning.
+    // The process is gone: no warning.
     assert_eq!(place.start(&words).end_by(Signal::SIGTERM), (Some(0), String::new()));
 
     let elsewhere = place.path("no-such-folder/pid");
@@ -802,13 +803,14 @@ fn the_pid_file_stays_unless_it_is_a_daemons() {
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
 }
 
-/// memcached's daemon has closed its streams by the time it writes the file, and goes on without a word.
+/// memcached's daemon has closed its streams by the time it writes the file, and continues without
+/// a message.
 #[test]
-fn a_daemon_without_its_pid_file_serves_and_says_so_where_it_was_started() {
+fn daemon_without_its_pid_file_reports_and_serves() {
     let place = Place::new();
     let (pid_file, ports) = (place.path("no-such-folder/pid"), place.path("ports"));
     let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-A", "-P", pid_file.to_str().unwrap()];
-    // The output ends when the last process that has it closes it: the daemon keeps no end of it.
+    // The output ends when the last process closes it: the daemon must not keep it open.
     let output = place.command(&as_root(&words)).env("MEMCACHED_PORT_FILENAME", &ports).output().unwrap();
     let message = format!(
         "Could not open the pid file {}.tmp for writing: No such file or directory\n",
@@ -823,7 +825,7 @@ fn a_daemon_without_its_pid_file_serves_and_says_so_where_it_was_started() {
     eventually("the daemon's end", || connect().is_err());
 }
 
-/// A process that is nobody's child here, ended when the test is.
+/// A process that is not a child of the test, and is ended with it.
 struct Daemon(u32);
 
 impl Drop for Daemon {
@@ -833,7 +835,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn a_daemon_leaves_the_terminal_serves_and_cleans_up() {
+fn daemon_leaves_the_terminal_serves_and_cleans_up() {
     let place = Place::new();
     let (pid_file, ports) = (place.path("pid"), place.path("ports"));
     let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
@@ -843,7 +845,7 @@ fn a_daemon_leaves_the_terminal_serves_and_cleans_up() {
     let daemon = Daemon(fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap());
     let id = daemon.0.to_string();
     let stat = proc(daemon.0, "stat", &id);
-    // Behind the name: state, parent, process group, session, terminal.
+    // After the name: state, parent, process group, session, terminal.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     assert_ne!(fields[1], std::process::id().to_string());
     assert_eq!((fields[2], fields[3], fields[4]), (&*id, &*id, "0"));
@@ -864,7 +866,7 @@ fn a_daemon_leaves_the_terminal_serves_and_cleans_up() {
 }
 
 #[test]
-fn root_has_to_name_a_user_and_becomes_it() {
+fn root_must_name_a_user_and_becomes_it() {
     let place = Place::new();
     if !geteuid().is_root() {
         println!("skipped: only root can become another user");
@@ -878,7 +880,7 @@ fn root_has_to_name_a_user_and_becomes_it() {
     expect(&["-p", "-1", "-u", ""], 64, "must add '-u root' to start as root");
     expect(&["-p", "-1", "-u", "no-such-user"], 67, "can't find the user no-such-user to switch to");
     let nobody = User::from_name("nobody").unwrap().expect("every system has nobody");
-    // Its port file shall be nobody's too.
+    // The port file must belong to nobody too.
     fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let server = place.start_command(place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "nobody"]));
     let ids = |id: u32| format!("{id} {id} {id} {id}");
@@ -889,14 +891,15 @@ fn root_has_to_name_a_user_and_becomes_it() {
 }
 
 #[test]
-fn others_stay_who_they_are_whatever_user_is_named() {
+fn other_users_stay_themselves() {
     let place = Place::new();
     let mut command = place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "no-such-user"]);
     if geteuid().is_root() {
-        // Another user needs an executable that it may reach.
+        // Another user needs an executable that it can reach.
         fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         fs::remove_file(&place.memcached).unwrap();
-        // By a process of its own: a file that this one had open to write could not be run while another thread forks.
+        // Copied by another process: a file that this process had open for writing could not be
+        // executed while another thread forks.
         let copied =
             Command::new("cp").arg(env!("CARGO_BIN_EXE_todana")).arg(&place.memcached).status().unwrap();
         assert!(copied.success());
@@ -908,7 +911,7 @@ fn others_stay_who_they_are_whatever_user_is_named() {
 }
 
 #[test]
-fn core_files_are_allowed_as_far_as_the_system_lets_it() {
+fn core_files_are_allowed_up_to_the_hard_limit() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-r"]);
     let limits = server.proc("limits", "Max core file size");
     let limits: Vec<&str> = limits.split(' ').collect();
@@ -917,7 +920,7 @@ fn core_files_are_allowed_as_far_as_the_system_lets_it() {
 }
 
 #[test]
-fn memory_is_locked_or_it_is_told_why_not() {
+fn memory_is_locked_or_the_reason_reported() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-k", "-t", "1"]);
     ask(server.connect(), "set k 0 0 1\r\nv", "STORED");
     assert_eq!(ask(server.connect(), "get k", "END"), ["VALUE k 0 1", "v"]);

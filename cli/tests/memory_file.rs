@@ -1,4 +1,4 @@
-//! Records that outlive the process, under memcached's name: by `-e`, or by the environment.
+//! Records that survive the process under memcached's name: by `-e` or by the environment.
 
 mod named;
 
@@ -12,11 +12,11 @@ fn start(place: &Place, words: &[&str]) -> Named {
     place.start(place.command(words))
 }
 
-/// What is kept, and that a graceful stop keeps it, is what memcached 1.6.18 does; that other stops keep it too is more.
+/// memcached 1.6.18 keeps the same records, but only over a graceful stop.
 #[test]
-fn records_come_back_with_flags_expiry_and_version_however_it_was_stopped() {
+fn records_survive_any_stop_with_all_attributes() {
     let place = Place::new();
-    // A file of memcached's own stays what it is.
+    // A file of memcached stays unchanged.
     fs::write(place.path("memory"), "memcached's").unwrap();
     let memory = place.path("memory").display().to_string();
     let first = start(&place, &["-e", &memory]);
@@ -26,7 +26,7 @@ fn records_come_back_with_flags_expiry_and_version_however_it_was_stopped() {
     let versions = first.ask("gets plain flags\r\n");
     let mut before = None;
     let mut server = Some(first);
-    // The last is not told to stop at all.
+    // The last server is killed.
     for signal in [Signal::SIGUSR1, Signal::SIGTERM, Signal::SIGINT, Signal::SIGKILL] {
         let (status, said) = server.take().unwrap().end_by(signal);
         if signal == Signal::SIGKILL {
@@ -48,7 +48,7 @@ fn records_come_back_with_flags_expiry_and_version_however_it_was_stopped() {
         assert!(listed.contains("key=dated exp=2000000000 "), "{listed}");
         let setting = format!("STAT memory_file {memory}.todana\r\n");
         assert!(next.ask("stats settings\r\n").contains(&setting));
-        // A version given after a restart is none that was given before.
+        // A version after a restart differs from all versions before it.
         let fresh = next.ask("set new 0 0 1\r\nn\r\ngets new\r\n");
         assert!(before.replace(fresh.clone()).is_none_or(|before: String| before != fresh), "{fresh}");
         server = Some(next);
@@ -57,19 +57,19 @@ fn records_come_back_with_flags_expiry_and_version_however_it_was_stopped() {
 }
 
 #[test]
-fn a_flush_is_kept_too() {
+fn flush_survives_a_restart() {
     let place = Place::new();
     let first = start(&place, &["-e", "memory"]);
     first.ask("set a 0 0 1\r\nx\r\nflush_all\r\nset b 0 0 1\r\ny\r\n");
     first.end_by(Signal::SIGUSR1);
-    // A relative path is that of the start.
+    // A relative path is relative to the directory of the start.
     assert!(place.path("memory.todana").is_dir());
     assert_eq!(start(&place, &["-e", "memory"]).ask("get a b\r\n"), "VALUE b 0 1\r\ny\r\nEND\r\n");
 }
 
 /// memcached aborts, which a shell shows as 134.
 #[test]
-fn a_place_that_cannot_be_had_ends_the_start() {
+fn unusable_path_ends_the_start() {
     let place = Place::new();
     let refused = |words: &[&str]| {
         let output = place.command(words).stderr(Stdio::piped()).output().unwrap();
@@ -91,7 +91,7 @@ fn a_place_that_cannot_be_had_ends_the_start() {
         "{message}"
     );
     holder.end_by(Signal::SIGUSR1);
-    // Damage is told with its place, and nothing is served.
+    // Damage is reported with its place, and nothing is served.
     let server = start(&place, &["-e", "memory"]);
     server.ask("set a 0 0 1\r\nx\r\n");
     server.end_by(Signal::SIGUSR1);
@@ -102,7 +102,7 @@ fn a_place_that_cannot_be_had_ends_the_start() {
 }
 
 #[test]
-fn the_environment_asks_for_what_the_command_line_has_no_words_for_and_nothing_else() {
+fn environment_adds_only_settings_without_an_option() {
     let place = Place::new();
     let with = |variables: &[(&str, &str)], words: &[&str]| {
         let mut command = place.command(words);
@@ -128,7 +128,7 @@ fn the_environment_asks_for_what_the_command_line_has_no_words_for_and_nothing_e
          TODANA_PORT has no effect; under this name only the command line counts\n\
          Exiting normally\n"
     );
-    // The command line counts before the environment.
+    // The command line precedes the environment.
     let (_, said) = with(&kept, &["-e", "memory"]).end_by(Signal::SIGTERM);
     let outdone = "TODANA_DATA_DIR has no effect beside -e; records are kept in memory.todana\n";
     assert!(said.starts_with(outdone), "{said}");

@@ -1,7 +1,8 @@
 //! The memory limit holds whatever clients ask for, and without /proc.
 //!
-//! Sixteen clients that asked for all of 300,000 small keys at `-m 64` took 206 to 344 MB; 246 MB stayed, for which 72 % of the
-//! records were evicted. One client that read at full speed was cut off after 4 of 11.6 MB.
+//! Sixteen clients that asked for all of 300,000 small keys at `-m 64` took 206 to 344 MB. 246 MB
+//! stayed allocated, for which 72 % of the records were evicted. One client that read at full speed
+//! was disconnected after 4 of 11.6 MB.
 
 mod running;
 
@@ -11,7 +12,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 const RECORDS: usize = 300_000;
-/// `_key:%026d TAB place LF` each, and how many there are.
+/// Each is `_key:%026d TAB place LF`. The number of records.
 const ANSWER_LEN: usize = 11_588_901;
 
 /// Stores records of 31 bytes.
@@ -28,7 +29,7 @@ fn fill(server: &Server) {
     assert_eq!(line, "MN\r\n");
 }
 
-/// The body of the next answer of HTTP.
+/// Returns the body of the next HTTP response.
 fn body(talk: &mut BufReader<TcpStream>) -> Vec<u8> {
     let (mut line, mut len) = (String::new(), 0);
     while line != "\r\n" {
@@ -48,12 +49,12 @@ fn stat(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn large_answers_stay_within_the_limit_and_come_whole() {
+fn large_replies_stay_within_the_limit_and_are_complete() {
     let server = Server::start(&["-m", "64", "--admin-port", "0"]);
     fill(&server);
     let before = server.anonymous_mib();
     let request: &[u8] = b"GET /rpc/match_prefix?prefix=k HTTP/1.1\r\n\r\nGET /rpc/get?key=key:00000000000000000000000007 HTTP/1.1\r\n\r\n";
-    // Some who never read.
+    // Clients that never read.
     let silent: Vec<_> = (0..20)
         .map(|_| {
             let mut talk = server.talk();
@@ -65,7 +66,8 @@ fn large_answers_stay_within_the_limit_and_come_whole() {
         for _ in 0..4 {
             scope.spawn(|| {
                 let mut talk = server.talk();
-                // The silent ones are cut off while others wait; then all is for those who read.
+                // The silent clients are disconnected while others wait; then all memory is for the
+                // reading ones.
                 talk.get_mut().write_all(request).unwrap();
                 let answer = body(&mut talk);
                 assert_eq!(answer.len(), ANSWER_LEN);
@@ -74,7 +76,7 @@ fn large_answers_stay_within_the_limit_and_come_whole() {
                 assert_eq!(body(&mut talk), b"value\tx\n");
             });
         }
-        // Those who are silent let go after a while, as such clients do.
+        // The silent clients close after a while, as such clients do.
         scope.spawn(|| drop(silent));
     });
     let (peak, items) = (server.anonymous_peak_mib(), stat(&server, "curr_items"));
@@ -85,7 +87,7 @@ fn large_answers_stay_within_the_limit_and_come_whole() {
 }
 
 #[test]
-fn memory_limit_is_kept_without_proc() {
+fn memory_limit_holds_without_proc() {
     let hide = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     if !Command::new("unshare")
         .args(["-m", "sh", "-c", hide, "true"])
@@ -111,8 +113,8 @@ fn memory_limit_is_kept_without_proc() {
     assert!(peak < 80, "{peak} MiB");
 }
 
-/// The general allocator kept 14 to 25 MB of what appends to a database with an update log had needed, and 6 MB of what values of
-/// 1 MB had: room that records lacked, or that was taken beyond the limit.
+/// The general allocator kept 14 to 25 MB that appends to a database with an update log had needed,
+/// and 6 MB of values of 1 MB. That memory was missing for records, or exceeded the limit.
 #[test]
 fn appends_and_large_values_leave_no_heap() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! What a newcomer types wrong, and what is said to it: command, exit code, standard output, standard error. Each line here was once
-//! answered by nothing, by words of the language that the program is written in, or by a guess at another command.
+//! The mistakes of new users, and the messages: command, exit code, standard output, standard
+//! error. Each line here once had no message, one in the words of Rust, or a wrong guess.
 
 mod running;
 
@@ -7,7 +7,7 @@ use running::{Folder, Server, expect, refused, run, text, todana};
 use std::io::Write;
 use std::net::TcpListener;
 
-/// A command, its exit code, and what it says on standard error; `{S}` is the address of a server.
+/// A command, its exit code, and its standard error; `{S}` is the address of a server.
 const SAID: &[(&str, i32, &str)] = &[
     ("get nope", 1, "todana: nope: no such record\n"),
     ("get a nope b never", 1, "todana: nope: no such record\ntodana: never: no such record\n"),
@@ -43,7 +43,7 @@ fn misses_are_named() {
                 "{line}"
             );
         }
-        // The others were removed, and what is there is printed.
+        // The other records were removed, and existing ones are printed.
         assert_eq!(expect(&["list", &place], 0), "b\n");
         let several = run(&["get", "b", "nope", "b", "-S", &place]);
         assert_eq!(text(&several.stdout), "b\nb\n");
@@ -53,7 +53,7 @@ fn misses_are_named() {
 }
 
 #[test]
-fn numbers_and_times_are_read_as_people_write_them() {
+fn numbers_and_times_have_units() {
     let folder = Folder::new();
     let server = Server::start(&["--admin-port", "0"]);
     let not_a_time = "must be seconds, or a number with s, m, h, d or w (90, 5m, 1h, 2d)";
@@ -106,7 +106,7 @@ fn numbers_and_times_are_read_as_people_write_them() {
 }
 
 #[test]
-fn words_of_other_tools_are_understood_or_answered() {
+fn commands_of_other_tools_are_understood_or_answered() {
     let folder = Folder::new();
     folder.import("x.hash", "a\t1\n");
     assert!(folder.expect(&["info", "x.hash"], 0).starts_with("kind "));
@@ -141,7 +141,7 @@ fn words_of_other_tools_are_understood_or_answered() {
 }
 
 #[test]
-fn servers_that_are_none_are_explained() {
+fn wrong_servers_are_explained() {
     let server = Server::start(&[]);
     let metrics = server.banner[0].split("http://").nth(1).unwrap().split('/').next().unwrap().to_string();
     let said = refused(&["get", "a", "-S", &metrics], 3);
@@ -167,7 +167,7 @@ fn servers_that_are_none_are_explained() {
             "{words:?}: {said}"
         );
     }
-    // One that takes connections and says nothing.
+    // A server that accepts connections and never replies.
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = hung.local_addr().unwrap().to_string();
     let said = refused(&["ping", "-S", &address], 3);
@@ -175,7 +175,7 @@ fn servers_that_are_none_are_explained() {
 }
 
 #[test]
-fn every_data_command_takes_the_server_by_option_and_variable() {
+fn every_data_command_accepts_the_server_option_and_variable() {
     let folder = Folder::new();
     let server = Server::start(&["--admin-port", "0"]);
     let lines = folder.path("lines.tsv");
@@ -197,7 +197,7 @@ fn every_data_command_takes_the_server_by_option_and_variable() {
         assert!(facts.lines().count() < 12 && facts.contains("records       1\n"), "{facts}");
         at(&["flush"]);
     }
-    // A directory is never a host, and the server that was meant is named as such.
+    // A directory is never a host, and an intended server is named.
     std::fs::create_dir(folder.path("empty")).unwrap();
     for words in [&["count", "empty"][..], &["get", "a", "-S", "empty"], &["check", "empty"]] {
         let said = folder.run(words);
@@ -207,7 +207,7 @@ fn every_data_command_takes_the_server_by_option_and_variable() {
 }
 
 #[test]
-fn files_that_cannot_be_read_or_written_are_named() {
+fn unusable_files_are_named() {
     let folder = Folder::new();
     let server = Server::start(&["--admin-port", "0"]);
     std::fs::write(folder.path("broken.tsv"), "no tab\n").unwrap();
@@ -230,7 +230,7 @@ fn files_that_cannot_be_read_or_written_are_named() {
 }
 
 #[test]
-fn unknown_variables_are_warned_of() {
+fn unknown_variables_draw_a_warning() {
     let warned = |name: &str| {
         let output = todana().args(["config", "show"]).env(name, "1").output().unwrap();
         assert_eq!(output.status.code(), Some(0));
@@ -243,7 +243,7 @@ fn unknown_variables_are_warned_of() {
 }
 
 #[test]
-fn more_memory_than_there_is_is_warned_of() {
+fn excessive_memory_limit_draws_a_warning() {
     let mut server = Server::start(&["-m", "100000000", "--admin-port", "0"]);
     let mut line = String::new();
     std::io::BufRead::read_line(&mut server.stdout, &mut line).unwrap();
@@ -254,7 +254,7 @@ fn more_memory_than_there_is_is_warned_of() {
 }
 
 #[test]
-fn config_show_takes_options_as_serve_does() {
+fn config_show_accepts_options_like_serve() {
     let folder = Folder::new();
     std::fs::File::create(folder.path("t.toml")).unwrap().write_all(b"port = 5\n").unwrap();
     for words in
@@ -270,7 +270,7 @@ fn config_show_takes_options_as_serve_does() {
 }
 
 #[test]
-fn help_names_nothing_that_only_the_source_has() {
+fn help_refers_only_to_installed_things() {
     for command in ["load", "dump", "list", "stats", "get"] {
         let help = expect(&[command, "--help"], 0);
         assert!(!help.contains("docs/"), "{command}: {help}");
@@ -285,7 +285,7 @@ fn help_names_nothing_that_only_the_source_has() {
 }
 
 #[test]
-fn damage_is_told_with_what_to_do() {
+fn damage_is_reported_with_advice() {
     let folder = Folder::new();
     for name in ["x.hash", "x.tree"] {
         folder.import(name, "a\t1\n");
@@ -358,7 +358,7 @@ fn stop_and_hangup_are_logged() {
 }
 
 #[test]
-fn result_lines_say_what_was_made() {
+fn result_lines_describe_the_result() {
     let folder = Folder::new();
     let (data, backup, again) = (folder.path("data"), folder.path("backup"), folder.path("again"));
     let server = Server::start(&["--admin-port", "0", "--data-dir", &data]);

@@ -1,7 +1,8 @@
-//! The blocks of docs/replacing-kyoto-tycoon.md, run as they stand: what somebody who moves pastes must work.
+//! Runs the blocks of docs/replacing-kyoto-tycoon.md as they stand: pasted commands must work.
 //!
-//! With TODANA_KTSERVER naming a real ktserver, the tools beside it are taken, too. Else Todana under its name stands in for the old server, in
-//! memory, as it makes snapshots of such databases alone; a captured log for its log; and scripts for Kyoto's tools.
+//! If TODANA_KTSERVER names a real ktserver, the tools beside it are used too. Otherwise Todana
+//! under its name replaces the old server, with databases in memory, because it writes snapshots
+//! only of those. A captured log replaces the old log, and scripts replace Kyoto's tools.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,16 +12,17 @@ use std::process::{Command, Stdio};
 
 const PAGE: &str = include_str!("../../docs/replacing-kyoto-tycoon.md");
 
-/// Ports that nobody listens on. Kyoto Tycoon's client takes the upper half of all ports for negative.
+/// Returns free ports below 32768: Kyoto Tycoon's client reads larger ones as negative.
 fn free_ports() -> [u16; 2] {
     let mut free = std::iter::repeat_with(|| fastrand::u16(20_000..32_000))
         .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
     [free.next().unwrap(), free.next().unwrap()]
 }
 
-/// All lines of the blocks as one script, which stops at the first that fails, or does not print what its comment promises.
+/// Returns the lines of all blocks as one script. The script stops at the first line that fails, or
+/// that does not print what its comment promises.
 fn script() -> String {
-    // What runs in the background ends with it.
+    // Background processes end with the script.
     let mut script = String::from("set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n");
     let (mut is_within, mut commands) = (false, 0);
     for (number, line) in PAGE.lines().enumerate() {
@@ -53,7 +55,7 @@ fn program(path: &Path, text: &str) {
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// What takes the place of Kyoto Tycoon's programs where there are none.
+/// Creates replacements for Kyoto Tycoon's programs.
 fn stand_in(bin: &Path, script: &str) -> String {
     fs::create_dir(bin.join("as")).unwrap();
     symlink(env!("CARGO_BIN_EXE_todana"), bin.join("as/ktserver")).unwrap();
@@ -62,12 +64,12 @@ fn stand_in(bin: &Path, script: &str) -> String {
         "#!/bin/bash\nwords=()\nfor word; do case $word in old/*.kct) word=% ;; esac; words+=(\"$word\"); done\n\
          exec \"${0%/*}/as/ktserver\" \"${words[@]}\"\n",
     );
-    // `dump DATABASE FILE`: what the old server has left.
+    // `dump DATABASE FILE`: the data that the old server has left.
     program(
         &bin.join("kcpolymgr"),
         "#!/bin/bash -e\ntodana load old/bgs/00000000.ktss --db ./old/left.tree\ntodana dump --format kcss \"$3\" --db ./old/left.tree\n",
     );
-    // `list -host HOST -port PORT -pv -px -pt`: keys of letters alone.
+    // `list -host HOST -port PORT -pv -px -pt`: keys of letters only.
     program(
         &bin.join("ktremotemgr"),
         "#!/bin/bash -e\nat=http://$3:$5/rpc\nhex() { od -An -v -tx1 | tr -d '\\n'; }\n\
@@ -79,7 +81,7 @@ fn stand_in(bin: &Path, script: &str) -> String {
     );
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kyoto/ulog");
     let log = log.to_str().unwrap();
-    // The stand-in has no file of the original's; its last snapshot holds the same.
+    // The replacement has no file of the original; its last snapshot has the same records.
     script
         .replace("todana load old/casket.kct", "todana load old/bgs/00000000.ktss")
         .replace("todana log old/ulog", &format!("todana log {log}"))

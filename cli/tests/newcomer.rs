@@ -1,4 +1,4 @@
-//! Messages that a first-time user meets: each rejected word is named, with the reason.
+//! Messages that a first-time user meets: each names the rejected word and the reason.
 
 mod running;
 
@@ -13,12 +13,12 @@ fn start(options: &[&str]) -> Server {
     Server::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
 }
 
-/// A server that keeps its data, of which every write is on disk before its reply.
+/// Starts a server with a data directory, which syncs every write before its reply.
 fn keep(directory: &str, options: &[&str]) -> Server {
     start(&[&["--data-dir", directory, "--sync", "always"], options].concat())
 }
 
-/// A stopped server's directory with records a and b in a checkpoint, and c behind it.
+/// Creates the directory of a stopped server with records a and b in a checkpoint, and c after it.
 fn stopped(directory: &str) {
     let server = keep(directory, &[]);
     server.expect(&["set", "a", "1"], 0);
@@ -29,7 +29,7 @@ fn stopped(directory: &str) {
 }
 
 #[test]
-fn what_is_no_directory_is_told_by_what_it_is() {
+fn wrong_directories_are_explained() {
     let folder = Folder::new();
     let (gone, file) = (folder.path("gone"), folder.path("file"));
     fs::write(&file, "x").unwrap();
@@ -47,7 +47,7 @@ fn what_is_no_directory_is_told_by_what_it_is() {
         assert_eq!(why(&gone, 3), format!("todana: {gone}: does not exist\n"), "{what}");
         let said = why(&file, 3);
         if what == "restore" {
-            // It also takes a backup in one file.
+            // restore also accepts a single-file backup.
             let begins = format!("todana: {file}: neither a directory nor a complete single-file backup: ");
             assert!(said.starts_with(&begins), "{said}");
         } else {
@@ -71,7 +71,7 @@ fn what_is_no_directory_is_told_by_what_it_is() {
 }
 
 #[test]
-fn a_server_is_named_in_the_same_words_by_every_command() {
+fn every_command_names_servers_alike() {
     let folder = Folder::new();
     let server = keep(&folder.path("data"), &[]);
     let address = server.address.as_str();
@@ -82,13 +82,13 @@ fn a_server_is_named_in_the_same_words_by_every_command() {
         let target = folder.path(&format!("backup{word}"));
         assert!(expect(&["backup", word, address, &target], 0).starts_with(&target));
     }
-    // So does the variable, where no word names a place.
+    // The variable works too, if no argument names a place.
     server.expect(&["checkpoint"], 0);
     assert!(server.expect(&["log"], 0).contains("\tput\ta\t"));
     server.expect(&["backup", &folder.path("by variable")], 0);
     let data = folder.path("data");
     assert!(server.expect(&["log", &data], 0).contains("\tput\ta\t"));
-    // Where and to what is not guessed.
+    // Ambiguous places are refused.
     for words in [&["checkpoint"][..], &["log"], &["backup", &folder.path("x")]] {
         let both = [&words[..1], &["-S", address, address], &words[1..]].concat();
         assert!(refused(&both, 2).contains("give only one"), "{words:?}");
@@ -99,7 +99,7 @@ fn a_server_is_named_in_the_same_words_by_every_command() {
 }
 
 #[test]
-fn a_directory_that_is_named_as_a_server_is_read_only_when_that_is_said() {
+fn directory_with_a_server_address_must_be_explicit() {
     let folder = Folder::new();
     stopped(&folder.path("localhost:11211"));
     let at_home = |words: &[&str]| todana().args(words).current_dir(folder.0.path()).output().unwrap();
@@ -115,7 +115,7 @@ fn a_directory_that_is_named_as_a_server_is_read_only_when_that_is_said() {
 }
 
 #[test]
-fn a_place_in_the_log_is_taken_as_strictly_of_a_directory_as_of_a_server() {
+fn log_positions_are_strict_on_directories_and_servers() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
@@ -146,7 +146,7 @@ fn a_place_in_the_log_is_taken_as_strictly_of_a_directory_as_of_a_server() {
 }
 
 #[test]
-fn whoever_follows_from_the_end_of_a_directory_sees_only_what_comes_now() {
+fn follower_from_the_end_sees_only_new_changes() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
@@ -184,7 +184,7 @@ fn banner_commands(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> 
 }
 
 #[test]
-fn the_banners_example_works_where_a_login_is_wanted() {
+fn example_of_the_banner_works_with_a_login() {
     let folder = Folder::new();
     let (users, tokens, password) = (folder.path("users"), folder.path("tokens"), folder.path("password"));
     fs::write(&users, "alice:s3cret\n").unwrap();
@@ -199,13 +199,13 @@ fn the_banners_example_works_where_a_login_is_wanted() {
         }
         assert_eq!(lines.len(), 2);
     }
-    // Whoever speaks binary only is not told to speak text.
+    // With binary clients only, the banner does not suggest text commands.
     let server = start(&["-B", "binary"]);
     assert!(server.banner[2].starts_with("try: a client of the binary protocol ("), "{:?}", server.banner);
 }
 
 #[test]
-fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
+fn banner_distinguishes_new_from_loaded_data() {
     let folder = Folder::new();
     let data = folder.path("data");
     let begun = |options: &[&str]| {
@@ -236,7 +236,7 @@ fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
 }
 
 #[test]
-fn how_data_is_kept_is_not_said_in_vain() {
+fn persistence_options_without_persistence_are_refused() {
     let folder = Folder::new();
     let options = [
         ("sync", "5"),
@@ -264,7 +264,7 @@ fn how_data_is_kept_is_not_said_in_vain() {
         fs::write(&file, format!("{name} = {value:?}\ndata-dir = \"d\"\n")).unwrap();
         expect(&["config", "check", &file], 0);
     }
-    // What `config show` prints is a file that says the same, and what is not limited is no number.
+    // The output of `config show` is an equivalent file, in which a missing limit has no number.
     let shown = expect(&["config", "show"], 0);
     assert!(shown.contains("# log-keep-age = \"\" "), "{shown}");
     fs::write(&file, shown).unwrap();
@@ -281,7 +281,7 @@ fn damage(path: &str, at: u64) {
     fs::write(path, bytes).unwrap();
 }
 
-/// The files of a part of a data directory, in order.
+/// Returns the files of a part of a data directory, in order.
 fn files(directory: &str, part: &str) -> Vec<String> {
     let entries = fs::read_dir(format!("{directory}/{part}")).unwrap();
     let mut files: Vec<String> =
@@ -295,7 +295,7 @@ fn name(path: &str) -> &str {
 }
 
 #[test]
-fn what_verify_counts_are_the_files_bytes_and_the_changes_that_log_shows() {
+fn verify_counts_bytes_of_files_and_changes() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
@@ -319,7 +319,7 @@ fn what_verify_counts_are_the_files_bytes_and_the_changes_that_log_shows() {
 }
 
 #[test]
-fn a_damaged_checkpoint_that_nothing_needs_is_told_as_such() {
+fn unneeded_damaged_checkpoint_is_reported_as_such() {
     let folder = Folder::new();
     let (data, other) = (folder.path("data"), folder.path("other"));
     for directory in [&data, &other] {
@@ -347,14 +347,14 @@ fn a_damaged_checkpoint_that_nothing_needs_is_told_as_such() {
     assert!(said.contains(&note), "{said}");
     let server = keep(&other, &[]);
     assert_eq!(server.expect(&["get", "c"], 0), "333");
-    // Where the server does not start nothing is promised.
+    // If the server does not start, no checkpoint is promised.
     damage(&files(&data, "log")[0], 70);
     let said = expect(&["verify", &data], 1);
     assert!(!said.contains("the server starts"), "{said}");
 }
 
 #[test]
-fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
+fn lost_identity_is_damage_for_every_command() {
     let folder = Folder::new();
     let data = folder.path("data");
     stopped(&data);
@@ -373,7 +373,7 @@ fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
     }
     expect(&["salvage", &data, &target], 0);
     expect(&["verify", &target], 0);
-    // What never was one is none.
+    // A directory that never was a data directory is not a damaged one.
     let other = folder.path("other");
     fs::create_dir(&other).unwrap();
     for words in [&["verify", &other][..], &["salvage", &other, &folder.path("more")]] {
@@ -382,7 +382,7 @@ fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
 }
 
 #[test]
-fn how_far_back_a_restore_can_go_is_told_as_it_can_be_asked_for() {
+fn restore_reports_how_far_back_it_can_go() {
     let folder = Folder::new();
     let (data, backup, target) = (folder.path("data"), folder.path("backup"), folder.path("target"));
     let server = keep(&data, &[]);
@@ -396,7 +396,7 @@ fn how_far_back_a_restore_can_go_is_told_as_it_can_be_asked_for() {
 }
 
 #[test]
-fn a_checkpoint_that_needs_no_log_is_saved_when_the_log_is_gone() {
+fn checkpoint_is_salvaged_without_its_log() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = keep(&data, &[]);
@@ -426,7 +426,7 @@ fn a_checkpoint_that_needs_no_log_is_saved_when_the_log_is_gone() {
 }
 
 #[test]
-fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
+fn intact_part_of_a_damaged_backup_is_salvaged() {
     let folder = Folder::new();
     let (data, backup) = (folder.path("data"), folder.path("backup"));
     stopped(&data);
@@ -435,7 +435,8 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
         let server = keep(directory, &[]);
         ["a", "b", "c"].map(|key| text(&server.run(&["get", key]).stdout))
     };
-    // In the log's last change, which is mended; in a checkpoint, in the identity, in the list alone.
+    // In the last change of the log, which is cut off; in a checkpoint, in the identity, in the
+    // list only.
     let last = files(&backup, "log").pop().unwrap();
     let end = fs::metadata(&last).unwrap().len();
     let checkpoint = files(&backup, "checkpoints").pop().unwrap();
@@ -461,19 +462,19 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
             "{path}: {why}"
         );
         assert_eq!(all(&target), had, "{path}");
-        // Nothing else has been made, and the backup is as it was.
+        // Nothing else was created, and the backup is unchanged.
         assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 3);
         fs::remove_dir_all(target).unwrap();
         fs::write(path, whole).unwrap();
         expect(&["verify", &backup], 0);
     }
-    // Of a whole one it is the same as ever, also by the old name.
+    // An intact backup is restored as usual, also by the old option.
     let output = run(&["restore", "--damaged", &backup, &folder.path("again")]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }
 
-/// Answers each line that one client sends by `ERROR`, as memcached does to words that it does not know.
-fn know_nothing(listener: &TcpListener) {
+/// Replies `ERROR` to each line of one client, as memcached does to unknown commands.
+fn refuse_all_commands(listener: &TcpListener) {
     let (stream, _) = listener.accept().unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
@@ -484,7 +485,7 @@ fn know_nothing(listener: &TcpListener) {
 }
 
 #[test]
-fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
+fn servers_without_the_feature_are_explained() {
     let folder = Folder::new();
     let target = folder.path("target");
     let all = |address: &str, expected: &str| {
@@ -496,7 +497,7 @@ fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || (0..3).for_each(|_| know_nothing(&listener)));
+    std::thread::spawn(move || (0..3).for_each(|_| refuse_all_commands(&listener)));
     all(&address, "the server says: ERROR: unknown command; memcached has no ");
     let plain = start(&[]);
     all(&plain.address, "no data directory: the server was started without --data-dir");

@@ -1,6 +1,7 @@
-//! A database was made at `TARGET.partial`, whose contents were removed first, without a look at
-//! what they were: `salvage x.hash.partial/x.hash x.hash`, of what a killed copy had left, erased
-//! all records and told of success.
+//! Commands that create databases never remove their sources or foreign files. Databases were
+//! created at `TARGET.partial`, whose contents were removed first without a check: `salvage
+//! x.hash.partial/x.hash x.hash`, with the remains of a killed copy, erased all records and
+//! reported success.
 
 #[path = "../../tests/directory_contents/mod.rs"]
 mod directory_contents;
@@ -13,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use todana::Db;
 
-/// All that is below a directory but locks: files with their bytes, directories with none.
+/// Returns everything below a directory except locks: files with their bytes, directories without.
 fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = contents(directory);
     found.retain(|path, bytes| bytes.is_none() || path.file_name().unwrap() != "lock");
@@ -42,7 +43,7 @@ impl Places {
         self.at(to)
     }
 
-    /// A copy of a directory, made with those above it.
+    /// Copies a directory, and creates its parents.
     fn put(&self, from: &str, to: &str) -> String {
         let (from, to) = (PathBuf::from(self.at(from)), PathBuf::from(self.at(to)));
         fs::create_dir_all(&to).unwrap();
@@ -59,8 +60,8 @@ impl Places {
         to.to_str().unwrap().into()
     }
 
-    /// The command is refused, its complaint has these words, and nothing of all that there is has
-    /// changed. Only where it is refused for what else lies there has it opened its source.
+    /// Runs a command that must be refused with these words and must change nothing. It may have
+    /// opened its source only if it was refused for the contents of the target.
     fn refused(&self, words: &[&str], complaint: &str) {
         let everything = PathBuf::from(self.at("."));
         let is_opened = complaint.contains("notes.txt") || complaint.contains("is open");
@@ -83,7 +84,7 @@ impl Places {
 }
 
 #[test]
-fn sources_where_the_target_would_be_made_are_refused_and_stay() {
+fn sources_at_the_targets_temporary_path_are_refused() {
     let places = Places::new();
     for (command, from, at, target) in [
         ("salvage", "a.hash", "a1.hash.partial/a1.hash", "a1.hash"),
@@ -107,7 +108,7 @@ fn sources_where_the_target_would_be_made_are_refused_and_stay() {
 }
 
 #[test]
-fn links_to_such_places_are_seen_through() {
+fn links_to_such_paths_are_resolved() {
     let places = Places::new();
     let source = places.put("a.hash", "a1.hash.partial/a1.hash");
     std::os::unix::fs::symlink(&source, places.at("link.hash")).unwrap();
@@ -139,7 +140,7 @@ fn targets_within_the_source_are_refused() {
 }
 
 #[test]
-fn foreign_files_where_a_target_would_be_made_are_neither_removed_nor_taken_in() {
+fn foreign_files_at_the_target_stay_untouched() {
     let places = Places::new();
     for (command, from, notes, target) in [
         ("copy", "a.hash", "n.hash.partial/n.hash/notes.txt", "n.hash"),
@@ -164,7 +165,7 @@ fn foreign_files_where_a_target_would_be_made_are_neither_removed_nor_taken_in()
 }
 
 #[test]
-fn database_that_is_open_is_not_removed_as_if_a_killed_process_had_left_it() {
+fn open_database_is_not_removed_as_a_leftover() {
     let places = Places::new();
     for (from, at, target, kind) in
         [("a.hash", "c.hash.partial", "c.hash", "hash"), ("b.tree", "c.tree.partial", "c.tree", "tree")]
@@ -173,7 +174,7 @@ fn database_that_is_open_is_not_removed_as_if_a_killed_process_had_left_it() {
         let open = Db::open(&format!("{left}#type={kind}")).unwrap();
         places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open in another");
         drop(open);
-        // What nobody has open is one.
+        // A directory that nobody has open is a leftover.
         places.0.expect(&["copy", &places.at("b.tree"), &places.at(target)], 0);
         assert!(!Path::new(&left).exists());
         assert_eq!(Db::open(&places.at(target)).unwrap().count(), 2);

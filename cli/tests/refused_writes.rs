@@ -1,8 +1,11 @@
-//! A server that cannot keep a change in the files of a hash on disk: clients are told so, what is there stays, and health, counters, the
-//! log and `/readyz` report it, once when it begins and once when it is over.
+//! A server that cannot write a change to the files of a hash on disk: clients get an error,
+//! existing data stays, and health, counters, the log and `/readyz` report it, once at the
+//! beginning and once at the end.
 //!
-//! Once 200 idle connections took all descriptors of a server with `ulimit -n 64`, so that its hash could create no further segment, and
-//! what could not be replaced was removed; a value that did not fit on a full disk was "out of memory", and all else said that it was well.
+//! Once 200 idle connections took all descriptors of a server with `ulimit -n 64`, so that its hash
+//! could create no further segment, and records that could not be replaced were removed. A value
+//! that did not fit on a full disk was refused as "out of memory", and everything else reported
+//! good health.
 
 mod running;
 
@@ -17,7 +20,7 @@ const REFUSED: &str = "SERVER_ERROR cannot write the files of the database\r\n";
 const REPORTED: &str = "changes are refused until they can be kept: cannot write ";
 const OVER: &str = "changes are taken again";
 
-/// A server that may have so many files open, and what it logs.
+/// A server with a limited number of open files, and its log.
 struct Limited {
     server: Server,
     log: Receiver<String>,
@@ -45,7 +48,7 @@ fn limited(files: u32, database: &Path) -> Limited {
 }
 
 impl Limited {
-    /// The status and the text of `/readyz`.
+    /// Returns the status and the text of `/readyz`.
     fn readiness(&self) -> (String, String) {
         let mut stream = TcpStream::connect(&self.pages).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -56,7 +59,7 @@ impl Limited {
         (head.split(' ').nth(1).unwrap().to_string(), body.trim_end().to_string())
     }
 
-    /// Waits for a line of the log; fails if `never` comes before it.
+    /// Waits for a line of the log. Fails if `never` precedes it.
     fn expect_line(&self, wanted: &str, never: &str) {
         loop {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with: {wanted}"));
@@ -69,7 +72,7 @@ impl Limited {
 }
 
 #[test]
-fn a_value_that_does_not_fit_is_refused_and_reported() {
+fn value_beyond_the_free_space_is_refused_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let limited = limited(1024, &folder.path().join("x.hash"));
     let pid = limited.server.child.id().to_string();
@@ -92,7 +95,7 @@ fn a_value_that_does_not_fit_is_refused_and_reported() {
     client.send(b"ms user 180000 MS\r\n");
     client.send(&long);
     assert_eq!(client.ask("\r\n"), REFUSED);
-    // Short ones still fit.
+    // Short values still fit.
     assert_eq!(client.set("short", b"v"), "STORED\r\n");
     assert_eq!(client.ask("mg user v\r\n"), "VA 8\r\n");
     assert_eq!(client.line(), "precious\r\n");
@@ -125,7 +128,7 @@ fn idle_clients_leave_descriptors_to_the_engine() {
         assert_eq!(client.set(&format!("user{number}"), &long), "STORED\r\n", "{number}");
     }
     assert_eq!(client.stat("todana_log_health"), "well");
-    // A client that waited is served when others have gone.
+    // A waiting client is served when others have disconnected.
     drop(idle);
     assert_eq!(Client::connect(&limited.server).set("late", b"v"), "STORED\r\n");
 }
@@ -133,10 +136,10 @@ fn idle_clients_leave_descriptors_to_the_engine() {
 #[test]
 fn too_few_descriptors_end_the_start_with_their_number() {
     let folder = tempfile::tempdir().unwrap();
-    // What it needs besides depends on what it inherits: with 40 it starts where that is nothing.
+    // The other descriptors depend on what the process inherits: with none, 40 are enough to start.
     for files in [12, 16, 24, 32] {
         let script = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
-        // A server that starts all the same would go on for ever.
+        // A server that starts anyway would run forever.
         let mut command = Command::new("timeout");
         command.args(["60", "sh", "-c", &script, env!("CARGO_BIN_EXE_todana"), "serve", "-p", "-1"]);
         let output = command.args(["--admin-port", "0"]).arg(folder.path().join("x.hash")).output().unwrap();
@@ -147,9 +150,10 @@ fn too_few_descriptors_end_the_start_with_their_number() {
     }
 }
 
-/// A server made the folders that were missing, so that a volume that was not mounted looked like an empty database.
+/// The server created missing folders, so that a volume that was not mounted looked like an empty
+/// database.
 #[test]
-fn a_missing_folder_above_ends_the_start() {
+fn missing_folder_above_ends_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("unmounted");
     for place in ["x.hash", "x.tree", "data"] {
@@ -166,7 +170,7 @@ fn a_missing_folder_above_ends_the_start() {
 }
 
 #[test]
-fn every_database_that_begins_is_reported() {
+fn every_new_database_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let words = [path("x.hash"), path("y.tree"), "z=mem:tree".into(), "--data-dir".into(), path("d")];

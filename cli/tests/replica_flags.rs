@@ -1,4 +1,5 @@
-//! A master says that its replicas get records without client flags: what a web framework reads there has another type.
+//! A master warns that its replicas get records without client flags: a web framework reads values
+//! of other types there.
 
 mod running;
 
@@ -7,7 +8,7 @@ use std::fs::{File, read_to_string};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Waits for what another process does.
+/// Waits until another process has done something.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

@@ -1,7 +1,7 @@
-//! Servers that follow each other, each killed amid the work, come to hold the same.
+//! Servers that replicate each other, each killed during writes, converge.
 //!
-//! With `TODANA_KTSERVER=PATH` some of them are a ktserver of Kyoto Tycoon's at that path. `benches/kyoto_replication.py` does the same
-//! at length.
+//! With `TODANA_KTSERVER=PATH` some of them are a real ktserver at that path.
+//! `benches/kyoto_replication.py` does the same for longer.
 
 mod running;
 
@@ -16,10 +16,10 @@ use std::process::{Child, Command, Stdio};
 const WRITES: usize = 900;
 const HEAD: &str = "HTTP/1.1\r\nContent-Type: text/tab-separated-values; colenc=U\r\nContent-Length:";
 
-/// Names and values, as they come back.
+/// Names and values of a response.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A connection that speaks Kyoto Tycoon's calls.
+/// A connection for Kyoto Tycoon's procedure calls.
 struct Caller(BufReader<TcpStream>);
 
 impl Caller {
@@ -30,7 +30,7 @@ impl Caller {
         Some(Caller(BufReader::new(stream)))
     }
 
-    /// Calls; `None` if the server has gone.
+    /// Calls a procedure. Returns `None` if the server has gone.
     fn try_call(&mut self, name: &str, pairs: &[(&str, &[u8])]) -> Option<(u16, Pairs)> {
         let lines =
             pairs.iter().map(|(name, value)| format!("{}\t{}\n", escaped(name.as_bytes()), escaped(value)));
@@ -64,7 +64,7 @@ impl Caller {
         self.try_call(name, pairs).unwrap_or_else(|| panic!("{name}: the server has gone"))
     }
 
-    /// All records: value, and the time when it dies, by key.
+    /// Returns all records: value and expiry by key.
     fn records(&mut self) -> BTreeMap<Vec<u8>, Pairs> {
         let (_, keys) = self.call("match_prefix", &[("prefix", b"")]);
         let keys: Vec<_> =
@@ -111,7 +111,7 @@ fn decoded(bytes: &[u8], coding: char) -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Ours,
-    /// The usual master of ktserver's: a hash on disk with an update log.
+    /// The usual master with ktserver: a hash on disk with an update log.
     OursHash,
     Original,
 }
@@ -122,7 +122,8 @@ struct Node {
     folder: PathBuf,
     port: u16,
     process: Option<Child>,
-    /// What has been written since the last kill: the original's log may lose the last of it, though its database has it.
+    /// The writes since the last kill: the original may lose the last of them from its log,
+    /// although its database has them.
     written: BTreeSet<Vec<u8>>,
 }
 
@@ -180,7 +181,7 @@ impl Node {
     }
 
     fn start(&mut self) {
-        // Another may take the port before it does.
+        // Another process may take the port first.
         eventually("it starts", || {
             self.port = low_port();
             let mut command = self.command();
@@ -208,7 +209,7 @@ impl Node {
         Caller::connect(self.port).unwrap()
     }
 
-    /// What the original's log may have lost is written again.
+    /// Repeats the writes that the original's log may have lost.
     fn make_up(&mut self) {
         let written = std::mem::take(&mut self.written);
         if self.kind != Kind::Original {
@@ -236,7 +237,7 @@ impl Drop for Node {
     }
 }
 
-/// Of those above 32767 the original knows nothing.
+/// The original supports no ports above 32767.
 fn low_port() -> u16 {
     loop {
         let port = fastrand::u16(20_000..32_000);
@@ -250,7 +251,7 @@ fn original() -> Option<OsString> {
     std::env::var_os("TODANA_KTSERVER")
 }
 
-/// One write of many kinds; `prefix` keeps those who write to different servers apart.
+/// Executes a random write; `prefix` keeps the writers of different servers apart.
 fn write(node: &mut Node, caller: &mut Caller, prefix: u8, random: &mut fastrand::Rng) {
     let number = random.u8(..120);
     let key = [&[prefix, number, 0xFF, 0, b'\t'][..], format!("key{number}").as_bytes()].concat();
@@ -285,7 +286,8 @@ fn follow(nodes: &[Node], links: &[(usize, usize)], changed: usize) {
     }
 }
 
-/// `links`: who follows whom; `writers`: who is written to. Each is killed while the others go on.
+/// `links`: pairs of replica and master; `writers`: the servers with clients. Each server is killed
+/// while the others run.
 fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
     if kinds.contains(&Kind::Original) && original().is_none() {
         eprintln!("skipped: TODANA_KTSERVER names no ktserver");

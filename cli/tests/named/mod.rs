@@ -1,6 +1,6 @@
-//! The executable under memcached's name, and servers of it.
+//! The executable and its servers under memcached's name.
 
-// Each test file takes what it needs.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use nix::sys::signal::{Signal, kill};
@@ -14,10 +14,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with the executable in it, under its other name.
+/// A folder with the executable under its other name.
 pub(crate) struct Place {
     folder: TempDir,
 }
@@ -33,7 +33,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// A command with nothing of the caller's environment that it would read, whose ports the system chooses.
+    /// Returns a command without the caller's variables, on ports that the system chooses.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.path("memcached"));
         command.args(["-p", "-1", "-l", "127.0.0.1"]).args(words).current_dir(self.folder.path());
@@ -47,7 +47,7 @@ impl Place {
         command
     }
 
-    /// Starts it and waits until it listens; what it says is in a file.
+    /// Starts a server and waits until it listens. Its output goes to a file.
     pub(crate) fn start(&self, mut command: Command) -> Named {
         let (ports, said) = (self.path("ports"), self.path("said"));
         let _ = fs::remove_file(&ports);
@@ -65,7 +65,7 @@ impl Place {
     }
 }
 
-/// Waits for what another process does.
+/// Waits until another process has done something.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -77,7 +77,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) struct Named {
     pub(crate) child: Child,
     pub(crate) port: u16,
-    /// Where its standard error goes.
+    /// The file of its standard error.
     said: PathBuf,
 }
 
@@ -88,7 +88,7 @@ impl Named {
         stream
     }
 
-    /// What it answers, on a connection of its own.
+    /// Returns the reply, on a new connection.
     pub(crate) fn ask(&self, requests: &str) -> String {
         let mut stream = self.connect();
         stream.write_all(requests.as_bytes()).unwrap();
@@ -98,7 +98,7 @@ impl Named {
         reply
     }
 
-    /// What it has said so far.
+    /// Returns the output so far.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap()).into_owned()
     }
@@ -107,7 +107,7 @@ impl Named {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// Ends it; its status and all that it has said.
+    /// Ends the server. Returns its status and output.
     pub(crate) fn end_by(mut self, signal: Signal) -> (ExitStatus, String) {
         self.signal(signal);
         (self.child.wait().unwrap(), self.said())
