@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_fits_one_screen_and_names_each_command_once() {
+    fn help_fits_one_screen_with_every_command() {
         assert_eq!(ProgramArguments::command().render_help().to_string().trim_end(), HELP.trim_end());
         assert!(HELP.lines().count() <= 24);
         assert!(HELP.lines().all(|line| line.chars().count() <= 80));

@@ -160,7 +160,8 @@ fn nearest<'w>(typed: &str, words: &[&'w str]) -> Option<&'w str> {
     distances.filter(|(distance, _)| *distance <= limit).min().map(|(_, word)| word)
 }
 
-/// Returns the edit distance: the number of letters to change, insert, delete, or swap with the next.
+/// Returns the edit distance: the number of letters to change, insert, delete, or swap with the
+/// next.
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

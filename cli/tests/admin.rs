@@ -27,7 +27,7 @@ fn banner_shows_the_metrics_page() {
 }
 
 #[test]
-fn pages_can_be_off_and_are_for_private_sockets() {
+fn pages_are_off_for_private_sockets() {
     let off = Server::start(&["--admin-port", "0"]);
     assert!(!off.banner[0].contains("metrics"), "{:?}", off.banner);
     let folder = tempfile::tempdir().unwrap();

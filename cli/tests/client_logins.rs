@@ -183,7 +183,7 @@ fn error_of(answer: &'static [u8], scheme: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn tls_and_plain_mix_up_is_explained_both_ways() {
+fn tls_mix_up_is_explained_both_ways() {
     let alert = b"\x15\x03\x03\x00\x02\x02\x0a";
     let error = error_of(alert, "", &["get", "k"]);
     assert_eq!(error, "todana: the server speaks TLS: its address is todanas://HOST\n");

@@ -216,7 +216,7 @@ fn value_is_written_before_the_next_arrives() {
 
 /// The file was truncated before the server was contacted.
 #[test]
-fn failed_dump_leaves_the_old_file_and_no_other() {
+fn failed_dump_leaves_only_the_old_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("keep.tsv");
     std::fs::write(&path, "precious\t1\n").unwrap();

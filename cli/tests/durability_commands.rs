@@ -150,7 +150,7 @@ fn every_byte_of_a_backup_is_checked() {
 }
 
 #[test]
-fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
+fn damaged_directory_is_refused_and_salvaged() {
     let folder = Folder::new();
     let data = folder.path("data");
     stopped(&data);

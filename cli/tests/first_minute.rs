@@ -107,7 +107,7 @@ fn complete_banner(options: &[&str]) -> String {
 }
 
 #[test]
-fn banner_warns_of_a_server_open_to_the_network() {
+fn banner_warns_of_an_open_server() {
     let folder = Folder::new();
     let tokens = folder.path("tokens");
     std::fs::write(&tokens, "alice:s3cret\n").unwrap();

@@ -219,7 +219,7 @@ fn truncated_file_names_place_and_loaded_records() {
 }
 
 #[test]
-fn file_with_huge_lengths_is_read_to_its_end_only() {
+fn file_with_huge_lengths_ends_at_its_end() {
     let folder = Folder::new();
     let file = folder.path("claims");
     let head = [&b"KTSS\n\0\0\0\0\0"[..], &[0xFF; 24]].concat();
@@ -268,7 +268,7 @@ fn listings_of_kyoto_tools_are_read() {
 }
 
 #[test]
-fn update_log_is_listed_and_replayed_from_a_time() {
+fn update_log_is_replayed_from_a_time() {
     let folder = Folder::new();
     let log = fixture("ulog");
     let (said, dumped) = loaded(&folder, &[&log], 0);

@@ -66,7 +66,7 @@ fn stored(words: &[String]) {
 }
 
 #[test]
-fn server_starts_on_a_full_disk_and_removals_make_room() {
+fn removals_make_room_on_a_full_disk() {
     for kind in 0..3 {
         let Some(small) = SmallDisk::mount("size=24m") else {
             eprintln!("skipped: no file system can be mounted here");
@@ -139,7 +139,7 @@ fn flush_makes_room_on_a_full_disk() {
 }
 
 #[test]
-fn log_reports_a_full_disk_once_and_its_end() {
+fn log_reports_start_and_end_of_full_disk() {
     let Some(small) = SmallDisk::mount("size=24m") else {
         eprintln!("skipped: no file system can be mounted here");
         return;

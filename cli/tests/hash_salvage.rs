@@ -49,7 +49,7 @@ fn damaged_hash_backup_is_salvaged_with_a_report() {
 
 /// After a kill, opening the database cuts off its torn end, which is not damage.
 #[test]
-fn torn_end_is_cut_off_and_is_no_damage() {
+fn torn_end_is_cut_off_without_damage() {
     let folder = Folder::new();
     fill(&folder, "x.hash");
     fs::remove_file(folder.path("x.hash/index")).unwrap();

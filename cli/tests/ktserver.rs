@@ -160,7 +160,7 @@ fn databases_have_names_and_tuning() {
 }
 
 #[test]
-fn rest_of_a_request_times_out_but_idleness_does_not() {
+fn partial_request_times_out_idle_connection_stays() {
     let place = Place::new();
     let server = place.start(&["-tout", "1", "-th", "1"]);
     let mut patient = server.connect(0);

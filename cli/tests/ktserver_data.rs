@@ -29,7 +29,7 @@ fn crash(mut server: Server) {
 }
 
 #[test]
-fn clean_exit_writes_a_snapshot_for_the_next_start() {
+fn clean_exit_writes_a_snapshot() {
     let place = Place::new();
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let directory = format!("snapshots{}", packing.len());
@@ -63,7 +63,7 @@ fn clean_exit_writes_a_snapshot_for_the_next_start() {
 }
 
 #[test]
-fn failed_snapshot_is_reported_and_keeps_the_last_one() {
+fn failed_snapshot_keeps_the_last_one() {
     let place = Place::new();
     let (file, partial) = (place.path("b/00000000.ktss"), place.path("b/00000000.ktss.tmp"));
     let words = ["-bgs", "b", "-bgsi", "0.1", "-th", "1"];

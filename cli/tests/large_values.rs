@@ -45,7 +45,7 @@ fn value(len: usize, salt: usize) -> Vec<u8> {
 }
 
 #[test]
-fn values_of_half_the_memory_are_stored_in_turn() {
+fn values_of_half_the_memory_are_stored() {
     for (item_size_max, len) in [("16m", 16_000_000), ("32m", (32 << 20) - 100)] {
         let server = Server::start(&["-m", "64", "-I", item_size_max, "-t", "2"]);
         let mut client = Client::connect(&server);
@@ -176,7 +176,7 @@ fn stalled_uploads_hold_only_what_they_sent() {
 /// Without eviction, an upload is refused at once if it cannot fit, or midway if others have taken
 /// the memory. A set then loses its old value, other commands keep theirs.
 #[test]
-fn refused_upload_loses_only_the_value_of_a_set() {
+fn refused_upload_loses_only_sets() {
     let server = Server::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
     let mut client = Client::connect(&server);
     // Far enough from the limit both ways: another 29 MB would be 71 MB, a third value of 12 MB is

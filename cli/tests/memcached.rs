@@ -758,7 +758,7 @@ fn unix_socket_replaces_the_ports() {
 }
 
 #[test]
-fn port_file_appears_complete_and_its_errors_are_harmless() {
+fn port_file_is_complete_and_errors_are_harmless() {
     let place = Place::new();
     let server = place.start(&["-l", "127.0.0.1"]);
     assert_eq!(server.ports, format!("TCP INET: {}\n", server.port("INET").unwrap()));
@@ -911,7 +911,7 @@ fn other_users_stay_themselves() {
 }
 
 #[test]
-fn core_files_are_allowed_up_to_the_hard_limit() {
+fn core_files_are_allowed_up_to_the_limit() {
     let server = Place::new().start(&["-l", "127.0.0.1", "-r"]);
     let limits = server.proc("limits", "Max core file size");
     let limits: Vec<&str> = limits.split(' ').collect();

@@ -49,7 +49,7 @@ fn stat(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn large_replies_stay_within_the_limit_and_are_complete() {
+fn large_replies_are_complete_within_the_limit() {
     let server = Server::start(&["-m", "64", "--admin-port", "0"]);
     fill(&server);
     let before = server.anonymous_mib();

@@ -175,7 +175,7 @@ fn wrong_servers_are_explained() {
 }
 
 #[test]
-fn every_data_command_accepts_the_server_option_and_variable() {
+fn every_data_command_accepts_the_server_option() {
     let folder = Folder::new();
     let server = Server::start(&["--admin-port", "0"]);
     let lines = folder.path("lines.tsv");

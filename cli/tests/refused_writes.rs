@@ -72,7 +72,7 @@ impl Limited {
 }
 
 #[test]
-fn value_beyond_the_free_space_is_refused_and_reported() {
+fn value_beyond_the_free_space_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let limited = limited(1024, &folder.path().join("x.hash"));
     let pid = limited.server.child.id().to_string();
@@ -134,7 +134,7 @@ fn idle_clients_leave_descriptors_to_the_engine() {
 }
 
 #[test]
-fn too_few_descriptors_end_the_start_with_their_number() {
+fn too_few_descriptors_end_the_start() {
     let folder = tempfile::tempdir().unwrap();
     // The other descriptors depend on what the process inherits: with none, 40 are enough to start.
     for files in [12, 16, 24, 32] {

@@ -18,7 +18,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn master_warns_once_for_each_replica_that_loses_flags() {
+fn master_warns_once_per_replica_losing_flags() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let log = path("log");

@@ -314,7 +314,7 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
             }
         };
         write_some(&mut nodes, &mut random);
-        // In a pair it would not come in the same order everywhere.
+        // In a pair, the changes would not arrive in the same order everywhere.
         if round == 0 && writers.len() == 1 {
             assert_eq!(nodes[writers[0]].caller().call("clear", &[]).0, 200);
             write_some(&mut nodes, &mut random);
@@ -339,49 +339,49 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
 use Kind::{Original, Ours, OursHash};
 
 #[test]
-fn a_replica_and_its_master_converge_though_each_is_killed() {
+fn replica_and_master_converge_despite_kills() {
     converges(&[Ours, Ours], &[(1, 0)], &[0]);
 }
 
 #[test]
-fn a_pair_converges_though_each_is_killed() {
+fn pair_converges_despite_kills() {
     converges(&[Ours, Ours], &[(0, 1), (1, 0)], &[0, 1]);
 }
 
 #[test]
-fn a_chain_of_three_converges_though_each_is_killed() {
+fn chain_of_three_converges_despite_kills() {
     converges(&[Ours, Ours, Ours], &[(1, 0), (2, 1)], &[0]);
 }
 
 #[test]
-fn replica_of_a_hash_on_disk_converges_though_each_is_killed() {
+fn replica_of_a_disk_hash_converges_despite_kills() {
     converges(&[OursHash, Ours], &[(1, 0)], &[0]);
     converges(&[Ours, OursHash], &[(1, 0)], &[0]);
 }
 
 #[test]
-fn hash_on_disk_and_original_converge_though_each_is_killed() {
+fn disk_hash_and_original_converge_despite_kills() {
     converges(&[OursHash, Original], &[(1, 0)], &[0]);
     converges(&[Original, OursHash], &[(1, 0)], &[0]);
 }
 
 #[test]
-fn an_original_that_follows_us_converges_though_each_is_killed() {
+fn original_replica_converges_despite_kills() {
     converges(&[Ours, Original], &[(1, 0)], &[0]);
 }
 
 #[test]
-fn we_converge_with_an_original_that_we_follow_though_each_is_killed() {
+fn replica_of_an_original_converges_despite_kills() {
     converges(&[Original, Ours], &[(1, 0)], &[0]);
 }
 
 #[test]
-fn a_pair_with_an_original_converges_though_each_is_killed() {
+fn pair_with_an_original_converges_despite_kills() {
     converges(&[Ours, Original], &[(0, 1), (1, 0)], &[0, 1]);
 }
 
 #[test]
-fn chains_with_originals_converge_though_each_is_killed() {
+fn chains_with_originals_converge_despite_kills() {
     converges(&[Ours, Original, Ours], &[(1, 0), (2, 1)], &[0]);
     converges(&[Original, Ours, Original], &[(1, 0), (2, 1)], &[0]);
 }

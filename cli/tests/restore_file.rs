@@ -1,4 +1,5 @@
-//! A backup file that a live server hands to a command (`synchronize`) restores to each kind of database, by the built command.
+//! A single-file backup, as a live server passes it to a command (`synchronize`), restores to each
+//! kind of database.
 
 mod running;
 
@@ -8,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// Records with all that one can carry, and one that is longer than a piece of a backup.
+/// Returns records with all possible attributes, and one longer than a piece of a backup.
 fn stored() -> String {
     let mut lines: Vec<String> = (0..3000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
     lines.push(format!("long\t{}\n", "x".repeat(2_000_000)));
@@ -19,7 +20,7 @@ fn stored() -> String {
     lines.concat()
 }
 
-/// All records of a database as text, with flags and expiry, in order.
+/// Returns all records of a database as text, with flags and expiry, in order.
 fn records(folder: &Folder, place: &str) -> Vec<String> {
     let exported = folder.expect(&["export", place], 0);
     let mut lines: Vec<String> = exported.lines().map(String::from).collect();
@@ -27,7 +28,7 @@ fn records(folder: &Folder, place: &str) -> Vec<String> {
     lines
 }
 
-/// Where a server finds the command that copies what it is handed.
+/// Creates the directory of the command that copies its input.
 fn commands(folder: &Folder) -> String {
     let directory = folder.path("commands");
     let script = format!("{directory}/dbbackup");
@@ -37,7 +38,7 @@ fn commands(folder: &Folder) -> String {
     directory
 }
 
-/// Has a server hand a backup to the command.
+/// Lets a server pass a backup to the command.
 fn synchronize(server: &Server) {
     let body = "command\tdbbackup\n";
     let request = format!(
@@ -57,7 +58,7 @@ fn files_with_prefix(folder: &Folder, prefix: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn backup_in_one_file_becomes_each_kind_of_database() {
+fn single_file_backup_becomes_each_kind_of_database() {
     for (name, targets) in
         [("x.tree", &["again.tree", "again.hash", "again"][..]), ("x.hash", &["again.hash"])]
     {
@@ -89,7 +90,7 @@ fn backup_in_one_file_becomes_each_kind_of_database() {
             folder.expect(&["check", target], 0);
             assert!(folder.complaint(&["restore", file, target], 2).contains("there already"));
         }
-        // As a database in memory it is a hash or a tree, as its server is told.
+        // A data directory becomes a hash or a tree in memory, as its server is started.
         if targets.contains(&"again") {
             for kind in ["mem:hash", "mem:tree"] {
                 let server = Server::start(&[kind, "--data-dir", &folder.path("again")]);
@@ -102,7 +103,7 @@ fn backup_in_one_file_becomes_each_kind_of_database() {
                 assert!(folder.complaint(&["restore", file, target], 2).contains("NAME.hash"));
             }
         }
-        // A truncated backup leaves no files behind.
+        // A truncated backup leaves no files.
         let bytes = fs::read(file).unwrap();
         fs::write(folder.path("part"), &bytes[..bytes.len() / 2]).unwrap();
         let said = folder.complaint(&["restore", "part", "part.hash"], 3);

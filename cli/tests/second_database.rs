@@ -1,11 +1,12 @@
-//! The second and later databases of a server, over the network. memcached's protocol knows one database only, so `users` of
-//! `todana serve mem:hash users=./users.tree` could be reached by no memcached client and by none of the commands.
+//! The second and later databases of a server over the network. memcached's protocol knows only one
+//! database, so neither a memcached client nor a command could reach `users` of `todana serve
+//! mem:hash users=./users.tree`.
 
 mod running;
 
 use running::{Client, Folder, Server, expect, refused, run, stop, text};
 
-/// A server with three databases: in memory, on disk in order, on disk.
+/// Starts a server with three databases: in memory, ordered on disk, and a hash on disk.
 fn three(folder: &Folder) -> Server {
     let (users, carts) = (format!("users={}", folder.path("u.tree")), folder.path("carts.hash"));
     Server::start(&["--admin-port", "0", "mem:hash", &users, &carts])
@@ -50,7 +51,7 @@ fn every_command_reaches_each_database() {
         let statistics: serde_json::Value = serde_json::from_str(&at(&["stats", "--json"], 0)).unwrap();
         assert_eq!((&statistics["kind"], &statistics["records"]), (&kind.into(), &0.into()));
     }
-    // What lies in each is its own, and stays.
+    // The records of each database are its own and stay.
     for (database, value) in [("0", "a"), ("users", "b"), ("2", "c")] {
         expect(&["set", "k", value, "-S", &server.address, "--database", database], 0);
     }
@@ -61,7 +62,7 @@ fn every_command_reaches_each_database() {
 }
 
 #[test]
-fn database_that_there_is_not_is_refused() {
+fn unknown_database_is_refused() {
     let folder = Folder::new();
     let server = three(&folder);
     let get = |database: &str| refused(&["get", "k", "-S", &server.address, "--database", database], 3);
@@ -91,15 +92,15 @@ fn memcached_client_chooses_its_database() {
     {
         assert_eq!(one.ask(wrong), "CLIENT_ERROR bad command line format\r\n");
     }
-    // None of these has changed it.
+    // None of these requests has changed the choice.
     assert_eq!(one.ask("get k\r\n"), "VALUE k 0 8\r\n");
     assert_eq!((one.line(), one.line()), ("in users\r\n".to_string(), "END\r\n".to_string()));
 }
 
-/// Long values are received into memory of an engine's, by the limits of its database. Those of the database before must not be taken
-/// for a request that comes in the same piece as the choice.
+/// Long values are received directly into the engine's memory, by the limits of the database. A
+/// request that arrives together with the choice of a database must use the new limits.
 #[test]
-fn choice_holds_for_what_is_sent_with_it() {
+fn choice_applies_to_requests_sent_with_it() {
     let folder = Folder::new();
     let server = three(&folder);
     let long = vec![b'v'; 200_000];

@@ -1,4 +1,4 @@
-//! Checkpoints, backups and the update log of a server at work: docs/protocol/exports.md.
+//! Checkpoints, backups and the update log of a running server: docs/protocol/exports.md.
 
 mod running;
 
@@ -25,7 +25,7 @@ fn connect(server: &Server) -> Connection {
     Connection::open_within(&server.address.parse().unwrap(), timeouts).unwrap()
 }
 
-/// A connection that speaks for itself.
+/// A connection for raw requests.
 struct Raw(BufReader<TcpStream>);
 
 impl Raw {
@@ -48,7 +48,7 @@ impl Raw {
         self.news()
     }
 
-    /// The next line that is not `WAIT`.
+    /// Returns the next line except `WAIT`.
     fn news(&mut self) -> String {
         loop {
             let line = self.line();
@@ -58,7 +58,7 @@ impl Raw {
         }
     }
 
-    /// The data of the frame that begins with this line.
+    /// Returns the data of the frame that begins with this line.
     fn data(&mut self, line: &str) -> Vec<u8> {
         let len: usize = line.strip_prefix("DATA ").expect(line).trim_end().parse().unwrap();
         assert!(len <= 65_536);
@@ -69,7 +69,7 @@ impl Raw {
         data
     }
 
-    /// All the data that is still to come.
+    /// Returns all remaining data.
     fn rest(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -89,7 +89,7 @@ impl Raw {
     }
 }
 
-/// Stores records that no compression makes smaller; more than sockets and buffers on the way can hold.
+/// Stores records that cannot be compressed; more than sockets and buffers can hold.
 fn fill(raw: &mut Raw, megabytes: usize) {
     let mut random = fastrand::Rng::with_seed(7);
     let mut value = vec![0; 32 << 10];
@@ -99,21 +99,21 @@ fn fill(raw: &mut Raw, megabytes: usize) {
     }
 }
 
-/// How far back the log goes.
+/// Returns the position of the oldest log entry.
 fn log_begins_at(server: &Server) -> u64 {
     let mut raw = Raw::connect(server);
     let head = raw.ask("todana log first\r\n");
     head.strip_prefix("LOG position=").expect(&head).split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Lets the log grow by a little, and has a checkpoint made.
+/// Lets the log grow a little, and requests a checkpoint.
 fn write_and_checkpoint(server: &Server) {
     Raw::connect(server).set("some", b"thing");
     connect(server).checkpoint(0).unwrap();
 }
 
 #[test]
-fn a_checkpoint_is_made_when_asked_for_and_the_next_request_is_served_behind_it() {
+fn checkpoint_on_request_precedes_the_next_reply() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &[]);
     let mut raw = Raw::connect(&server);
@@ -129,7 +129,7 @@ fn a_checkpoint_is_made_when_asked_for_and_the_next_request_is_served_behind_it(
 }
 
 #[test]
-fn a_server_that_keeps_nothing_says_so_and_one_that_shows_nothing_too() {
+fn servers_without_data_or_permission_refuse_exports() {
     let server = Server::start(&[]);
     let mut raw = Raw::connect(&server);
     for request in ["checkpoint", "backup", "backup 1000", "log first", "log 0 follow"] {
@@ -147,7 +147,7 @@ fn a_server_that_keeps_nothing_says_so_and_one_that_shows_nothing_too() {
 }
 
 #[test]
-fn a_log_is_not_read_from_where_it_does_not_go() {
+fn log_refuses_positions_it_does_not_have() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &[]);
     (0..3).for_each(|_| write_and_checkpoint(&server));
@@ -161,19 +161,19 @@ fn a_log_is_not_read_from_where_it_does_not_go() {
     );
     let line = raw.ask("todana log 18446744073709551615\r\n");
     assert!(line.starts_with("SERVER_ERROR the update log ends at position "), "{line}");
-    // The connection is as good as before.
+    // The connection is still usable.
     assert!(raw.ask("todana log end\r\n").starts_with("LOG position="));
     assert_eq!(raw.rest(), b"");
     assert!(raw.ask("version\r\n").starts_with("VERSION "));
 }
 
 #[test]
-fn two_backups_go_on_at_once_a_third_is_refused_until_one_is_gone() {
+fn third_concurrent_backup_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &[]);
     let slow = || {
         let mut raw = Raw::connect(&server);
-        // It would take hours.
+        // At this rate it would take hours.
         let line = raw.ask("todana backup 1\r\n");
         assert!(line.starts_with("DATA "), "{line}");
         raw
@@ -182,7 +182,7 @@ fn two_backups_go_on_at_once_a_third_is_refused_until_one_is_gone() {
     let mut third = Raw::connect(&server);
     assert_eq!(third.ask("todana backup\r\n"), "SERVER_ERROR busy\r\n");
     assert_eq!(third.ask("todana checkpoint\r\n"), "SERVER_ERROR busy\r\n");
-    // Whoever reads the log is counted apart.
+    // Readers of the log are counted separately.
     assert!(third.ask("todana log end\r\n").starts_with("LOG "));
     third.rest();
     drop(first);
@@ -197,7 +197,7 @@ fn two_backups_go_on_at_once_a_third_is_refused_until_one_is_gone() {
 }
 
 #[test]
-fn a_receiver_that_stalls_harms_nobody_and_gets_all_of_it_in_the_end() {
+fn stalled_receiver_harms_nobody_and_gets_everything() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &["-m", "256"]);
     let mut other = Raw::connect(&server);
@@ -206,7 +206,7 @@ fn a_receiver_that_stalls_harms_nobody_and_gets_all_of_it_in_the_end() {
     let before = server.anonymous_mib();
     let mut stalled = Raw::connect(&server);
     stalled.send(b"todana backup\r\n");
-    // The server works on, and makes other checkpoints.
+    // The server keeps working, and writes other checkpoints.
     for number in 0..2_000 {
         other.set("counter", number.to_string().as_bytes());
     }
@@ -216,7 +216,7 @@ fn a_receiver_that_stalls_harms_nobody_and_gets_all_of_it_in_the_end() {
         most = most.max(server.anonymous_mib());
     }
     assert!(most < before + 24, "{most} MiB, {before} MiB before");
-    // In the log that it needs nothing is missing, whatever checkpoints have been made.
+    // The log that the receiver needs is complete, whatever checkpoints were written.
     let target = folder.path().join("backup");
     let disk = std::sync::Arc::new(todana::disk::SystemDisk);
     let mut receiver = todana::backup::Receiver::create(disk, &target).unwrap();
@@ -226,7 +226,7 @@ fn a_receiver_that_stalls_harms_nobody_and_gets_all_of_it_in_the_end() {
 }
 
 #[test]
-fn what_a_receiver_holds_of_the_log_is_let_go_when_it_is_gone() {
+fn receiver_releases_its_log_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let server = start(folder.path(), &["-m", "256"]);
     fill(&mut Raw::connect(&server), 1);
@@ -236,7 +236,7 @@ fn what_a_receiver_holds_of_the_log_is_let_go_when_it_is_gone() {
         let line = receiver.ask(request);
         assert!(line.starts_with("DATA ") || line.starts_with("LOG "), "{line}");
         if request.contains("follow") {
-            // It reads on, so it holds what comes.
+            // The receiver reads on, so it holds the log before it.
             fill(&mut Raw::connect(&server), 16);
         }
         let held_from = log_begins_at(&server);
@@ -245,7 +245,7 @@ fn what_a_receiver_holds_of_the_log_is_let_go_when_it_is_gone() {
         let end = connect(&server).checkpoint(0).unwrap().position;
         assert!(still < end, "{request}");
         if request.contains("backup") {
-            // Its own checkpoint stays too.
+            // Its checkpoint stays too.
             (0..3).for_each(|_| write_and_checkpoint(&server));
             assert_eq!(log_begins_at(&server), still);
         }
@@ -260,7 +260,7 @@ fn what_a_receiver_holds_of_the_log_is_let_go_when_it_is_gone() {
 }
 
 #[test]
-fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
+fn log_follower_sees_writes_in_key_order() {
     const WRITERS: u64 = 4;
     const WRITES: u64 = 300;
     for sync in ["always", "20", "never"] {
@@ -277,7 +277,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
                     let mut raw = Raw::connect(server);
                     for number in 0..WRITES {
                         raw.set(&format!("own:{writer}"), number.to_string().as_bytes());
-                        // All of them write this one.
+                        // All connections write this key.
                         raw.set("shared", format!("{writer} {number}").as_bytes());
                         if number % 10 == 9 {
                             assert_eq!(raw.ask(&format!("delete own:{writer}\r\n")), "DELETED\r\n");
@@ -322,7 +322,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
             }
             assert_eq!((next.len(), removed), (WRITERS as usize, WRITERS * WRITES / 10));
         });
-        // From any of its positions on, the rest is the same.
+        // From any of its positions, the rest is the same.
         drop(follower);
         let mut again = connect(&server);
         assert_eq!(again.begin_log(0, LogFrom::At(head.position), false).unwrap(), head);
@@ -347,7 +347,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
 }
 
 #[test]
-fn a_server_that_stops_tells_those_it_sends_to_and_waits_for_none() {
+fn stopping_server_notifies_receivers_and_waits_for_none() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = start(folder.path(), &[]);
     let mut follower = connect(&server);
@@ -370,7 +370,7 @@ fn a_server_that_stops_tells_those_it_sends_to_and_waits_for_none() {
 }
 
 #[test]
-fn strangers_hear_nothing_of_it() {
+fn strangers_receive_no_exports() {
     let folder = tempfile::tempdir().unwrap();
     let users = folder.path().join("users");
     std::fs::write(&users, "user:secret\n").unwrap();
@@ -400,7 +400,7 @@ fn run(words: &[&str]) -> Output {
     todana().args(words).output().unwrap()
 }
 
-/// Runs a command that is to succeed; what it prints.
+/// Runs a command that must succeed. Returns its output.
 fn done(words: &[&str]) -> String {
     let output = run(words);
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
@@ -410,14 +410,15 @@ fn done(words: &[&str]) -> String {
 const WRITERS: usize = 8;
 const KEYS: u64 = 50;
 
-/// What one connection has done to one of its keys, which goes up by [`KEYS`] at each write and is removed at every third.
+/// The progress of a connection on one of its keys: the value rises by [`KEYS`] at each write, and
+/// each third write removes the record.
 #[derive(Clone, Copy, Default)]
 struct Count {
     acknowledged: u64,
     asked: u64,
 }
 
-/// What is stored by the write of that number; nothing by the removal.
+/// Returns the value of the write with this number, or `None` for a removal.
 fn stored(number: u64) -> Option<u64> {
     (number > 0 && !(number / KEYS).is_multiple_of(3)).then_some(number)
 }
@@ -440,7 +441,7 @@ fn write_on(server: &Server, writer: usize, counts: &Mutex<Vec<Count>>, stops: &
 }
 
 #[test]
-fn a_backup_under_load_has_what_was_acknowledged_before_it_and_nothing_that_was_never_written() {
+fn backup_under_load_has_exactly_acknowledged_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let server = start(&folder.path().join("data"), &["-m", "256"]);
@@ -458,7 +459,7 @@ fn a_backup_under_load_has_what_was_acknowledged_before_it_and_nothing_that_was_
         }
         let _stopping = Stopping(&stops);
         for backup in 0..3 {
-            // In the middle of work.
+            // During the writes.
             let until = all.load(Ordering::Relaxed) + 500;
             while all.load(Ordering::Relaxed) < until {
                 std::thread::yield_now();
@@ -487,7 +488,7 @@ fn a_backup_under_load_has_what_was_acknowledged_before_it_and_nothing_that_was_
                 });
                 there += u64::from(found.is_some());
                 let step = usize::try_from(KEYS).unwrap();
-                // The number of a write says which key it is for.
+                // The number of a write determines its key.
                 let first = before.acknowledged.max(key as u64);
                 let mut allowed = (first..=after.asked.max(first)).step_by(step).map(stored);
                 assert!(
@@ -514,7 +515,7 @@ fn a_backup_under_load_has_what_was_acknowledged_before_it_and_nothing_that_was_
     }
 }
 
-/// Writers end, whatever becomes of the test.
+/// Ends the writers, also after a panic.
 struct Stopping<'s>(&'s AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -524,7 +525,7 @@ impl Drop for Stopping<'_> {
 }
 
 #[test]
-fn an_interrupted_backup_and_one_whose_server_is_killed_leave_nothing() {
+fn interrupted_backup_leaves_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("target");
     let server = start(&folder.path().join("data"), &[]);
@@ -536,7 +537,7 @@ fn an_interrupted_backup_and_one_whose_server_is_killed_leave_nothing() {
             .spawn()
             .unwrap();
         let partial = folder.path().join("target.partial");
-        // Once it has begun a file.
+        // After it has started a file.
         while !partial.join("identity").exists() {
             std::thread::yield_now();
         }
@@ -557,7 +558,7 @@ fn an_interrupted_backup_and_one_whose_server_is_killed_leave_nothing() {
 }
 
 #[test]
-fn over_tls_all_of_it_works_too() {
+fn exports_work_over_tls() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let key = KeyPair::generate().unwrap();
@@ -583,7 +584,7 @@ fn over_tls_all_of_it_works_too() {
 }
 
 #[test]
-fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
+fn log_is_the_same_from_server_and_directory() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let server = start(&data, &["--sync", "always"]);
@@ -603,13 +604,13 @@ fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
     assert_eq!(rest.lines().count(), 4);
     assert!(rest.lines().next().unwrap().ends_with(&"x".repeat(100)), "{rest}");
     assert_eq!(done(&["log", &server.address, "--from", "end"]), "");
-    // What is no place between two entries has no entry.
+    // A position within an entry is refused.
     let between = (position.parse::<u64>().unwrap() + 1).to_string();
     let output = run(&["log", &server.address, "--from", &between]);
     assert_eq!(output.status.code(), Some(3));
     let why = format!("position {between} of the update log is not between two entries");
     assert!(text(&output.stderr).contains(&why), "{}", text(&output.stderr));
-    // A follower hears of what is new until the server ends, and says how far it has come.
+    // A follower receives new entries until the server ends, and reports its position then.
     let mut child = todana()
         .args(["log", &server.address, "--from", "end", "--follow"])
         .stdout(Stdio::piped())
@@ -618,7 +619,7 @@ fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    // It may not have begun yet.
+    // The follower may not have started yet.
     let stops = AtomicBool::new(false);
     let number = std::thread::scope(|scope| {
         let (server, stops) = (&server, &stops);
@@ -641,7 +642,7 @@ fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
 }
 
 #[test]
-fn commands_for_servers_refuse_what_is_none() {
+fn server_commands_refuse_wrong_places() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! The executable on both ends of TLS, by its own name and by memcached's.
+//! The executable on both ends of TLS, under its own name and under memcached's.
 
 mod running;
 
@@ -9,7 +9,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
 
-/// A folder with an authority's certificate, and a server's and a client's signed by it.
+/// A folder with the certificate of an authority, and certificates of a server and a client signed
+/// by it.
 struct Certificates {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -43,7 +44,7 @@ impl Certificates {
 }
 
 #[test]
-fn the_banners_own_example_works() {
+fn example_of_the_banner_works() {
     let certificates = Certificates::new();
     let server = Server::start(&["--tls-cert", &certificates.path("server")]);
     assert!(server.address.starts_with("todanas://127.0.0.1:"), "{}", server.address);
@@ -58,7 +59,7 @@ fn the_banners_own_example_works() {
 }
 
 #[test]
-fn a_server_is_checked_by_its_authority_and_its_name() {
+fn client_verifies_authority_and_name_of_the_server() {
     let certificates = Certificates::new();
     let server = Server::start(&["--tls-cert", &certificates.path("server")]);
     let ca = certificates.path("ca");
@@ -74,25 +75,26 @@ fn a_server_is_checked_by_its_authority_and_its_name() {
     assert!(error.contains("certificate"), "{error}");
     certificates.sign("server", &["elsewhere"]);
     server.signal("HUP");
-    // The signal takes its time; so long as the old certificate is there, the record is.
+    // The signal takes effect later: as long as the old certificate is in use, the record is
+    // readable.
     let named = || todana().args(["get", "k", "--tls-ca", &ca, "-S", &server.address]).output().unwrap();
     let refusal = (0..10_000).map(|_| named()).find(|output| !output.status.success()).unwrap();
     let why = text(&refusal.stderr);
     assert!(why.ends_with(": the server's certificate is not for 127.0.0.1, but for elsewhere\n"), "{why}");
-    // A certificate that is given itself counts whatever its name.
+    // A certificate that is given directly is trusted under any name.
     server.expect(&["get", "k", "--tls-ca", &certificates.path("server")], 0);
-    // In the clear there is no answer.
+    // Without TLS the server sends no reply.
     refused(&["get", "k"], server.address.strip_prefix("todanas://").unwrap());
 }
 
 #[test]
-fn a_client_shows_its_certificate_where_one_is_asked_for() {
+fn client_presents_its_certificate_on_request() {
     let certificates = Certificates::new();
     let (ca, client) = (certificates.path("ca"), certificates.path("client"));
     let server = Server::start(&["--tls-cert", &certificates.path("server"), "--tls-ca", &ca]);
     server.expect(&["set", "k", "v", "--tls-ca", &ca, "--tls-cert", &client], 0);
     server.expect(&["get", "k", "--tls-ca", &ca], 3);
-    // So does the banner's example, once it is said which.
+    // So does the banner's example, after the placeholders are filled in.
     let example = server.banner[2].trim_end().strip_prefix("try: todana ").unwrap();
     let words = example.split(" && ").next().unwrap().split(' ');
     let words = words.map(|word| if ["CERTIFICATE", "KEY"].contains(&word) { client.as_str() } else { word });
@@ -124,9 +126,9 @@ fn a_client_shows_its_certificate_where_one_is_asked_for() {
     );
 }
 
-/// No names of the library that speaks TLS, but what to do.
+/// The messages name no library, but the remedy.
 #[test]
-fn what_goes_wrong_with_tls_is_told_in_plain_words() {
+fn tls_errors_are_explained_with_the_remedy() {
     let certificates = Certificates::new();
     let path = |file| certificates.path(file);
     let (ca, client, other) = (path("ca"), path("client"), Certificates::new());
@@ -174,7 +176,7 @@ fn what_goes_wrong_with_tls_is_told_in_plain_words() {
 }
 
 #[test]
-fn files_of_tls_without_tls_are_wrong_usage() {
+fn tls_files_without_tls_are_wrong_usage() {
     let server = Server::start(&[]);
     for words in [["get", "k", "--tls-ca", "/x"], ["ping", "--tls-cert", "/x", "--tls-ca=/y"]] {
         assert_eq!(server.expect(&words, 2), "");
@@ -189,7 +191,7 @@ fn files_of_tls_without_tls_are_wrong_usage() {
     }
 }
 
-/// A server under memcached's name, stopped at the end.
+/// A server under memcached's name, stopped at the end of the test.
 struct Memcached {
     child: Child,
     ports: Vec<u16>,
@@ -202,7 +204,8 @@ impl Memcached {
         command.args(["as", "memcached", "-u", "root", "-p", "-1"]).args(options);
         let mut child =
             command.env("MEMCACHED_PORT_FILENAME", &port_file).stderr(Stdio::piped()).spawn().unwrap();
-        // It appears when the server listens; should it never, the server's end ends the wait.
+        // The file appears when the server listens. If it never does, the end of the server ends
+        // the wait.
         while !port_file.exists() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
@@ -224,7 +227,7 @@ impl Drop for Memcached {
 }
 
 #[test]
-fn memcacheds_words_mean_the_same() {
+fn memcached_tls_options_mean_the_same() {
     let certificates = Certificates::new();
     let (ca, cert) = (certificates.path("ca"), certificates.path("server"));
     let words =
@@ -249,9 +252,9 @@ fn memcacheds_words_mean_the_same() {
     assert!(lines.contains(&"STAT ssl_verify_mode 3".to_string()));
 }
 
-/// The suite of memcached gives -U beside -Z in all six of its files on TLS; the server refused to start.
+/// memcached's suite combines -U with -Z in all six of its TLS files; the server refused to start.
 #[test]
-fn udp_beside_tls_is_in_clear_and_warned_of() {
+fn udp_beside_tls_is_served_with_a_warning() {
     let certificates = Certificates::new();
     let words = format!("ssl_chain_cert={0},ssl_key={0}", certificates.path("server"));
     let mut server = Memcached::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1", "-U", "-1"]);

@@ -1,4 +1,4 @@
-//! `todana bench trace` as people use it, on a small trace made here.
+//! `todana bench trace` as users run it, on a small trace created here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// 200 keys: ten hot ones, asked for again and again between all others, which come once each, three times over.
+/// Returns requests for 200 keys: ten hot ones between all others, which occur once per round, in
+/// three rounds.
 fn requests() -> Vec<u32> {
     (0..3u32).flat_map(|_| 0..190u32).flat_map(|n| [n % 10, 10 + n]).collect()
 }
@@ -24,7 +25,7 @@ fn write_trace(directory: &Path, name: &str, ids: &[u32]) -> PathBuf {
 }
 
 #[test]
-fn misses_of_all_contestants_are_those_counted_by_hand() {
+fn misses_of_all_algorithms_match_a_manual_count() {
     let directory = tempfile::tempdir().unwrap();
     let path = write_trace(directory.path(), "hot.u32", &requests());
     let output =
@@ -37,10 +38,10 @@ fn misses_of_all_contestants_are_those_counted_by_hand() {
         (&"hot.u32".into(), &1140.into(), &200.into())
     );
     let [half, all] = [&trace["capacities"][0], &trace["capacities"][1]];
-    // All 100 records that LRU keeps are the latest ones, so the 190 cold keys miss each time, the hot ones once.
+    // LRU keeps the latest 100 records, so the 190 cold keys always miss, and the hot ones once.
     assert_eq!(half["capacity_records"], 100);
     assert_eq!(half["references"]["LRU"], 580.0 / 1140.0);
-    // What is large enough for all misses each key once, whoever it is.
+    // A cache that is large enough misses each key once, whatever the algorithm.
     assert_eq!(all["capacity_records"], 200);
     for ratio in [&all["references"]["LRU"], &all["references"]["S3-FIFO"], &all["references"]["SIEVE"]] {
         assert_eq!(*ratio, 200.0 / 1140.0);
@@ -60,7 +61,7 @@ fn misses_of_all_contestants_are_those_counted_by_hand() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_figures_in_the_table_and_another_gives_others() {
+fn figures_depend_only_on_the_seed() {
     let directory = tempfile::tempdir().unwrap();
     let path = write_trace(directory.path(), "t", &requests());
     let table = |seed| {
@@ -81,7 +82,7 @@ fn the_same_seed_gives_the_same_figures_in_the_table_and_another_gives_others() 
 }
 
 #[test]
-fn a_compressed_trace_gives_what_the_plain_one_gives_and_both_are_drawn() {
+fn compressed_trace_gives_the_same_figures_and_charts() {
     let directory = tempfile::tempdir().unwrap();
     let plain = write_trace(directory.path(), "plain", &requests());
     let compressed = directory.path().join("compressed");
@@ -100,7 +101,7 @@ fn a_compressed_trace_gives_what_the_plain_one_gives_and_both_are_drawn() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_by_name() {
+fn invalid_trace_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let cut = directory.path().join("cut");
     std::fs::write(&cut, b"abcde").unwrap();

@@ -14,7 +14,7 @@ fn run(folder: &Path, words: &[&str], code: i32) -> (String, String) {
 }
 
 #[test]
-fn tree_whose_log_is_lost_is_salvaged() {
+fn tree_without_its_log_is_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     fs::write(at.join("records.tsv"), "a\t1\nb\t2\n").unwrap();

@@ -1,7 +1,9 @@
-//! `verify` of a hash on disk that is not named in full, and signals while a server opens its files.
+//! `verify` of a hash on disk whose directory has another name, and signals while a server opens
+//! its files.
 //!
-//! `verify` took a hash of another name for a data directory: it panicked at a torn end, and printed nonsense without one. A server
-//! caught signals before anything could handle them: one that waited for a file at its start ended by SIGKILL alone.
+//! `verify` mistook a renamed hash for a data directory: it panicked at a torn end, and printed
+//! nonsense without one. A server caught signals before anything could handle them: while it waited
+//! for a file at its start, only SIGKILL ended it.
 
 mod running;
 
@@ -12,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 #[test]
-fn hash_is_verified_from_within_and_under_no_other_name() {
+fn hash_is_verified_from_within_or_by_name() {
     let folder = Folder::new();
     let hash = folder.path("x.hash");
     folder.expect(&["set", "-S", &hash, "key", "value"], 0);
@@ -33,7 +35,7 @@ fn hash_is_verified_from_within_and_under_no_other_name() {
 }
 
 #[test]
-fn file_in_a_data_directory_that_is_named_as_a_segment_makes_no_hash_of_it() {
+fn segment_named_file_makes_no_hash() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = running::Server::start(&["--data-dir", &data]);
@@ -49,7 +51,7 @@ fn file_in_a_data_directory_that_is_named_as_a_segment_makes_no_hash_of_it() {
 }
 
 #[test]
-fn server_that_waits_for_a_file_at_its_start_ends_by_a_signal() {
+fn signal_ends_a_server_awaiting_a_file() {
     let folder = Folder::new();
     let script = folder.path("script.lua");
     assert!(Command::new("mkfifo").arg(&script).status().unwrap().success());
@@ -59,7 +61,7 @@ fn server_that_waits_for_a_file_at_its_start_ends_by_a_signal() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // Returns once the server has opened it for reading.
+    // Returns after the server has opened it for reading.
     let held = OpenOptions::new().write(true).open(&script).unwrap();
     assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
     assert_eq!(server.wait().unwrap().signal(), Some(15));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tsv       one record a line, escaped         docs/format/tsv.md
-//! tsv-raw   one record a line, as it is        `list -pv` of Kyoto Tycoon's and Kyoto Cabinet's tools
+//! tsv-raw   one record a line, as it is        `list -pv` of Kyoto's tools
 //! tsv-hex   one record a line, hexadecimal     the same with -px
 //! ktss      a snapshot of Kyoto Tycoon's       KTSS\n\0, plain or compressed
 //! kcss      a dump of Kyoto Cabinet's          KCSS\n\0

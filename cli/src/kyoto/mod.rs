@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_that_of_the_file_not_of_its_folder() {
+    fn name_is_the_file_name_of_the_program() {
         for name in ["ktserver", "./ktserver", "/usr/bin/ktserver"] {
             assert!(is_name(OsStr::new(name)), "{name}");
         }

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_pages_unless_a_port_is_given() {
+    fn pages_need_a_port() {
         for none in [&[][..], &[(PORT, "0")], &[(PORT, "")], &[(LISTEN, "::1")]] {
             assert!(matches!(asked_by(none), Ok(None)), "{none:?}");
         }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_file_counts_before_the_environment_and_stays_beside_the_directory() {
+    fn memory_file_precedes_the_environment() {
         let everywhere = [(DIRECTORY, "/other"), (SYNC, "250")];
         assert_eq!(asked_by(Some("/run/memory"), &[]), Ok(place("/run/memory.todana", SyncPolicy::Never)));
         let every = SyncPolicy::Every(Duration::from_millis(250));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_counts_for_nothing_is_told_of() {
+    fn overridden_directory_draws_a_warning() {
         let told = |file: Option<&str>, directory: &str| {
             outdone(file.map(Path::new), |name| (name == DIRECTORY).then(|| OsString::from(directory)))
         };

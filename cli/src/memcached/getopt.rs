@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_may_be_cut_short_while_they_stay_clear() {
+    fn unambiguous_prefixes_of_long_names_are_accepted() {
         assert_eq!(
             read(&["--port", "1", "--port=2", "--po", "3", "--po=", "--d", "--verb"]),
             ["p=1", "p=2", "p=3", "p=", "d=", "v="]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn operands_are_passed_over_and_two_dashes_end_it() {
+    fn operands_are_ignored_and_two_dashes_end_options() {
         assert_eq!(read(&["x", "-v", "y", "-", "-d", "--", "-v"]), ["v=", "d="]);
     }
 

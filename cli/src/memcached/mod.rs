@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! words --getopt--> switches --settings, extended--> Settings --mapping--> todana_server::Options
-//!                                                        \--serving--> privileges, sockets, daemon, pid and port file
+//!                              |
+//!                              +--serving--> privileges, sockets, daemon, pid and port file
 //! ```
 //!
 //! Invariants: a command line that starts memcached either starts Todana, or is refused with a
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_that_of_the_file_not_of_its_folder() {
+    fn name_is_the_file_name_of_the_program() {
         for name in ["memcached", "./memcached", "/usr/bin/memcached", "/opt/t/memcached-debug"] {
             assert!(is_name(OsStr::new(name)), "{name}");
         }

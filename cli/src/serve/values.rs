@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_mebibytes_unless_it_has_a_unit() {
+    fn memory_is_in_mebibytes_by_default() {
         for (text, value) in
             [("64", 64), (" 8192", 8192), ("512m", 512), ("1G", 1024), ("2t", 2 << 20), ("0", 0)]
         {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_number_is_distinguished_from_one_out_of_range() {
+    fn wrong_numbers_differ_from_large_ones() {
         assert_eq!(number::<u64>(" 8192"), Ok(8192));
         for text in ["", "1g", "1.5", "x"] {
             assert_eq!(number::<u64>(text), Err("must be a whole number".into()), "{text:?}");

@@ -1,7 +1,8 @@
 //! The serving loop, from the options to the end of the process, for every name of the program.
 //!
 //! ```text
-//! signals -> prepare -> sockets -> bound -> background -> in_place -> load data -> started -> served -> closed -> ended
+//! prepare -> sockets -> signals -> bound -> background -> in_place
+//!         -> load data -> started -> served -> closed -> ended
 //! ```
 //!
 //! The sockets are opened before the fork into the background, so that exit code 0 means that the

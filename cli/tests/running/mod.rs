@@ -1,6 +1,6 @@
-//! The executable, and servers of it.
+//! The executable and its servers.
 
-// Each test file takes what it needs.
+// Each test file uses only part of this module.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
-/// Long enough for any machine: it only ends what would hang.
+/// Longer than any machine needs; it only ends a hanging test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The executable, with nothing of the caller's environment that it would read.
+/// Returns the executable without the caller's variables.
 pub(crate) fn todana() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
@@ -29,12 +29,12 @@ pub(crate) fn run(words: &[&str]) -> Output {
     todana().args(words).output().unwrap()
 }
 
-/// What a command prints, whose exit code must be this.
+/// Runs a command that must end with this exit code. Returns its output.
 pub(crate) fn expect(words: &[&str], code: i32) -> String {
     printed(words, &run(words), code)
 }
 
-/// Why a command fails with this exit code.
+/// Runs a command that must end with this exit code. Returns its error.
 pub(crate) fn refused(words: &[&str], code: i32) -> String {
     said(words, &run(words), code)
 }
@@ -49,7 +49,7 @@ fn said(words: &[&str], output: &Output, code: i32) -> String {
     text(&output.stderr)
 }
 
-/// A folder of its own, in which commands can be run.
+/// A folder for commands to run in.
 pub(crate) struct Folder(pub(crate) tempfile::TempDir);
 
 impl Folder {
@@ -65,12 +65,12 @@ impl Folder {
         todana().args(words).current_dir(self.0.path()).output().unwrap()
     }
 
-    /// Runs a command and checks its exit code; returns what it printed.
+    /// Runs a command that must end with this exit code. Returns its output.
     pub(crate) fn expect(&self, words: &[&str], code: i32) -> String {
         printed(words, &self.run(words), code)
     }
 
-    /// What a command that fails so says.
+    /// Runs a command that must end with this exit code. Returns its error.
     pub(crate) fn complaint(&self, words: &[&str], code: i32) -> String {
         said(words, &self.run(words), code)
     }
@@ -89,7 +89,7 @@ impl Folder {
     }
 }
 
-/// Stops a server, which must go well.
+/// Stops a server, which must succeed.
 pub(crate) fn stop(mut server: Server) {
     server.signal("TERM");
     assert!(server.child.wait().unwrap().success());
@@ -108,12 +108,12 @@ impl Server {
         Server::start_as(todana(), options)
     }
 
-    /// The same of an executable of one's own.
+    /// Starts a server from another executable.
     pub(crate) fn start_as(command: Command, options: &[&str]) -> Server {
         Server::start_logging(command, options, Stdio::null())
     }
 
-    /// The same, with its log there.
+    /// Starts a server with its log at `log`.
     pub(crate) fn start_logging(mut command: Command, options: &[&str], log: Stdio) -> Server {
         command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
@@ -127,14 +127,14 @@ impl Server {
         todana().args(words).env("TODANA_SERVER", &self.address).output().unwrap()
     }
 
-    /// Runs a command and checks its exit code; returns what it printed.
+    /// Runs a command that must end with this exit code. Returns its output.
     pub(crate) fn expect(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
-    /// A connection for a test that speaks for itself.
+    /// Opens a connection for raw requests.
     pub(crate) fn talk(&self) -> BufReader<TcpStream> {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -143,13 +143,13 @@ impl Server {
         BufReader::new(stream)
     }
 
-    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as for `-m`:
-    /// an unoptimised build has several times as much.
+    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as for
+    /// `-m`: an unoptimised build has several times as much.
     pub(crate) fn anonymous_mib(&self) -> u64 {
         self.status_kib("RssAnon") >> 10
     }
 
-    /// Returns the most anonymous memory that the process has had, in MiB. Linux records only the peak of
+    /// Returns the maximum of the process's anonymous memory, in MiB. Linux records only the peak of
     /// all resident memory, so the files that are mapped now are subtracted from it.
     pub(crate) fn anonymous_peak_mib(&self) -> u64 {
         self.status_kib("VmHWM").saturating_sub(self.status_kib("RssFile")) >> 10
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-/// A client that says each word of the text protocol itself.
+/// A client for raw requests of the text protocol.
 pub(crate) struct Client(pub(crate) BufReader<TcpStream>);
 
 impl Client {
@@ -186,7 +186,7 @@ impl Client {
         line
     }
 
-    /// The line that answers.
+    /// Sends a request and returns the reply line.
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.send(request.as_bytes());
         self.line()
@@ -198,7 +198,7 @@ impl Client {
         self.ask("\r\n")
     }
 
-    /// A statistic, which must be there.
+    /// Returns a statistic, which must exist.
     pub(crate) fn stat(&mut self, name: &str) -> String {
         let mut line = self.ask("stats\r\n");
         let mut found = None;
@@ -212,7 +212,7 @@ impl Client {
     }
 }
 
-/// Asks again and again, until it holds; fails when it never does.
+/// Waits until a condition holds, or fails after a long time.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..6_000 {
         if holds() {
@@ -230,7 +230,7 @@ impl Drop for Server {
     }
 }
 
-/// The first three lines of a server's output.
+/// Returns the first three lines of a server's output.
 pub(crate) fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
     let line = |_| {
         let mut line = String::new();
@@ -240,13 +240,13 @@ pub(crate) fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
     (0..3).map(line).collect()
 }
 
-/// A file system in memory, of so many bytes at most.
+/// A file system in memory of limited size.
 pub(crate) struct SmallDisk {
     folder: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// `None` where none can be mounted.
+    /// Mounts one. Returns `None` if that is not allowed.
     pub(crate) fn mount(options: &str) -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().to_str().unwrap();
@@ -257,7 +257,7 @@ impl SmallDisk {
         self.folder.path().join(name)
     }
 
-    /// Takes all the room that there is, in a file that it returns.
+    /// Fills the file system with a file, and returns that.
     pub(crate) fn fill(&self) -> PathBuf {
         let path = self.path("ballast");
         let mut file = std::fs::File::options().append(true).create(true).open(&path).unwrap();
@@ -274,7 +274,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Runs a program of the system; returns whether it went well.
+/// Runs a system program. Returns true if it succeeds.
 pub(crate) fn has_run(program: &str, words: &[&str]) -> bool {
     let status = Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
