@@ -92,7 +92,7 @@ fn damaged_segment_is_removed_before_its_clear() {
 
     let hash = open(&path, 4096);
     churn(&hash, 20);
-    assert!(hash.trouble().is_some(), "compaction has not met the damage");
+    assert!(hash.maintenance_error().is_some(), "compaction has not met the damage");
     hash.clear(&mut || ()).unwrap();
     for round in 0..20 {
         hash.visit(b"after", &mut Set(&[round; 3000])).unwrap();
@@ -174,7 +174,7 @@ fn neighbour_of_removed_damaged_record_survives() {
         let hash = open_seeded(&path, 4096, seed);
         hash.visit(b"x", &mut Remove).unwrap();
         churn(&hash, 20);
-        assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
+        assert!(!first.exists(), "it is not compacted: {:?}", hash.maintenance_error());
         assert_neighbours_are_there(&hash, 1);
         drop(hash);
         std::fs::remove_file(path.join("index")).unwrap();
@@ -215,7 +215,7 @@ fn neighbour_of_record_with_changed_length_survives() {
             hash = open_seeded(&path, 4096, seed);
         }
         churn(&hash, 20);
-        assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
+        assert!(!first.exists(), "it is not compacted: {:?}", hash.maintenance_error());
         assert_neighbours_are_there(&hash, 1);
         assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
     }
@@ -275,12 +275,12 @@ fn compaction_resumes_after_damage_is_overwritten_unread() {
     let first = path.join("0000000001.segment");
     let hash = open(&path, 4096);
     churn(&hash, 20);
-    assert!(first.exists() && hash.trouble().is_some(), "the damage was not met");
+    assert!(first.exists() && hash.maintenance_error().is_some(), "the damage was not met");
     hash.visit(b"crane", &mut SetUnseen(b"new")).unwrap();
     assert_eq!(hash.damaged_records().unwrap().0, 1);
     churn(&hash, 20);
-    assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
-    assert_eq!(hash.trouble(), None);
+    assert!(!first.exists(), "it is not compacted: {:?}", hash.maintenance_error());
+    assert_eq!(hash.maintenance_error(), None);
     assert_eq!(value_of(&hash, b"crane"), Some(b"new".to_vec()));
     assert_eq!(value_of(&hash, b"neighbour"), Some(b"y".to_vec()));
 }
@@ -302,7 +302,7 @@ fn damaged_record_does_not_block_other_compactions() {
         let hash = open_seeded(&path, 4096, seed);
         hash.visit(b"x", &mut Ignore(put(b"new"))).unwrap();
         churn(&hash, 200);
-        assert_eq!(hash.trouble().unwrap().kind(), ErrorKind::Corrupt);
+        assert_eq!(hash.maintenance_error().unwrap().kind(), ErrorKind::Corrupt);
         assert_eq!(hash.view(&0u32.to_be_bytes(), &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
         assert!(hash.disk_usage().bytes < 100_000, "{:?}", hash.disk_usage());
     }
@@ -391,11 +391,11 @@ fn damaged_segment_is_dropped_with_its_obsolete_removes() {
     let hash = open(&path, 4096);
     hash.visit(b"x", &mut Set(b"new")).unwrap();
     churn(&hash, 20);
-    assert!(second.exists() && hash.trouble().is_some(), "the damage was not met");
+    assert!(second.exists() && hash.maintenance_error().is_some(), "the damage was not met");
     hash.visit(b"long", &mut Set(b"short")).unwrap();
     churn(&hash, 20);
-    assert!(!second.exists(), "it is not compacted: {:?}", hash.trouble());
-    assert_eq!(hash.trouble(), None);
+    assert!(!second.exists(), "it is not compacted: {:?}", hash.maintenance_error());
+    assert_eq!(hash.maintenance_error(), None);
     assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
     assert_eq!(value_of(&hash, b"gone"), None);
 }
@@ -438,8 +438,8 @@ fn removed_damaged_record_restores_no_older_value() {
     assert!(first.exists() && second.exists());
     hash.visit(b"long", &mut Set(b"short")).unwrap();
     churn(&hash, 20);
-    assert!(!first.exists() && !second.exists(), "it is not compacted: {:?}", hash.trouble());
-    assert_eq!(hash.trouble(), None);
+    assert!(!first.exists() && !second.exists(), "it is not compacted: {:?}", hash.maintenance_error());
+    assert_eq!(hash.maintenance_error(), None);
     let copy = folder.path().join("copy.hash");
     hash.copy(&copy).unwrap();
     let copied = DiskHash::open(&copy, DiskHashOptions::default()).unwrap();

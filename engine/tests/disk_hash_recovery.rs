@@ -214,7 +214,7 @@ fn full_disk_during_compaction_loses_nothing_after_crash() {
                 course.go_on(&hash, &mut dice);
             }
             assert_eq!(records(&hash), course.expected, "seed {seed}");
-            troubles += u64::from(hash.trouble().is_some());
+            troubles += u64::from(hash.maintenance_error().is_some());
         }
         disk.stop();
         drop(hash);
@@ -222,7 +222,7 @@ fn full_disk_during_compaction_loses_nothing_after_crash() {
         let one_in = if is_full() { 1 } else { 5 };
         lose_power(&disk, state, &course.moments, one_in, &format!("seed {seed}"), &mut dice);
     }
-    eprintln!("{failures} changes refused, {troubles} times in trouble");
+    eprintln!("{failures} changes refused, {troubles} errors of maintenance");
     assert!(failures > 20 && troubles > 0, "{failures} {troubles}");
 }
 

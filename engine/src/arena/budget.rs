@@ -158,7 +158,7 @@ impl MemoryBudget {
     }
 
     /// Returns the maximum size of one record. The rest of the limit is for the index; it is small
-    /// enough that half of a process's limit is always usable.
+    /// enough that a record of half the limit of a process still fits.
     pub(crate) fn record_max(&self) -> u64 {
         let limit = self.limit.load(Ordering::Relaxed);
         limit - (limit / 8).min(256 << 10)

@@ -138,14 +138,14 @@ impl DiskHash {
                     error.kind() != ErrorKind::Corrupt
                         || !self.log.table().0.slots.iter().flatten().any(is_damaged)
                 };
-                let mut trouble = self.trouble.lock();
-                if !has_more && trouble.as_ref().is_some_and(is_over) {
-                    *trouble = None;
+                let mut maintenance_error = self.maintenance_error.lock();
+                if !has_more && maintenance_error.as_ref().is_some_and(is_over) {
+                    *maintenance_error = None;
                 }
                 has_more
             }
             Err(error) => {
-                *self.trouble.lock() = Some(error);
+                *self.maintenance_error.lock() = Some(error);
                 false
             }
         }

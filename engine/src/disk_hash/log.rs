@@ -61,7 +61,7 @@ pub(crate) struct ActiveSegment {
     /// Names in the directory may not be on disk yet.
     names_unsynced: bool,
     /// The error after which nothing more is written.
-    trouble: Option<Error>,
+    fatal_error: Option<Error>,
 }
 
 struct SyncState {
@@ -69,7 +69,7 @@ struct SyncState {
     until: LogPosition,
     /// A thread is syncing.
     is_busy: bool,
-    trouble: Option<Error>,
+    fatal_error: Option<Error>,
 }
 
 pub(crate) struct RecordLog {
@@ -193,7 +193,7 @@ impl RecordLog {
             marked: LogPosition::default(),
             unsynced: Vec::new(),
             names_unsynced: true,
-            trouble: None,
+            fatal_error: None,
         };
         Ok(RecordLog {
             disk,
@@ -214,7 +214,7 @@ impl RecordLog {
             active: RwLock::new(active),
             table: Mutex::new(Arc::new(table)),
             version: AtomicU64::new(1),
-            synced: Mutex::new(SyncState { until, is_busy: false, trouble: None }),
+            synced: Mutex::new(SyncState { until, is_busy: false, fatal_error: None }),
             wake: Condvar::new(),
             refused_writes: RefusedWrites::default(),
         })
@@ -318,8 +318,8 @@ impl RecordLog {
             if synced.until >= target {
                 return Ok(());
             }
-            if let Some(trouble) = &synced.trouble {
-                return Err(trouble.clone());
+            if let Some(fatal_error) = &synced.fatal_error {
+                return Err(fatal_error.clone());
             }
             if !synced.is_busy {
                 break;
@@ -338,7 +338,7 @@ impl RecordLog {
             }
             Err((error, is_final)) => {
                 if is_final {
-                    synced.trouble = Some(error.clone());
+                    synced.fatal_error = Some(error.clone());
                 }
                 Err(error)
             }
@@ -380,7 +380,7 @@ impl RecordLog {
                 path.display()
             ),
         );
-        self.active.write().trouble = Some(error.clone());
+        self.active.write().fatal_error = Some(error.clone());
         error
     }
 
@@ -631,8 +631,8 @@ impl LogAppender<'_> {
     /// bytes. If this fails, nothing has changed.
     #[inline]
     pub(crate) fn prepare(&mut self, len: usize, last: usize) -> Result<()> {
-        if let Some(trouble) = &self.active.trouble {
-            return Err(trouble.clone());
+        if let Some(fatal_error) = &self.active.fatal_error {
+            return Err(fatal_error.clone());
         }
         self.fits_ring = true;
         let end = self.active.base + self.active.buffer.len() as u64;
@@ -786,7 +786,7 @@ impl LogAppender<'_> {
         let segment = &self.active.segment;
         let outcome = segment.file.set_len(offset).map_err(|error| write_error(&segment.path, &error));
         if let Err(error) = outcome {
-            self.active.trouble.get_or_insert(error);
+            self.active.fatal_error.get_or_insert(error);
         }
     }
 
@@ -807,8 +807,8 @@ impl LogAppender<'_> {
             active.is_exposed = false;
             return Ok(());
         }
-        if let Some(trouble) = &active.trouble {
-            return Err(trouble.clone());
+        if let Some(fatal_error) = &active.fatal_error {
+            return Err(fatal_error.clone());
         }
         let segment = &active.segment;
         let mut pieces = [IoSlice::new(&active.buffer[(active.written - active.base) as usize..])];
@@ -848,8 +848,8 @@ impl LogAppender<'_> {
         if until <= self.active.written || base > until {
             return self.flush();
         }
-        if let Some(trouble) = &self.active.trouble {
-            return Err(trouble.clone());
+        if let Some(fatal_error) = &self.active.fatal_error {
+            return Err(fatal_error.clone());
         }
         let active = &mut *self.active;
         let segment = &active.segment;
@@ -865,8 +865,8 @@ impl LogAppender<'_> {
     /// Begins a segment whose header declares this number of dictionaries. If this fails, nothing
     /// has changed.
     pub(crate) fn begin_segment(&mut self, dictionaries: usize) -> Result<()> {
-        if let Some(trouble) = &self.active.trouble {
-            return Err(trouble.clone());
+        if let Some(fatal_error) = &self.active.fatal_error {
+            return Err(fatal_error.clone());
         }
         let before = self.log.dictionaries.swap(dictionaries, Ordering::Relaxed);
         self.roll(0).inspect_err(|_| self.log.dictionaries.store(before, Ordering::Relaxed))?;

@@ -117,7 +117,7 @@ pub struct DiskHash {
     /// The error that keeps maintenance from its work. It has a lock of its own because
     /// `maintenance` stays locked during waits for the disk, and readers of the error must not
     /// wait.
-    trouble: Mutex<Option<Error>>,
+    maintenance_error: Mutex<Option<Error>>,
     /// The number of damaged records that were overwritten or removed, and the error of the last.
     damaged_records: Mutex<Option<(u64, Error)>>,
     /// Damaged records that scans have skipped.
@@ -243,9 +243,9 @@ impl DiskHash {
 
     /// Returns the error that keeps maintenance from its work, such as damage met by compaction or
     /// a full disk. `None` while maintenance succeeds.
-    pub fn trouble(&self) -> Option<Error> {
-        let trouble = self.trouble.lock().clone();
-        trouble.or_else(|| self.training.as_ref().and_then(DictionaryTraining::trouble))
+    pub fn maintenance_error(&self) -> Option<Error> {
+        let maintenance_error = self.maintenance_error.lock().clone();
+        maintenance_error.or_else(|| self.training.as_ref().and_then(DictionaryTraining::last_error))
     }
 
     /// Returns the number of damaged records that were overwritten or removed since the opening,
@@ -817,7 +817,7 @@ impl DurableEngine for DiskHash {
     }
 
     fn maintenance_error(&self) -> Option<Error> {
-        DiskHash::trouble(self)
+        DiskHash::maintenance_error(self)
     }
 
     fn refused_write_error(&self) -> Option<Error> {

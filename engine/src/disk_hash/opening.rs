@@ -114,7 +114,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         log,
         secrets: RapidSecrets::seed(found.identity.seed),
         maintenance: Mutex::new(MaintenanceState::default()),
-        trouble: Mutex::new(None),
+        maintenance_error: Mutex::new(None),
         damaged_records: Mutex::new(None),
         skipped: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),

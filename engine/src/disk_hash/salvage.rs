@@ -43,7 +43,7 @@ const MAINTAINED_EVERY: u64 = 1 << 10;
 /// The length that is searched at once.
 const WINDOW: usize = 256 << 10;
 /// A changed bit is searched for in entries up to this length.
-const MENDED_MAX: u64 = 16 << 20;
+const REPAIRED_MAX: u64 = 16 << 20;
 /// A lost header is reconstructed from those of its neighbours: this many numbers of openings are
 /// tried after the previous one and before the next one.
 const OPENINGS_TRIED: u32 = 1 << 10;
@@ -109,7 +109,7 @@ pub(super) fn salvage(
     let whole = sources.iter().rev().find_map(|source| source.header.as_ref().ok().map(|(header, _)| header));
     let known = whole.or_else(|| sources.iter().rev().find_map(SegmentSource::known_header)).copied();
     let Some(FileHeader { identity, .. }) = known else {
-        return Err(unsalvageable(disk, directory, numbers.last().copied()));
+        return Err(unsalvageable_error(disk, directory, numbers.last().copied()));
     };
     let newest = sources.last().map_or(0, |source| source.number);
     // The index of a closed hash names all of its segments and the synced position.
@@ -132,10 +132,10 @@ pub(super) fn salvage(
         let source = &mut sources[at];
         if let Err(what) = &source.header {
             let what = format!("{what}; it is reconstructed from the rest of the segment");
-            if source.mended.is_none() {
+            if source.repaired_header.is_none() {
                 source.guess_header(identity, &openings, dictionaries as u32);
             }
-            if source.mended.is_some() {
+            if source.repaired_header.is_some() {
                 salvager.report_damage(&source.path, 0, HEADER_LEN as u64, what, true);
             }
         }
@@ -174,7 +174,7 @@ pub(super) fn salvage(
 
 /// Returns the error that explains why nothing can be salvaged. `newest` is the number of the last
 /// segment, if there are any; none of them is readable.
-fn unsalvageable(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
+fn unsalvageable_error(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
     let index = index_file::load(disk, directory, None, &|_| None).ok().flatten();
     let named = index.and_then(|index| Some((index.segments.len(), *index.segments.keys().max()?)));
     let what = match (newest, named) {
@@ -197,7 +197,7 @@ struct SegmentSource {
     /// The header and its CRC, or a description of what is wrong.
     header: std::result::Result<(FileHeader, u32), String>,
     /// The header before it was damaged, if it could be reconstructed.
-    mended: Option<(FileHeader, u32)>,
+    repaired_header: Option<(FileHeader, u32)>,
 }
 
 impl SegmentSource {
@@ -213,10 +213,10 @@ impl SegmentSource {
         {
             header = Err(format!("it is segment {}, by what it says", found.number));
         }
-        let mended = header.as_ref().err().and_then(|_| with_a_bit_changed(bytes, number));
-        let seed = header.as_ref().ok().or(mended.as_ref()).map_or(0, |(_, seed)| *seed);
+        let repaired_header = header.as_ref().err().and_then(|_| repair_changed_bit(bytes, number));
+        let seed = header.as_ref().ok().or(repaired_header.as_ref()).map_or(0, |(_, seed)| *seed);
         let segment = Segment::new((number, 0), path.clone(), file, seed, 0, false);
-        Ok(SegmentSource { number, path, len, segment, header, mended })
+        Ok(SegmentSource { number, path, len, segment, header, repaired_header })
     }
 
     /// Adds to the last segment the entries that a killed process has left in the ring.
@@ -232,7 +232,7 @@ impl SegmentSource {
 
     /// Returns the header, or the reconstructed one.
     fn known_header(&self) -> Option<&FileHeader> {
-        self.header.as_ref().ok().or(self.mended.as_ref()).map(|(header, _)| header)
+        self.header.as_ref().ok().or(self.repaired_header.as_ref()).map(|(header, _)| header)
     }
 
     /// Tries possible headers. A header is correct if the segment list after it is intact, because
@@ -255,7 +255,7 @@ impl SegmentSource {
             let header = FileHeader { identity, openings, number: self.number, extra };
             let seed = entry::u32_at(&header.encode(SEGMENT_MAGIC), 60);
             if entry::is_intact(&bytes, seed ^ (at / 8) as u32) {
-                (self.segment.seed, self.mended) = (seed, Some((header, seed)));
+                (self.segment.seed, self.repaired_header) = (seed, Some((header, seed)));
                 return;
             }
         }
@@ -289,7 +289,7 @@ impl SegmentSource {
 
     /// Decodes the beginning of an entry; `None` if it cannot be one because it exceeds the limit
     /// or its padding is not zero.
-    fn plausible(&self, at: u64, bytes: &[u8], limit: u64) -> Result<Option<EntryHead>> {
+    fn decode_if_plausible(&self, at: u64, bytes: &[u8], limit: u64) -> Result<Option<EntryHead>> {
         let Some(head) = entry::parse(bytes).filter(|head| head.len as u64 <= limit - at) else {
             return Ok(None);
         };
@@ -303,8 +303,8 @@ impl SegmentSource {
     }
 
     /// Returns the original entry between these offsets if only one bit of it has changed.
-    fn mended_entry(&self, at: u64, end: u64) -> Result<Option<(EntryHead, Vec<u8>)>> {
-        if end - at > MENDED_MAX || end - at < entry::ALIGN as u64 {
+    fn repaired_entry(&self, at: u64, end: u64) -> Result<Option<(EntryHead, Vec<u8>)>> {
+        if end - at > REPAIRED_MAX || end - at < entry::ALIGN as u64 {
             return Ok(None);
         }
         let mut bytes = vec![0; (end - at) as usize];
@@ -321,10 +321,10 @@ impl SegmentSource {
 
     /// Finds the next intact entry after a damaged one. Returns its offset, or the limit if there
     /// is none, and the decoded head of the damaged entry if that ends exactly there.
-    fn resume(&self, damaged: u64, limit: u64) -> Result<(u64, Option<EntryHead>)> {
+    fn find_next_intact(&self, damaged: u64, limit: u64) -> Result<(u64, Option<EntryHead>)> {
         let mut window = vec![0; WINDOW];
         let got = self.segment.read_at(damaged, &mut window[..HEAD_MAX])?;
-        let guessed = self.plausible(damaged, &window[..got], limit)?;
+        let guessed = self.decode_if_plausible(damaged, &window[..got], limit)?;
         let guessed_end = guessed.map(|head| damaged + head.len as u64);
         let (mut from, mut searched) = (damaged + entry::ALIGN as u64, 0);
         while from < limit {
@@ -342,13 +342,13 @@ impl SegmentSource {
                 if bytes.iter().take(entry::ALIGN).all(|&byte| byte == 0) {
                     continue;
                 }
-                let Some(head) = self.plausible(place, bytes, limit)? else { continue };
+                let Some(head) = self.decode_if_plausible(place, bytes, limit)? else { continue };
                 let end = place + head.len as u64;
                 let is_at_guessed_end = guessed_end == Some(place);
                 if !is_at_guessed_end && end < limit {
                     let mut bytes = [0; HEAD_MAX];
                     let got = self.segment.read_at(end, &mut bytes)?;
-                    if self.plausible(end, &bytes[..got], limit)?.is_none() {
+                    if self.decode_if_plausible(end, &bytes[..got], limit)?.is_none() {
                         continue;
                     }
                 }
@@ -370,7 +370,7 @@ impl SegmentSource {
 }
 
 /// Returns the original header if only one bit of it has changed.
-fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(FileHeader, u32)> {
+fn repair_changed_bit(bytes: [u8; HEADER_LEN], number: u64) -> Option<(FileHeader, u32)> {
     let changed = (0..HEADER_LEN * 8).filter_map(|bit| {
         let mut bytes = bytes;
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -426,7 +426,7 @@ fn newest_segment_list(sources: &[SegmentSource], identity: DatabaseIdentity) ->
                 Ok(true)
             })?;
             if at < source.len {
-                at = source.resume(at, source.len)?.0;
+                at = source.find_next_intact(at, source.len)?.0;
             }
         }
         if let Some(lens) = source.segment_list()? {
@@ -536,8 +536,8 @@ impl HashSalvager<'_> {
                 is_cut_reported = true;
                 break;
             }
-            let (next, guessed) = source.resume(at, limit)?;
-            if source.mended_entry(at, next)?.is_none() && self.is_torn(source, at, next) {
+            let (next, guessed) = source.find_next_intact(at, limit)?;
+            if source.repaired_entry(at, next)?.is_none() && self.is_torn(source, at, next) {
                 return Ok(());
             }
             self.skip_damage(source, at, next, guessed)?;
@@ -643,7 +643,7 @@ impl HashSalvager<'_> {
         guessed: Option<EntryHead>,
     ) -> Result<()> {
         let wrong = "the checksum of the entry differs";
-        if let Some((head, entry)) = source.mended_entry(at, next)? {
+        if let Some((head, entry)) = source.repaired_entry(at, next)? {
             self.report_damage(
                 &source.path,
                 at,

@@ -67,7 +67,7 @@ pub(super) struct DictionaryTraining {
     plain: AtomicU64,
     stored: AtomicU64,
     state: Mutex<TrainingState>,
-    trouble: Mutex<Option<Error>>,
+    last_error: Mutex<Option<Error>>,
 }
 
 #[derive(Default)]
@@ -119,7 +119,7 @@ impl DictionaryTraining {
             plain: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             state: Mutex::new(TrainingState { grown_at, ..TrainingState::default() }),
-            trouble: Mutex::new(None),
+            last_error: Mutex::new(None),
         }
     }
 
@@ -134,8 +134,8 @@ impl DictionaryTraining {
         self.stored.fetch_add(stored as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn trouble(&self) -> Option<Error> {
-        self.trouble.lock().clone()
+    pub(super) fn last_error(&self) -> Option<Error> {
+        self.last_error.lock().clone()
     }
 
     /// Returns true if a new dictionary should be trained.
@@ -171,7 +171,7 @@ impl DiskHash {
         let Some(mut state) = training.state.try_lock() else { return };
         training.due_at.store(appended + training.options.trained_at_bytes / 2, Ordering::Relaxed);
         let outcome = self.train(training, &mut state);
-        *training.trouble.lock() = outcome.err();
+        *training.last_error.lock() = outcome.err();
     }
 
     fn train(&self, training: &DictionaryTraining, state: &mut TrainingState) -> Result<()> {
