@@ -88,7 +88,9 @@ impl DiskHash {
         if (total - longest) as u64 > BATCH_LEN_MAX {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("a batch of {total} bytes; at most {BATCH_LEN_MAX} besides its longest record"),
+                format!(
+                    "batch of {total} bytes is too long: at most {BATCH_LEN_MAX} besides its longest record"
+                ),
             ));
         }
         if plan.is_empty() {

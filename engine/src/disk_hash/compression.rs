@@ -90,12 +90,12 @@ impl ValueDecompressor {
         let ValueEncoding { dictionary: number, plain_len } = encoding;
         if number != 0 && dictionary.is_none() {
             return Err(DecompressionError::Damaged(format!(
-                "the value is compressed with dictionary {number}, which is not there"
+                "the value is compressed with dictionary {number}, which is missing"
             )));
         }
         if plain_len > PLAIN_LEN_MAX {
             return Err(DecompressionError::Damaged(format!(
-                "a compressed value of {plain_len} bytes, which none has"
+                "impossible length of a compressed value: {plain_len} bytes"
             )));
         }
         if self.context.is_none() {
@@ -134,9 +134,7 @@ impl DecompressionError {
     pub(crate) fn at(self, corrupt: impl FnOnce(&str) -> Error) -> Error {
         match self {
             DecompressionError::Damaged(what) => corrupt(&what),
-            DecompressionError::NoMemory => {
-                Error::new(ErrorKind::Full, "no memory to expand a compressed value")
-            }
+            DecompressionError::NoMemory => Error::new(ErrorKind::Full, "no memory to decompress a value"),
         }
     }
 }

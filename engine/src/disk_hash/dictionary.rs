@@ -162,20 +162,20 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(Datab
     let damaged = |what: &str| corrupt(path, 0, what);
     let file = match disk.open(path, false) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(damaged("the dictionary is missing that values are compressed with"));
+            return Err(damaged("the dictionary of compressed values is missing"));
         }
         opened => opened.map_err(|error| read_error(path, &error))?,
     };
     let len = file.len().map_err(|error| read_error(path, &error))?;
     if len > (HEADER_LEN + LEN_MAX) as u64 {
-        return Err(damaged(&format!("a dictionary of {len} bytes, which none has")));
+        return Err(damaged(&format!("impossible length of a dictionary: {len} bytes")));
     }
     let mut bytes = vec![0; len as usize];
     let there = read_whole(&*file, &mut bytes).map_err(|error| read_error(path, &error))?;
     bytes.truncate(there);
     let (header, _) = FileHeader::decode(&bytes, MAGIC).map_err(|what| damaged(&what))?;
     if header.number != number as u64 {
-        return Err(damaged("it has another number than its name"));
+        return Err(damaged("its number differs from its name"));
     }
     let content = bytes.split_off(HEADER_LEN);
     if crc32c::crc32c(&content) != header.extra {
@@ -243,7 +243,7 @@ mod tests {
         (0..whole.len()).for_each(|len| told(&whole[..len]));
         told(&[&whole[..], b"more"].concat());
         std::fs::write(&path, &whole).unwrap();
-        assert!(read(&SystemDisk, &path, 1).unwrap_err().to_string().contains("another number"));
+        assert!(read(&SystemDisk, &path, 1).unwrap_err().to_string().contains("differs from its name"));
         std::fs::remove_file(&path).unwrap();
         assert!(read(&SystemDisk, &path, 2).unwrap_err().to_string().contains("missing"));
     }

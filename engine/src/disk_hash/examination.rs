@@ -28,7 +28,7 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     let (header, seed) =
         FileHeader::decode(&bytes[..got], SEGMENT_MAGIC).map_err(|what| corrupt(path, 0, &what))?;
     if header.number != number {
-        return Err(corrupt(path, 0, "it has another number than its name"));
+        return Err(corrupt(path, 0, "its number differs from its name"));
     }
     let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0, false);
     let (mut records, mut dictionary) = (0, 0);
@@ -36,8 +36,12 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
         records += u64::from(head.kind == entry::PUT);
         let named = head.encoding.map_or(0, |encoding| encoding.dictionary);
         if u32::from(named) > header.extra {
-            return Err(segment
-                .corrupt(at, &format!("it is compressed with dictionary {named}, which does not count")));
+            return Err(segment.corrupt(
+                at,
+                &format!(
+                    "the value is compressed with dictionary {named}, which the header does not declare"
+                ),
+            ));
         }
         dictionary = named.max(dictionary);
         Ok(true)

@@ -245,7 +245,7 @@ pub(super) fn load(
                 .checked_add(records.checked_mul(8)?)
         });
         let part = part.ok_or_else(|| wrong(start, "the checksum of a part differs"))?;
-        let shard = read_shard(&part, slot_of).ok_or_else(|| wrong(start, "a part does not make sense"))?;
+        let shard = read_shard(&part, slot_of).ok_or_else(|| wrong(start, "a part is inconsistent"))?;
         shards.push(shard);
         positions.push(position_at(&part, 16));
     }

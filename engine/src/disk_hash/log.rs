@@ -376,7 +376,7 @@ impl RecordLog {
         let error = Error::refused_write(
             ErrorKind::Unavailable,
             format!(
-                "cannot sync {}: {error}; what was written last may be lost, so nothing more is written until it is opened again",
+                "cannot sync {}: {error}; recent writes may be lost, so nothing more is written until it is opened again",
                 path.display()
             ),
         );
@@ -529,7 +529,7 @@ fn create(
     (limit, is_mapped): (u64, bool),
 ) -> Result<Arc<Segment>> {
     let slot = table.free_slot().ok_or_else(|| {
-        let message = format!("{} holds as many segments as it can", directory.display());
+        let message = format!("{}: the maximum number of segments is reached", directory.display());
         Error::refused_write(ErrorKind::Full, message)
     })?;
     let mut buffer = Vec::new();
@@ -573,7 +573,7 @@ fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &FileHeader) -> 
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             if !is_leftover(disk, path, header)? {
                 let message = format!(
-                    "{}: a file that is not the database's has the name of its next segment; move it away",
+                    "{}: a foreign file has the name of the next segment; move it away",
                     path.display()
                 );
                 return Err(Error::refused_write(ErrorKind::Unavailable, message));

@@ -568,7 +568,7 @@ fn damaged(table: &SegmentTable, slot: IndexSlot) -> Error {
 
 /// Returns the error of an index that points to a missing segment, which should never happen.
 fn missing_segment_error() -> Error {
-    Error::new(ErrorKind::Corrupt, "the index leads to a segment that is not there")
+    Error::new(ErrorKind::Corrupt, "the index points to a missing segment")
 }
 
 impl Engine for DiskHash {

@@ -176,7 +176,7 @@ fn cut_torn_tail(disk: &dyn Disk, directory: &Path, at: LogPosition) -> Result<S
         let outcome = file.set_len(at.offset).and_then(|()| file.sync());
         outcome.map_err(|error| write_error(&path, &error))?;
     }
-    Ok(format!("{}, offset {}: a torn tail, as a crash leaves it, was cut off", path.display(), at.offset))
+    Ok(format!("{}, offset {}: a torn tail left by a crash was cut off", path.display(), at.offset))
 }
 
 enum OpeningOutcome {
@@ -283,7 +283,11 @@ impl OpeningAttempt<'_> {
                 Err(what) => return self.classify_bad_header(&opened, number, &numbers, what),
             };
             if found.identity != identity || found.number != number {
-                return Err(corrupt(&opened.path, 0, "it is another database's, or has another number"));
+                return Err(corrupt(
+                    &opened.path,
+                    0,
+                    "it belongs to another database, or has another number",
+                ));
             }
             if opened.len < len {
                 short.insert(number, opened.len);
@@ -306,7 +310,7 @@ impl OpeningAttempt<'_> {
             slots.get(&number).copied()
         });
         let loaded = loaded.unwrap_or_else(|what| {
-            self.notes.push(format!("{what}; the whole log was read instead"));
+            self.notes.push(format!("{what}; the complete log was read instead"));
             None
         });
         let has_index = names.iter().any(|name| name == "index");
@@ -366,13 +370,13 @@ impl OpeningAttempt<'_> {
         let LogReplay { shards, dropped, damaged, .. } = replay;
         if !has_index && replayed > 0 {
             self.notes.push(format!(
-                "{} has no index, as a crash soon after it was made or a restore leaves it: all {replayed} bytes of the log were read instead",
+                "{} has no index, as after an early crash or a restore; all {replayed} bytes of the log were read instead",
                 self.directory.display()
             ));
         }
         if damaged > 0 {
             self.notes.push(format!(
-                "{}: {damaged} damaged records were taken for those of the keys that were written or removed behind them",
+                "{}: {damaged} damaged records were taken for older versions of later entries",
                 self.directory.display()
             ));
         }
@@ -418,7 +422,7 @@ impl OpeningAttempt<'_> {
         let count = header.extra as usize;
         if count > DICTIONARIES_MAX {
             let path = self.directory.join(file_name(last));
-            return Err(corrupt(&path, 56, &format!("{count} dictionaries, more than there can be")));
+            return Err(corrupt(&path, 56, &format!("impossible number of dictionaries: {count}")));
         }
         dictionary::load(self.disk, self.directory, header.identity, count)
     }
@@ -433,7 +437,7 @@ impl OpeningAttempt<'_> {
         }
         if self.disk.is_read_only() {
             let message = format!(
-                "{}: there is no database to be read; one is made when it is opened for writing",
+                "{}: no database to read; open it for writing to create one",
                 self.directory.display()
             );
             return Err(Error::new(ErrorKind::Invalid, message));

@@ -211,7 +211,7 @@ impl SegmentSource {
         if let Ok((found, _)) = &header
             && found.number != number
         {
-            header = Err(format!("it is segment {}, by what it says", found.number));
+            header = Err(format!("its header says segment {}", found.number));
         }
         let repaired_header = header.as_ref().err().and_then(|_| repair_changed_bit(bytes, number));
         let seed = header.as_ref().ok().or(repaired_header.as_ref()).map_or(0, |(_, seed)| *seed);
@@ -468,7 +468,7 @@ impl HashSalvager<'_> {
             let loaded = match read {
                 Ok((found, content)) if found == identity => Some(ValueDictionary::new(path, content)?),
                 Ok(_) => {
-                    self.report_loss(&path, 0, 0, "the dictionary is another database's".into());
+                    self.report_loss(&path, 0, 0, "the dictionary belongs to another database".into());
                     None
                 }
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -531,7 +531,7 @@ impl HashSalvager<'_> {
                 if self.is_torn(source, at, limit) {
                     return Ok(());
                 }
-                let what = "a batch that does not end in the file: all of it is left out".into();
+                let what = "incomplete batch: all of it is omitted".into();
                 self.report_loss(&source.path, at, limit - at, what);
                 is_cut_reported = true;
                 break;
@@ -557,7 +557,7 @@ impl HashSalvager<'_> {
         if end < source.len || self.torn_from.is_none_or(|from| place < from) {
             return false;
         }
-        let what = "a torn tail, as a crash leaves it".into();
+        let what = "a torn tail left by a crash".into();
         let (path, len) = (source.path.clone(), end - at);
         self.report.torn = Some(HashDamage { path, offset: at, len, what, is_mended: false });
         true
@@ -623,7 +623,7 @@ impl HashSalvager<'_> {
             self.doubtful.insert(key.to_vec());
         }
         let shown = String::from_utf8_lossy(&key[..key.len().min(64)]).escape_debug().to_string();
-        let what = format!("the value of \"{shown}\" is compressed, and cannot be expanded");
+        let what = format!("the value of \"{shown}\" cannot be decompressed");
         self.report_damage(&source.path, at, head.len as u64, what, false);
         Ok(())
     }
@@ -648,7 +648,7 @@ impl HashSalvager<'_> {
                 &source.path,
                 at,
                 next - at,
-                format!("{wrong}: a bit has changed, which is mended"),
+                format!("{wrong}: one changed bit was repaired"),
                 true,
             );
             self.report.entries += 1;

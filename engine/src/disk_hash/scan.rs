@@ -48,7 +48,9 @@ impl DiskHash {
                                 shown => flow = shown?,
                             }
                         } else if !skips_damage {
-                            return Err(segment.corrupt(u64::from(at.unit) * 8, "the entry is another key's"));
+                            return Err(
+                                segment.corrupt(u64::from(at.unit) * 8, "the entry belongs to another key")
+                            );
                         }
                     }
                 }

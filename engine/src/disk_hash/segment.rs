@@ -93,7 +93,7 @@ impl FileHeader {
             return Err("the checksum of the header differs".into());
         }
         if bytes[..8] != *magic {
-            return Err("it does not begin as such a file does".into());
+            return Err("wrong magic number".into());
         }
         if u32_at(bytes, 8) != VERSION {
             return Err(format!("format version {}; this program knows version {VERSION}", u32_at(bytes, 8)));

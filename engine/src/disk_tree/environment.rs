@@ -63,10 +63,8 @@ impl TreeEnvironment {
         let is_read_only = names.is_read_only();
         let disk: &dyn Disk = if is_read_only { names } else { &SystemDisk };
         if is_read_only && !path.join("data.mdb").exists() {
-            let message = format!(
-                "\"{}\": there is no tree to be read; one is made when it is opened for writing",
-                path.display()
-            );
+            let message =
+                format!("\"{}\": no tree to read; open it for writing to create one", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         disk.make_directory(path).map_err(|error| unavailable("cannot be made", error))?;
@@ -96,7 +94,7 @@ impl TreeEnvironment {
     /// Returns the open environment. Fails with `Unavailable` while it is closed.
     pub(super) fn get(&self) -> Result<MappedRwLockReadGuard<'_, OpenEnvironment>> {
         RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| {
-            let why = "its file could not be opened again after a failed write; the next checkpoint tries to";
+            let why = "its file could not be reopened after a failed write; the next checkpoint tries again";
             self.named(&Error::new(ErrorKind::Unavailable, why))
         })
     }

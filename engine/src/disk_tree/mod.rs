@@ -286,7 +286,7 @@ impl DiskTree {
     /// value that the record would share.
     fn admit(key: &[u8], value_len: usize, beside: u64) -> Result<()> {
         if value_len > VALUE_LEN_MAX {
-            return Err(invalid(format!("a value of {value_len} bytes; at most {VALUE_LEN_MAX} are kept")));
+            return Err(invalid(format!("value of {value_len} bytes is too long: at most {VALUE_LEN_MAX}")));
         }
         if beside + (key.len() + value_len) as u64 > GROUP_LEN_MAX {
             return Err(invalid("records whose keys begin with the same 511 bytes take over 4 GiB".into()));
@@ -518,7 +518,7 @@ impl Engine for DiskTree {
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         if key.len() > KEY_LEN_MAX {
-            return Err(invalid(format!("a key of {} bytes; at most {KEY_LEN_MAX} are kept", key.len())));
+            return Err(invalid(format!("key of {} bytes is too long: at most {KEY_LEN_MAX}", key.len())));
         }
         // Before the change, so that nothing has happened if there is no space.
         if self.spills && self.active_bytes() >= 2 * self.front_bytes {
@@ -590,7 +590,7 @@ impl Engine for DiskTree {
 
     fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         if len > VALUE_LEN_MAX {
-            return Err(invalid(format!("a value of {len} bytes; at most {VALUE_LEN_MAX} are kept")));
+            return Err(invalid(format!("value of {len} bytes is too long: at most {VALUE_LEN_MAX}")));
         }
         Ok(Box::new(MappedBuffer::new(len)?))
     }

@@ -122,7 +122,7 @@ impl MetaPage {
         }
         let number = |at| u32_at(&bytes, at).expect("within the page");
         if u16_at(&bytes, 10) != Some(META) || number(16) != MAGIC {
-            return Err(wrong("is none of LMDB's"));
+            return Err(wrong("is not one of LMDB"));
         }
         // LMDB has never had, and will not soon have, such a version number.
         if number(20) > VERSIONS_MAX {
@@ -218,12 +218,15 @@ impl PageWalk<'_> {
     /// not noted.
     fn note(&mut self, number: u64) -> Result<()> {
         if number < 2 || number > self.last_page {
-            return Err(corrupt(format!("page {number} is named, and there are {}", self.last_page + 1)));
+            return Err(corrupt(format!(
+                "page {number} is referenced, but there are only {}",
+                self.last_page + 1
+            )));
         }
         if number < self.pages {
             let (word, bit) = (&mut self.seen[(number / 64) as usize], 1 << (number % 64));
             if *word & bit != 0 {
-                return Err(corrupt(format!("page {number} is named more than once")));
+                return Err(corrupt(format!("page {number} is referenced more than once")));
             }
             *word |= bit;
         }
@@ -234,7 +237,7 @@ impl PageWalk<'_> {
     fn claim(&mut self, number: u64, count: u64) -> Result<()> {
         match number.checked_add(count) {
             Some(end) if end <= self.pages => (number..end).try_for_each(|number| self.note(number)),
-            _ => Err(corrupt(format!("it ends at page {}, and page {number} is in use", self.pages))),
+            _ => Err(corrupt(format!("it ends at page {}, but page {number} is in use", self.pages))),
         }
     }
 

@@ -70,7 +70,7 @@ impl TreeState {
                     format!("it is a disk tree of version {version}, and this reads up to {VERSION}");
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => return Err(corrupt("its state is none of a disk tree")),
+            _ => return Err(corrupt("its state is not that of a disk tree")),
         };
         let field = |at| number(at).expect("the length was compared");
         let totals = RecordTotals { records: field(20), bytes: field(28), with_expiry: field(36) };

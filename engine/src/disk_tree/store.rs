@@ -95,11 +95,11 @@ impl TreeStore {
                     // All future records get checksums.
                     (true, 0) => Ok(TreeState { checksums: ChecksumMode::All, ..state }),
                     (false, 1..) => Ok(state),
-                    _ => Err(corrupt("its state does not go with its records")),
+                    _ => Err(corrupt("its state contradicts its records")),
                 }
             }
             None if is_empty => Ok(TreeState::default()),
-            None => Err(corrupt("it has records, and no state")),
+            None => Err(corrupt("it has records but no state")),
         }
     }
 
@@ -107,7 +107,8 @@ impl TreeStore {
         let open = self.environment.get()?;
         let snapshot = open.lmdb.snapshot().map_err(|error| self.lmdb_error(&error))?;
         let found = open.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.lmdb_error(&error))?;
-        let damaged = |_| self.named(&Error::new(ErrorKind::Corrupt, "it names no database of 16 bytes"));
+        let damaged =
+            |_| self.named(&Error::new(ErrorKind::Corrupt, "its database ID does not have 16 bytes"));
         found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
     }
 
@@ -122,7 +123,7 @@ impl TreeStore {
             return Ok(());
         }
         let [known, asked] = [known, database_id].map(|id| format!("{:032x}", u128::from_be_bytes(id)));
-        let message = format!("the tree is the database {known}'s, and the log beside it {asked}'s");
+        let message = format!("the tree belongs to database {known}, but the log beside it to {asked}");
         Err(self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
