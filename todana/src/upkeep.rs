@@ -1,4 +1,5 @@
-//! Upkeep: what a database needs done now and then, in one tick: expired records go, sparse memory is given back, limits are kept.
+//! Upkeep: regular work on a database, done in ticks. It removes expired records, returns sparse
+//! memory and keeps limits.
 //!
 //! A server ticks all its databases in one thread; a [`Db`](crate::Db) has a thread of its own.
 
@@ -12,23 +13,23 @@ use todana_core::Result;
 
 /// Time between two ticks.
 pub const TICK: Duration = Duration::from_millis(100);
-/// At most so much of a tick is spent on housekeeping, of all databases together.
+/// The most of a tick that maintenance of all databases together may take.
 const WORK: Duration = Duration::from_millis(25);
 
-/// The upkeep of one database, by one thread at a time.
+/// The upkeep of one database. Only one thread may use it at a time.
 pub struct Upkeep {
     database: Arc<Database>,
     worker_counters: Arc<WorkerCounters>,
 }
 
 impl Upkeep {
-    /// Takes on the upkeep of a database.
+    /// Creates the upkeep of a database.
     pub fn new(database: Arc<Database>) -> Upkeep {
         let worker_counters = database.worker_counters();
         Upkeep { database, worker_counters }
     }
 
-    /// Does what is due. `began`: when this tick of all databases began.
+    /// Does the work that is due. `began` is the start of this tick for all databases.
     pub fn tick(&self, began: Instant) {
         self.database.guard_front();
         while self.database.maintain() && began.elapsed() < WORK {}
@@ -36,7 +37,7 @@ impl Upkeep {
     }
 }
 
-/// Starts the upkeep of one database, by a thread of its own that also keeps the clock.
+/// Starts the upkeep of one database in a thread of its own, which also updates the clock.
 pub(crate) fn start_upkeep_thread(
     database: &Arc<Database>,
     clock: Arc<CachedClock>,

@@ -1,12 +1,13 @@
-//! Room to read data back where nothing may be evicted.
+//! More memory while data is restored and nothing may be evicted.
 
 use crate::Database;
 use todana_core::{
     BoundedEngine, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull,
 };
 
-/// A higher memory limit while the data is read, where nothing may be evicted: records may lie less close than they did, and what
-/// has expired since, or what another thread is about to remove, takes room that it did not take when the log was written.
+/// A higher memory limit during a restoration, where nothing may be evicted. Records may be packed
+/// less densely than before, and those that have expired since or that another thread is about to
+/// remove need memory that they did not need when the log was written.
 pub(super) struct Allowance<'d> {
     bounded: &'d dyn BoundedEngine,
     limit: MemoryLimit,
@@ -23,23 +24,23 @@ impl Allowance<'_> {
         Some(allowance)
     }
 
-    /// The most that what is read may take in the end, so that a server that was full can be started again. It then has no room
-    /// for more until something has gone.
+    /// Returns the most that the restored data may take in the end, so that a full server can be
+    /// started again. It then has no room for more until something is removed.
     fn most(&self) -> u64 {
         const PAGES: u64 = 1 << 20;
         self.bytes.saturating_add(self.bytes / 8).saturating_add(PAGES)
     }
 
-    /// A log of so many bytes is read now.
+    /// Raises the limit for the replay of a log of this length.
     pub(super) fn extend(&self, log_len: u64) {
         let bytes = self.most().saturating_add(log_len).saturating_add(log_len / 4);
         self.bounded.set_limit(MemoryLimit { bytes: Some(bytes), ..self.limit });
     }
 
-    /// The limit holds again; fails with `Full` if what has not expired takes much more.
+    /// Restores the limit. Fails with `Full` if live records exceed it by much.
     pub(super) fn end(self, database: &Database, now: UnixSeconds) -> Result<()> {
         const RECORDS: usize = 1 << 12;
-        // A step moves at most so much.
+        // The most bytes that one step moves.
         const STEP: u64 = 64 << 10;
         let engine = database.engine();
         let excess = || engine.status().committed_bytes.saturating_sub(self.bytes);

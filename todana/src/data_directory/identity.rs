@@ -1,4 +1,4 @@
-//! Who the database is: the file `identity` (docs/format/data-directory.md, section 1).
+//! The identity of a database: the file `identity` (docs/format/data-directory.md, section 1).
 
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
@@ -13,7 +13,7 @@ const IDENTITY_LEN: usize = 36;
 const MAGIC: &[u8; 8] = b"TODANAID";
 const VERSION: u32 = 1;
 
-/// Reads the identity, or makes one for a new directory.
+/// Reads the identity, or creates one for a new directory.
 pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     match read(disk, directory)? {
         Some(identity) => Ok(identity),
@@ -21,7 +21,7 @@ pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<Database
     }
 }
 
-/// Reads it; `None` if there is none.
+/// Reads the identity; `None` if the file is missing.
 pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<DatabaseIdentity>> {
     let path = directory.join("identity");
     let file = match disk.open(&path, false) {
@@ -36,14 +36,15 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<DatabaseI
         .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
 }
 
-/// Who the database is by what its segments say; `None` if they say nothing, or not all the same.
+/// Returns the identity according to the log's segments; `None` if there are none or they differ.
 pub(crate) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<DatabaseIdentity> {
     let found = segments(disk, &directory.join(LOG)).ok()?;
     let first = found.first()?.identity;
     found.iter().all(|segment| segment.identity == first).then_some(first)
 }
 
-/// Why there is no identity: the directory holds no database, or it has lost the file.
+/// Returns the reason of a missing identity: the directory holds no database, or it has lost the
+/// file.
 pub(crate) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
     let has_files = |part| disk.list(&directory.join(part)).is_ok_and(|names| !names.is_empty());
     if [LOG, CHECKPOINTS].into_iter().any(has_files) {
@@ -54,14 +55,14 @@ pub(crate) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
 }
 
 fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
-    // Logs without the identity that they name are not a new directory.
+    // A directory with logs is not new: its identity is lost.
     for part in [LOG, CHECKPOINTS] {
         let path = directory.join(part);
         if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
             return Err(missing(disk, directory));
         }
     }
-    // The directory may be new, and so may those above it.
+    // The directory and those above it may be new.
     super::sync_above(disk, directory)?;
     let random = || RandomState::new().build_hasher().finish();
     let server_id = (random() as u32).max(1);
@@ -73,7 +74,7 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<DatabaseIdentity> {
     Ok(identity)
 }
 
-/// Writes it, in one step.
+/// Writes the identity in one step.
 pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: DatabaseIdentity) -> Result<()> {
     write_atomically(disk, directory, "identity", &encode(identity))
         .map_err(|error| cannot("write", &directory.join("identity"), &error))

@@ -1,4 +1,4 @@
-//! The data directory: opening it brings a database back and keeps it from then on
+//! The data directory. Opening it restores a database and keeps its changes from then on
 //! (docs/format/data-directory.md).
 
 mod allowance;
@@ -50,11 +50,11 @@ pub struct DataOptions {
     pub checkpoints: CheckpointOptions,
 }
 
-/// An open data directory: locked for this process until it is dropped and the thread that writes
-/// its log has ended.
+/// An open data directory. It is locked for this process until it is dropped and the thread that
+/// writes its log has ended.
 pub struct DataDirectory {
     disk: Arc<dyn Disk>,
-    /// The same, of which the log's writes may spend a reserve.
+    /// The same disk, on which the log's writes may use a reserve.
     log_disk: ReserveDisk,
     path: PathBuf,
     identity: DatabaseIdentity,
@@ -65,35 +65,35 @@ pub struct DataDirectory {
     lock: Lock,
 }
 
-/// Nobody else has a directory open as long as this is there.
+/// The lock on a directory. No other process has the directory open until it is dropped.
 pub(crate) type Lock = Arc<dyn Send + Sync>;
 
-/// What opening a data directory has found.
+/// The result of opening a data directory.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The checkpoint that was brought back, if there was any.
+    /// The checkpoint that was restored, if there was one.
     pub checkpoint: Option<CheckpointInfo>,
-    /// Newer ones that were not, because they are damaged: file, offset and why. The older one and
-    /// more of the log have given the same state.
+    /// Newer checkpoints that are damaged: file, offset and reason. The older checkpoint and more
+    /// of the log have given the same state.
     pub refused: Vec<String>,
-    /// Older ones that are damaged where it was looked at: nothing needs them as long as that one
-    /// is whole.
+    /// Older checkpoints in which damage was found. They are not needed as long as the restored one
+    /// is intact.
     pub spare: Vec<String>,
-    /// Entries of the log that were read again.
+    /// Log entries that were replayed.
     pub entries: u64,
-    /// Bytes of changes in that part of the log that a repair has marked as lost: they were not
-    /// made again.
+    /// Bytes of changes in that part of the log that a repair has marked as lost. They were not
+    /// replayed.
     pub lost: u64,
-    /// Where the log ended, and where it goes on.
+    /// The position at which the log ended, and continues.
     pub end: LogPosition,
-    /// What was cut off behind that.
+    /// The bytes after that position that were cut off.
     pub tail: LogTail,
-    /// How long it took.
+    /// The duration of the opening.
     pub took: Duration,
 }
 
 impl Opened {
-    /// What of it the user of the database should know, as sentences.
+    /// Returns the findings that the user of the database should know, as sentences.
     pub fn notes(&self) -> Vec<String> {
         let refused = self.refused.iter().map(|why| {
             format!("a checkpoint is damaged, the one before it and a longer log take its place: {why}")
@@ -112,7 +112,7 @@ impl Opened {
     }
 }
 
-/// How far opening has come.
+/// The progress of an opening.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Bytes of checkpoint and log that are still to be read.
@@ -122,23 +122,23 @@ pub struct Progress {
 }
 
 impl DataDirectory {
-    /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has
-    /// it, with `Corrupt` if it is damaged, with `Unavailable` if it cannot be read or made. On a
-    /// disk that is [read only](Disk::is_read_only) it is opened for reading, beside others: what
-    /// is kept is brought back, and no changes are kept.
+    /// Opens a directory and locks it, or creates a new one. Fails with `Busy` if another process
+    /// has it, with `Corrupt` if it is damaged, and with `Unavailable` if it cannot be read or
+    /// created. On a [read-only](Disk::is_read_only) disk the directory is opened for reading,
+    /// together with other readers: its records are restored, and no changes are kept.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
         if disk.is_read_only() {
             read_identity(&*disk, path)?;
         }
-        // A tree's lies beside it; whether it is one is for whoever reads it back.
+        // A tree has its files beside the log. `restore` finds out whether this is one.
         expect_kind(&*disk, path, Kind::MemHash)?;
         make_directory(&*disk, path)?;
         let lock = lock(&*disk, path)?;
         for directory in [path.join(LOG), path.join(CHECKPOINTS)] {
             make_directory(&*disk, &directory)?;
         }
-        // Whatever was made is there before anything lies in it.
+        // The names of the new directories must be on disk before anything is written in them.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
         let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
         let checkpoint_store =
@@ -165,8 +165,8 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Opens a directory that is there already: what holds no database is not made one. Fails with
-    /// `Unavailable` then.
+    /// Opens an existing data directory. Fails with `Unavailable` if the directory holds no
+    /// database.
     pub fn open_existing(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         read_identity(&*disk, path)?;
         DataDirectory::open(disk, path)
@@ -183,22 +183,22 @@ impl DataDirectory {
         }
     }
 
-    /// Begins the log of a new directory, as that of a database that has been opened so often.
+    /// Begins the log of a new directory. `openings` is the number of openings to record in it.
     pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
         let (log, start) = (self.path.join(LOG), LogPosition(0));
         write_lost_segment(&*self.disk, &log, self.identity, openings, (start, start))
             .map_err(|error| cannot("write", &log, &error))
     }
 
-    /// Who the database is.
+    /// Returns the identity of the database.
     pub fn identity(&self) -> DatabaseIdentity {
         self.identity
     }
 
-    /// Brings back what is kept here into an empty database, and keeps its changes from then on.
-    /// `progress` is told now and then. Fails with `Corrupt` if anything is damaged that was on
-    /// disk, the message naming file and offset; with `Full` if the memory limit leaves no room for
-    /// all of it and nothing may be evicted.
+    /// Restores the directory's records into an empty database, and keeps the database's changes
+    /// from then on. `progress` is called regularly. Fails with `Corrupt` if data on disk is
+    /// damaged; the message names file and offset. Fails with `Full` if the records exceed the
+    /// memory limit and must not be evicted.
     pub fn restore(
         &self,
         database: &Database,
@@ -212,8 +212,8 @@ impl DataDirectory {
         })
     }
 
-    /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has
-    /// some of it, and what is kept here stays as it was.
+    /// Restores the records as [`restore`](Self::restore) does. Fails with `Closed` once `progress`
+    /// breaks: the database then has some of the records, and the directory is unchanged.
     pub fn restore_unless(
         &self,
         database: &Database,
@@ -246,12 +246,12 @@ impl DataDirectory {
             }
         }
         let brought = match engine {
-            // What it had at its mark lies in files of its own.
+            // The records up to the engine's mark are in its own files.
             Some(_) => LoadedCheckpoint::default(),
             None => self.checkpoint_store.load_newest(database, &mut |start, done, len| {
                 let (_, ahead) = *log_len
                     .take_if(|(from, _)| *from == start)
-                    // Whether the log can be read is found out when it is.
+                    // An unreadable log is reported when it is replayed.
                     .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
                 log_len = Some((start, ahead));
                 progress(Progress { remaining: len - done + ahead, done })
@@ -270,8 +270,9 @@ impl DataDirectory {
         let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
             if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
-                // Else all of the log might not fit into memory. From this mark on it is read again
-                // if need be, so what has been read has to be on disk first.
+                // Without a checkpoint now, the log might not fit into memory. After a crash the
+                // log is read again from this mark, so everything read so far must be on disk
+                // first.
                 let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.log_position()));
                 if let Err(error) = made {
                     trouble = Some(error);
@@ -309,15 +310,16 @@ impl DataDirectory {
         Ok(Opened { checkpoint, refused, spare, entries, lost, end, tail, took })
     }
 
-    /// Makes a checkpoint of the database that was restored from here, while it goes on working;
-    /// removes those before the last one, and what of the log they needed. Fails with `Unavailable`
-    /// if that cannot be written; what there was stays. Takes a second or two for ten million small
-    /// records, and little memory.
+    /// Makes a checkpoint of the database that was restored from here, while the database is in
+    /// use. Removes older checkpoints except the previous one, and the part of the log that only
+    /// they needed. Fails with `Unavailable` if the checkpoint cannot be written; the older ones
+    /// then stay. Takes a second or two for ten million small records, and little memory.
     pub fn checkpoint(&self, database: &Database) -> Result<CheckpointInfo> {
         self.checkpoint_unless(database, &AtomicBool::new(false))
     }
 
-    /// The same; it is called off, with `Closed`, when `stops` becomes true.
+    /// Makes a checkpoint as [`checkpoint`](Self::checkpoint) does. Fails with `Closed` once
+    /// `stops` is true.
     pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<CheckpointInfo> {
         self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
@@ -330,8 +332,8 @@ impl DataDirectory {
         made
     }
 
-    /// A checkpoint of the records of a database whose engine keeps its own on disk, for a backup
-    /// alone: its file has no name any more and is gone when it is closed.
+    /// Makes a checkpoint for a backup alone, of a database whose engine keeps its records on disk.
+    /// The file has no name and is gone when it is closed.
     pub(crate) fn checkpoint_aside(
         &self,
         database: &Database,
@@ -342,10 +344,9 @@ impl DataDirectory {
         self.checkpoint_store.write_unnamed(database, &options, stops)
     }
 
-    /// Removes what is kept of the update log longer than any checkpoint needs it, as far as
-    /// `is_over` says so of the time when a segment came to its end, Unix time in milliseconds;
-    /// nothing that somebody reads. Waits for a checkpoint that is being made. Fails with
-    /// `Unavailable` if something cannot be removed.
+    /// Removes log segments that no checkpoint and no reader needs any more, if `is_over` returns
+    /// true for the time of their end (Unix time in milliseconds). Waits for a running checkpoint.
+    /// Fails with `Unavailable` if a segment cannot be removed.
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let is_for_replicas = database.engine().durable().is_some();
         let mark = match database.engine().checkpointed() {
@@ -357,16 +358,16 @@ impl DataDirectory {
         outcome
     }
 
-    /// What has become of the checkpoints, whoever asked for them.
+    /// Returns the history of all checkpoints, by any caller.
     pub fn history(&self) -> CheckpointHistory {
         self.history.lock().clone()
     }
 
-    /// Whether the log has grown enough since the last checkpoint for another one.
+    /// Returns true if the log has grown enough since the last checkpoint for another one.
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
         let options = *self.checkpoints.lock();
         database.log().is_some_and(|log| {
-            // What has been removed on a full disk makes room there only with the next one.
+            // On a full disk, only the next checkpoint makes room for what was removed.
             let is_full = log.takes_only_removals();
             match database.engine().checkpointed() {
                 Some(engine) => {
@@ -378,31 +379,31 @@ impl DataDirectory {
         })
     }
 
-    /// What is on disk here, as of the last look at it: those who ask do not wait for the disk.
+    /// Returns the bytes on disk as last measured, without waiting for the disk.
     pub fn footprint(&self) -> DiskFootprint {
         *self.footprint.lock()
     }
 
-    /// Looks at what is on disk. Whoever makes checkpoints does so now and then.
+    /// Measures the bytes on disk. The thread that makes checkpoints calls this regularly.
     pub(crate) fn measure(&self, database: &Database) {
         let Some(end) = database.log().map(UpdateLog::written) else { return };
-        // What cannot be looked at now is as it was.
+        // If the disk cannot be read now, the last measurement stays.
         if let Ok(footprint) = self.checkpoint_store.footprint(end) {
             *self.footprint.lock() = footprint;
         }
     }
 
-    /// Keeps the update log from a position on, whatever checkpoints are made, until what this
-    /// returns is dropped.
+    /// Keeps the update log from a position on until the returned value is dropped, whatever
+    /// checkpoints are made.
     pub fn hold(&self, from: LogPosition) -> LogHold {
         self.checkpoint_store.hold(from)
     }
 
-    /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside
-    /// whoever writes it. Fails with `Invalid` if it does not go back so far, with `Unavailable` if
-    /// it cannot be read.
+    /// Reads the bytes of the update log from a position on (`None`: from its beginning) while it
+    /// is written. Fails with `Invalid` if the log does not reach back to the position, and with
+    /// `Unavailable` if it cannot be read.
     pub fn log_bytes(&self, from: Option<LogPosition>) -> Result<LogBytes> {
-        // Before it is looked at what there is.
+        // The hold comes before the list of segments is read.
         let hold = self.hold(from.unwrap_or_default());
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
     }
@@ -418,7 +419,7 @@ impl DataDirectory {
         &self.disk
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -427,7 +428,7 @@ impl DataDirectory {
         &self.checkpoint_store
     }
 
-    /// What has been read of the log is on disk when this returns.
+    /// Brings the part of the log that was read to disk.
     fn secure(&self, reader: &LogReader) -> Result<()> {
         match reader.unsynced() {
             Some((path, offset)) => {
@@ -437,7 +438,7 @@ impl DataDirectory {
         }
     }
 
-    /// Cuts a torn tail off, for good before anything is written behind it.
+    /// Cuts off a torn tail, and syncs the file before anything is written after the cut.
     fn cut(&self, tail: &LogTail) -> Result<()> {
         let LogTail::Torn { path, offset, .. } = tail else { return Ok(()) };
         let cut = || {
@@ -458,9 +459,9 @@ impl DataDirectory {
     }
 }
 
-/// The seed of the hash whose records the newest checkpoint of a data directory holds, if there is
-/// one: they come back to an engine of the same seed in half the time that they take elsewhere, or
-/// less. Takes no lock and looks at no more than the beginning and the end of the file.
+/// Returns the hash seed of the newest checkpoint of a data directory, if there is one. Records are
+/// restored at least twice as fast into an engine with the same seed. Takes no lock, and reads only
+/// the beginning and the end of the file.
 pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let identity = identity::read(&*disk, path).ok()??;
     let checkpoint_store = CheckpointStore::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
@@ -469,9 +470,9 @@ pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     newest.header.order.map(|order| order.seed)
 }
 
-/// Writes what stands in a file from an offset on once more, and syncs it: the system may have
-/// failed to write it, and take it for written since. From then on the log tells that it is on
-/// disk.
+/// Writes the bytes of a file from an offset on once more, and syncs them. The system may have
+/// failed to write them earlier and consider them written since. The log reports them as on disk
+/// from then on.
 fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> {
     let file = disk.open(path, true)?;
     let mut bytes = vec![0; 256 << 10];
@@ -485,15 +486,15 @@ fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> 
     }
 }
 
-/// The error, and what else was wrong.
+/// Adds the other findings to an error.
 fn also(error: Error, refused: &[String]) -> Error {
     let why = refused.iter().map(|why| format!("; {why}"));
     Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
 }
 
-/// The name of a directory is on disk, and the names of those that lead to it, which may be new,
-/// too. Where nothing may be made, nothing was; and some systems cannot sync the directories that
-/// lead to a mount.
+/// Syncs the name of a directory and the names of the directories above it, which may be new.
+/// Directories that must not be written to are skipped, and some systems cannot sync the
+/// directories above a mount.
 pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
     for above in directory.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
@@ -512,7 +513,7 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a directory, if it is not there.
+/// Creates a directory if it is missing.
 fn make_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
     disk.make_directory(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
@@ -523,7 +524,7 @@ fn make_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
     })
 }
 
-/// Locks a directory that is there. Fails with `Busy` if another process has it.
+/// Locks an existing directory. Fails with `Busy` if another process has it.
 pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
     let lock_path = path.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
@@ -533,9 +534,9 @@ pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
     Ok(Arc::new(lock))
 }
 
-/// A backup is no data directory, though it is laid out as one: fails with `Invalid`.
+/// Fails with `Invalid` for a backup, which has the layout of a data directory but is not one.
 fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
-    // What else is wrong shows further on.
+    // Other damage is reported later.
     let is_backup = match Manifest::read(disk, path) {
         Ok(manifest) => manifest.is_some(),
         Err(error) => error.kind() == ErrorKind::Corrupt,
@@ -548,9 +549,9 @@ fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A tree on disk has an update log too, but its records lie in its own file: whoever takes it for
-/// the data of a database in memory finds an empty one. Fails with `Invalid` for one, whatever the
-/// directory is called.
+/// Fails with `Invalid` for a tree on disk, whatever the directory is called. It has an update log
+/// too, but its records are in a file of its own, so a database in memory would be restored empty
+/// from it.
 pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
     if is_tree(disk, path) {
         let message = format!(
@@ -564,12 +565,13 @@ pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
 
 /// Returns true if a directory holds a tree on disk.
 pub(crate) fn is_tree(disk: &dyn Disk, path: &Path) -> bool {
-    // What cannot be listed shows further on.
+    // A directory that cannot be listed is reported later.
     disk.list(&path.join(crate::open::engine::TREE))
         .is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
 }
 
-/// The names in a directory; none if it is missing, which is not made by looking.
+/// Returns the names in a directory, and none if the directory is missing. Does not create the
+/// directory.
 pub(crate) fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     match disk.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -577,7 +579,7 @@ pub(crate) fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Returns true if there is a file.
+/// Returns true if the file exists.
 pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
     match disk.open(file, false) {
         Ok(_) => Ok(true),
@@ -586,7 +588,7 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
     }
 }
 
-/// Who the database of a directory is; fails if it is none.
+/// Returns the identity of the database in a directory; fails if there is none.
 pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<DatabaseIdentity> {
     let found =
         identity::read(disk, path).and_then(|found| found.ok_or_else(|| identity::missing(disk, path)));

@@ -1,11 +1,12 @@
-//! Doing again what the log tells, on all processors.
+//! Replays the log, on all processors.
 //!
 //! ```text
 //! log --read, checked, in order--> batches, by the hash of the key --one thread each--> engine
 //! ```
 //!
-//! Always true: changes of one key are made in the log's order, as they all go to one thread; a clear, a plan of one and a long
-//! value are made by the reading thread, once all that stands before them has been done.
+//! Invariant: changes of one key are made in the log's order, because they all go to one thread.
+//! The reading thread itself makes clears, planned clears and long values, after all earlier
+//! changes.
 
 use crate::Database;
 use crate::checkpoint::called_off;
@@ -16,23 +17,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use todana_core::{Error, LONG_VALUE_LEN, Result};
 
-/// More of them only wait for each other.
+/// More threads only wait for each other.
 const THREADS_MAX: usize = 8;
-/// A batch is handed over when it has so many bytes.
+/// Bytes of a batch at which it is handed over.
 const BATCH_LEN: usize = 64 << 10;
-/// Batches that wait for a thread.
+/// Batches that may wait for a thread.
 const QUEUE: usize = 4;
 /// Entries whose records are fetched from memory together.
 const GROUP: usize = 16;
-/// How often it is told how far it has come, in bytes of the log.
+/// Bytes of the log between two calls of `progress`.
 const TELL_EVERY: u64 = 1 << 20;
 
-/// What was read.
+/// The entries that were replayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Replayed {
-    /// Entries.
+    /// Number of entries.
     pub(crate) entries: u64,
-    /// Bytes of changes that one of them says are lost.
+    /// Bytes of changes that an entry marks as lost.
     pub(crate) lost: u64,
 }
 
@@ -45,8 +46,9 @@ impl Replayed {
     }
 }
 
-/// Makes all changes that are still to be read; returns what there was. `progress` is called with the reader now and
-/// then, and may call it off. What fails first by its place in the log is what is told, as if the changes were made one by one.
+/// Makes all changes that have not been read yet. `progress` is called with the reader regularly
+/// and may stop the replay. The error returned is the first one by its position in the log, as if
+/// the changes were made one by one.
 pub(crate) fn replay(
     database: &Database,
     reader: &mut LogReader,
@@ -74,7 +76,7 @@ pub(crate) fn replay(
             .filter_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         (outcome, troubles.min_by_key(|trouble| trouble.position))
     });
-    // Whatever stopped the reading stands behind it.
+    // The reader's error comes after those of the threads.
     match trouble {
         Some(trouble) => Err(trouble.error),
         None => outcome,
@@ -100,7 +102,7 @@ fn replay_alone(
     Ok(read)
 }
 
-/// Reads, and has the threads make the changes.
+/// Reads the log and distributes the changes to the threads.
 fn share_out(
     database: &Database,
     reader: &mut LogReader,
@@ -132,7 +134,7 @@ fn share_out(
         if reader.position().0 - told.0 >= TELL_EVERY {
             told = reader.position();
             if failed.load(Ordering::Relaxed) {
-                // The thread that failed tells why.
+                // The thread that failed reports the reason.
                 break;
             }
             if progress(reader).is_break() {
@@ -148,13 +150,13 @@ fn lane_of(key: &[u8], lanes: usize) -> usize {
     ((u64::from(crc32c::crc32c(key)) * lanes as u64) >> 32) as usize
 }
 
-/// The way to one thread.
+/// The channel to one thread.
 struct Lane {
     batch: Batch,
     sender: SyncSender<Batch>,
-    /// Batches that have been made, to be filled again.
+    /// Batches that were replayed, to be filled again.
     spares: Receiver<Batch>,
-    /// How many the thread has.
+    /// Number of batches that the thread has.
     away: usize,
 }
 
@@ -167,13 +169,13 @@ impl Lane {
             }
             Err(_) => Batch::default(),
         };
-        // A thread that is gone has panicked, which is told when it is joined.
+        // A thread that is gone has panicked, which is reported when it is joined.
         if self.sender.send(std::mem::replace(&mut self.batch, spare)).is_ok() {
             self.away += 1;
         }
     }
 
-    /// Returns once all that was put in has been done.
+    /// Returns once all changes that were sent have been made.
     fn finish(&mut self) {
         if !self.batch.entries.is_empty() {
             self.hand_over();
@@ -184,11 +186,11 @@ impl Lane {
     }
 }
 
-/// Entries one behind the other.
+/// Entries in their order.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// The position of each, and where its content ends.
+    /// The position of each entry, and the end of its content.
     entries: Vec<(LogPosition, usize)>,
 }
 
@@ -199,14 +201,14 @@ impl Batch {
     }
 }
 
-/// What went wrong, and at which entry.
+/// An error, and the position of its entry.
 struct Trouble {
     position: LogPosition,
     error: Error,
 }
 
-/// One thread: makes changes until there are no more. After one that fails, which it says at once, the others are only counted as
-/// done.
+/// The work of one thread: makes changes until there are no more. After an error, which it reports
+/// at once, it only counts the remaining ones as done.
 fn make_all(
     database: &Database,
     batches: &Receiver<Batch>,
@@ -223,7 +225,7 @@ fn make_all(
         }
         batch.bytes.clear();
         batch.entries.clear();
-        // Nobody fills any more when reading has ended.
+        // The reading thread has ended, so the batch is not filled again.
         let _ = done.send(batch);
     }
     trouble

@@ -1,9 +1,12 @@
-//! The update log of a database whose engine keeps its records in files of its own: for replicas alone, which follow it.
+//! The update log of a database whose engine keeps its records in files of its own. It serves only
+//! replicas, which follow it.
 //!
-//! The engine's files say what the database holds; nothing is read back from this log. What replicas have been told must be what
-//! the files hold, so a log goes on only where both were closed in good order, and the files still hold exactly what they held then
-//! (`replica-log`, docs/format/data-directory.md, section 2). Otherwise it begins anew: behind its end, and later than any time that it
-//! told, whatever the clock says. No replica's place is found there, so each is told to clear, and gets all records.
+//! The engine's files are the database; nothing is restored from this log. Replicas must not have
+//! more than the files hold. So a log continues only if both were closed properly and the files
+//! still hold exactly the same (`replica-log`, docs/format/data-directory.md, section 2). Otherwise
+//! the log begins anew, after its old end and with a later time than any that it contains, whatever
+//! the clock says. A replica then does not find its position there, so it is told to clear, and
+//! receives all records.
 
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
@@ -23,20 +26,20 @@ const MAGIC: &[u8; 8] = b"TODANARL";
 const VERSION: u32 = 2;
 const LEN: usize = 76;
 
-/// What is known of the log of earlier openings.
+/// The state of the log of earlier openings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// There was none.
     Nothing,
-    /// There was one, of which nothing else can be told.
+    /// There was one, and nothing else is known of it.
     Existence,
-    /// It is open, or was not closed in good order.
+    /// It is open, or was not closed properly.
     Open(Reached),
-    /// It was closed in good order, when the engine's files held this.
+    /// It was closed properly, when the engine's files held this.
     Closed(Reached, ContentsToken),
 }
 
-/// How far a log has come at least.
+/// The least that a log has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reached {
     position: LogPosition,
@@ -53,9 +56,10 @@ impl Known {
 }
 
 impl DataDirectory {
-    /// Keeps an update log here of a database whose engine keeps its records itself, for replicas. Returns true if it goes on where
-    /// it was; false if it begins anew, so that replicas get all records. Fails with `Invalid` if the directory holds a database
-    /// of its own, or the engine keeps no records.
+    /// Keeps an update log for replicas here, of a database whose engine keeps its records itself.
+    /// Returns true if the log continues, and false if it begins anew, so that replicas get all
+    /// records. Fails with `Invalid` if the directory holds a database, or if the engine keeps no
+    /// records.
     pub fn keep_replica_log(
         &self,
         database: &Database,
@@ -76,7 +80,7 @@ impl DataDirectory {
         };
         let is_new = known == Known::Nothing && durable.contents_token_at_open().is_none();
         let now_ms = clock.now().0.saturating_mul(1000);
-        // The time of the log never goes back, though the clock may have been put back.
+        // The time of the log never goes back, even if the clock was set back.
         let (begin, from_ms) = match end {
             Some(end) => (end, known.reached().time_ms),
             None if is_new => (LogPosition(0), 0),
@@ -86,7 +90,8 @@ impl DataDirectory {
             }
         };
         let ahead_s = from_ms.saturating_sub(now_ms).div_ceil(1000);
-        // From here on a crash leaves a log that does not go on, and one that begins anew does so further on.
+        // After a crash from here on, the log does not continue: one that begins anew begins
+        // further on.
         self.write_known(Known::Open(Reached { position: begin, time_ms: now_ms.max(from_ms) }))?;
         if end.is_none() {
             self.remove_segments()?;
@@ -102,15 +107,15 @@ impl DataDirectory {
         Ok(end.is_some() || is_new)
     }
 
-    /// Says that the log and the engine's files tell the same. Called once both have been closed in good order, and nothing has been
-    /// written since.
+    /// Records that the log and the engine's files agree. Called once both have been closed
+    /// properly, and nothing has been written since.
     pub fn close_replica_log(&self, database: &Database) -> Result<()> {
         let (Some(durable), Some(log)) = (database.engine().durable(), database.log()) else { return Ok(()) };
         let reached = Reached { position: log.end(), time_ms: log.now_ms() };
         self.write_known(Known::Closed(reached, durable.contents_token()))
     }
 
-    /// Removes what of the log is older than the options keep it for replicas that are away.
+    /// Removes segments older than the options keep them for absent replicas.
     pub(crate) fn trim_replica_log(&self, database: &Database) -> Result<()> {
         let options = *self.checkpoints.lock();
         let Some(log) = database.log() else { return Ok(()) };
@@ -124,7 +129,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Fails with `Invalid` if what is kept here is a log for replicas alone.
+    /// Fails with `Invalid` if the directory holds a log for replicas only.
     pub(super) fn refuse_replica_log(&self) -> Result<()> {
         let names = self.disk.list(&self.path).map_err(|error| cannot("read", &self.path, &error))?;
         if names.iter().any(|name| name == FILE) {
@@ -137,7 +142,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Where the log ends, if it is intact from its last segment on and has all up to `end`.
+    /// Returns the end of the log if it is intact from its last segment on and reaches `end`.
     fn end_from(&self, end: LogPosition) -> Option<LogPosition> {
         let log = self.path.join(LOG);
         let last = segments(&*self.disk, &log).ok()?.last()?.start;
@@ -146,7 +151,8 @@ impl DataDirectory {
         (*reader.tail() == LogTail::Clean && reader.position() >= end).then(|| reader.position())
     }
 
-    /// How far a log has come that begins anew: no position and no time from there on has been told to a replica.
+    /// Returns the position and time from which a log begins anew: no replica has been sent a later
+    /// one.
     fn reached(&self, known: Known) -> Result<Reached> {
         let log = self.path.join(LOG);
         let mut reached = known.reached();
@@ -157,11 +163,11 @@ impl DataDirectory {
             let end = LogPosition(start.0.saturating_add(len.saturating_sub(SEGMENT_HEADER_LEN as u64)));
             reached.position = reached.position.max(end);
         }
-        // Damaged segments tell no time.
+        // A damaged segment yields no time.
         let found = segments(&*self.disk, &log).unwrap_or_default();
         for (at, segment) in found.iter().enumerate() {
             let next = found.get(at + 1);
-            // The clock runs on evenly until the database is opened the next time.
+            // The clock is expected to run evenly until the database is opened again.
             let told_ms = match next.is_some_and(|next| next.openings == segment.openings) {
                 true => segment.created_ms,
                 false => {
@@ -184,7 +190,7 @@ impl DataDirectory {
 
     fn remove_segments(&self) -> Result<()> {
         let log = self.path.join(LOG);
-        // The oldest first, so that there is never a gap.
+        // The oldest comes first, so that there is never a gap.
         for start in self.segment_starts()? {
             let path = log.join(segment_name(start));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
@@ -192,7 +198,7 @@ impl DataDirectory {
         self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))
     }
 
-    /// Fails with `Invalid` if the directory is not that of such a log, and not new.
+    /// Fails with `Invalid` if the directory is neither new nor that of such a log.
     fn read_known(&self) -> Result<Known> {
         let path = self.path.join(FILE);
         let mut bytes = [0; LEN];

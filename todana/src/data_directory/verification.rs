@@ -1,4 +1,5 @@
-//! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
+//! Verification: reads everything that a data directory holds, and checks every checksum. Changes
+//! nothing.
 
 use super::{CHECKPOINTS, LOG, identity, is_tree};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
@@ -15,58 +16,63 @@ use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::{DiskHash, DiskTree, ExaminedTree, HashDamage};
 
-/// What was found in a data directory.
+/// The result of verifying a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
-    /// Whole checkpoints.
+    /// Number of intact checkpoints.
     pub checkpoints: u64,
-    /// Their bytes.
+    /// Bytes of the intact checkpoints.
     pub checkpoint_bytes: u64,
-    /// The newest of them.
+    /// The newest intact checkpoint.
     pub newest: Option<Newest>,
-    /// Segments of the log, as far as it could be read.
+    /// Number of log segments that could be read.
     pub segments: u64,
-    /// Their bytes.
+    /// Bytes of these segments.
     pub log_bytes: u64,
-    /// Whole entries of the log.
+    /// Number of intact log entries.
     pub entries: u64,
-    /// Those of them that are changes; the others tell the time, or what is lost.
+    /// Number of those that are changes; the others record the time or a loss.
     pub changes: u64,
     /// Bytes of changes that a repair has marked as lost.
     pub lost: u64,
-    /// Where the log begins, and where its whole entries end.
+    /// The beginning of the log, and the end of its intact entries.
     pub log: (LogPosition, LogPosition),
-    /// What stands behind that.
+    /// The bytes after that end.
     pub tail: LogTail,
-    /// Segments of a hash on disk, or of the backup of one; it has neither checkpoints nor a log then.
+    /// Segments of a hash on disk, or of the backup of one, which has neither checkpoints nor a
+    /// log.
     pub hash_segments: u64,
-    /// Their bytes, and those of dictionaries.
+    /// Bytes of these segments and of dictionaries.
     pub hash_bytes: u64,
-    /// The records of a tree on disk as of its last checkpoint; its log tells the rest. `None` if they are damaged.
+    /// The records of a tree on disk as of its last checkpoint, without those in its log. `None` if
+    /// they are damaged.
     pub tree: Option<ExaminedTree>,
-    /// What the directory is a backup of, if it is one.
+    /// The contents according to the backup's list, if the directory is a backup.
     pub backup: Option<BackedUp>,
-    /// What is wrong: file, offset and why, each.
+    /// Damages: file, offset and reason of each.
     pub damages: Vec<String>,
-    /// How many of these, the last ones, were there before: in files of a hash that are as the backup's list says.
+    /// Number of damages, the last ones in `damages`, that existed before the backup: the files of
+    /// the hash are as its list says.
     pub inherited: usize,
 }
 
-/// The newest whole checkpoint of a directory.
+/// The newest intact checkpoint of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     /// Its file.
     pub path: PathBuf,
-    /// How many records it has.
+    /// Number of its records.
     pub records: u64,
-    /// When it was begun, Unix time in milliseconds.
+    /// Its beginning, Unix time in milliseconds.
     pub created_ms: u64,
 }
 
-/// Reads all of a data directory, a backup, or a hash or tree on disk, and checks every checksum; nothing is changed. `progress` is given the
-/// bytes read so far, now and then. Lists damage, which is no error; after damage to the log nothing more of it is read. Fails with
-/// `Unavailable` if there is no database or its files cannot be listed, with `Busy` if a hash or tree is open, with `Corrupt` where nothing of
-/// a hash can be read. A data directory is not locked: while a server works on it, the end of the log may look torn.
+/// Reads all of a data directory, a backup, or a hash or tree on disk, and checks every checksum.
+/// Changes nothing. `progress` is called with the number of bytes read. Damage is listed and is no
+/// error; the log is not read beyond its first damage. Fails with `Unavailable` if there is no
+/// database or its files cannot be listed, with `Busy` if a hash or tree is open, and with
+/// `Corrupt` if a hash is unreadable. A data directory is not locked: while a server uses it, the
+/// end of the log may look torn.
 pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
     let mut damages = Vec::new();
     let is_tree = is_tree(&*disk, path);
@@ -89,7 +95,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     }
     let found = identity::read(&*disk, path);
     let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
-        // The rest can be looked at all the same, if it says itself whose it is.
+        // The other files are checked nevertheless, if they contain the identity themselves.
         Err(error) if is_tree || error.kind() == ErrorKind::Corrupt => {
             let known = identity::by_segments(&*disk, path);
             if let (None, Some(tree)) = (known, tree) {
@@ -106,7 +112,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let mut verified = Verified { backup, damages, tree, ..Verified::default() };
     let mut done = 0;
     let log = path.join(LOG);
-    // Writes that a killed process has left beside its log belong to it.
+    // The recent entries that a killed process left beside its log belong to the log.
     let disk = with_recent(disk, &log, identity)?;
     let checkpoint_store =
         CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
@@ -138,7 +144,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let starts = || segment_starts(&*disk, &log);
     let mut first = starts()?.first().copied().unwrap_or_default();
     let mut opened = LogReader::open(Arc::clone(&disk), &log, identity, first);
-    // A server may have removed it meanwhile, and does so one after the other; one goes on behind them.
+    // A server may have removed the segment meanwhile. It removes the oldest first, so the check
+    // continues with the next one.
     while opened.is_err()
         && let Some(now) = starts()?.first().copied().filter(|&now| now > first)
     {
@@ -172,7 +179,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     Ok(verified)
 }
 
-/// A hash on disk, of which all entries are read, also those that have been replaced or removed since.
+/// Verifies a hash on disk: reads all entries, including those that were replaced or removed later.
 fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
     let _lock =
         if super::is_there(disk, &path.join("lock"))? { Some(super::lock(disk, path)?) } else { None };
@@ -210,7 +217,8 @@ fn needs_log(path: &Path, mark: u64) -> String {
     format!("{}: the tree needs the update log from position {mark} on, which is missing", path.display())
 }
 
-/// What a backup promises beyond what any data directory does: these very bytes, and a log that ends where it says.
+/// Checks the promises of a backup beyond those of a data directory: the listed bytes, and the
+/// listed end of the log.
 fn check_backup(
     disk: &dyn Disk,
     path: &Path,
@@ -235,14 +243,15 @@ fn check_files(
 ) {
     for (path, what) in manifest.check(disk, path, progress) {
         let name = path.display().to_string();
-        // What has been found already is told with a better place.
+        // Damages that were found before are reported with a more exact place.
         if !verified.damages.iter().any(|damage| damage.starts_with(&name)) {
             verified.damages.push(format!("{name} {what}"));
         }
     }
 }
 
-/// The entries of a hash's segments: what was damaged before the backup was made has a checksum in its list that is right.
+/// Checks the entries of a hash's segments. An entry that was damaged before the backup has a
+/// matching file checksum in its list.
 fn check_hash(
     disk: &dyn Disk,
     path: &Path,
@@ -273,7 +282,7 @@ fn check_hash(
     Ok(())
 }
 
-/// Reads a file of a hash by itself.
+/// Reads one file of a hash.
 fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -> Result<()> {
     if listed.kind != Kind::HashDictionary {
         return DiskHash::examine_segment(disk, path, listed.position.0).map(drop);
@@ -285,7 +294,7 @@ fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -
     Ok(())
 }
 
-/// Where the segments begin, in order.
+/// Returns the starts of the segments, in order.
 fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<LogPosition>> {
     let names = super::names(disk, log)?;
     let mut starts: Vec<LogPosition> = names.iter().filter_map(|name| segment_start(name)).collect();
@@ -293,7 +302,7 @@ fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<LogPosition>> {
     Ok(starts)
 }
 
-/// Reads the log from where it begins; returns where it ends, file and offset.
+/// Reads the log from its beginning; returns the file and offset of its end.
 fn read_log(mut reader: LogReader, verified: &mut Verified, progress: &mut dyn FnMut(u64)) -> Result<String> {
     const TELL_EVERY: u64 = 1 << 12;
     let (first, _) = verified.log;

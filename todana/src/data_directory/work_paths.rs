@@ -1,12 +1,12 @@
-//! The paths beside a target at which it is made: nothing of what it is made from lies there, and nothing that others have put there is
-//! removed.
+//! The paths beside a target at which it is created. A source must not lie there, and foreign files
+//! there are never removed.
 //!
 //! ```text
 //! TARGET.partial          until it is whole
 //! TARGET.salvage.partial  the copy of damaged files that is mended
 //! ```
 //!
-//! Both are judged on the machine's own file system: on any other disk nothing lies there that others have made.
+//! Both are checked on the machine's own file system, because foreign files exist only there.
 
 use super::cannot;
 use super::staged_directory::refuse_link;
@@ -17,8 +17,9 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
-/// Fails with `Invalid` if a source is, holds or lies within a directory that is to be made, or a path at which that is made: making it
-/// would remove or move the source. A source that does not exist shows where it is opened.
+/// Fails with `Invalid` if a source equals, contains or lies within the directory to be created or
+/// a path at which that is staged: staging would remove or move the source. A missing source is
+/// reported when it is opened.
 pub fn refuse_overlap<'a>(sources: impl IntoIterator<Item = &'a Path>, target: &Path) -> Result<()> {
     for source in sources {
         let Ok(real_source) = source.canonicalize() else { continue };
@@ -41,7 +42,7 @@ pub fn refuse_overlap<'a>(sources: impl IntoIterator<Item = &'a Path>, target: &
     Ok(())
 }
 
-/// Returns the path with more behind its last name.
+/// Returns the path with a suffix added to its last name.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let Some(name) = path.file_name() else { return path.into() };
     let mut name = name.to_os_string();
@@ -49,7 +50,8 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns the path without links; what does not exist yet is judged by the directories above it.
+/// Returns the path without symbolic links. A part that does not exist yet is resolved by the
+/// directories above it.
 fn real(path: &Path) -> PathBuf {
     let mut missing = Vec::new();
     for above in path.ancestors() {
@@ -68,8 +70,8 @@ fn real(path: &Path) -> PathBuf {
     path.into()
 }
 
-/// Fails with `Invalid` if a directory in which a target is made holds anything that we have not made; `is_expected` tells which names
-/// there may be at its top.
+/// Fails with `Invalid` if a staging directory contains foreign files. `is_expected` returns true
+/// for the names allowed at its top.
 pub(crate) fn refuse_foreign(directory: &Path, is_expected: &dyn Fn(&str) -> bool) -> Result<()> {
     refuse_link(&SystemDisk, directory)?;
     let unreadable = |error| cannot("read", directory, &error);
@@ -79,7 +81,7 @@ pub(crate) fn refuse_foreign(directory: &Path, is_expected: &dyn Fn(&str) -> boo
     };
     for entry in entries {
         let entry = match entry {
-            // Another process, which is about to be noticed, has just removed the directory.
+            // Another process, which is about to be detected, has just removed the directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entry => entry.map_err(unreadable)?,
         };

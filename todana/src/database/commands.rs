@@ -1,4 +1,5 @@
-//! Operations on single records: each one's visitor is run, and its outcome is counted and answered.
+//! Operations on single records: runs the visitor of an operation, counts its outcome, and builds
+//! the reply.
 
 use super::visits::Worth;
 use super::{Database, is_full};
@@ -64,7 +65,7 @@ impl Database {
         }
     }
 
-    /// Tells the sweep of times to live that a command has given.
+    /// Reports the expiry that a command has set to the sweep.
     #[inline]
     pub(super) fn note(&self, ttls: [Option<Ttl>; 2], now: UnixSeconds) {
         ttls.into_iter().flatten().for_each(|ttl| self.sweep.note(ttl, now));
@@ -88,7 +89,7 @@ impl Database {
             Err(error) => (Reply::Refused(refusal(&error)), 0),
         };
         match outcome {
-            // A record that stays, without its value or as stale, is none deleted.
+            // A record that stays without its value, or as stale, does not count as deleted.
             Reply::Deleted if delete.mark_stale || delete.drop_value => {}
             Reply::Deleted => {
                 worker_counters.counts.delete_hits.one();
@@ -116,7 +117,7 @@ impl Database {
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, worker_counters.class(met.class)),
             Err(error) => {
-                // No store: memcached counts what finds no memory here by class alone.
+                // As in memcached, a store that finds no memory counts only in its class.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
                 let class = worker_counters.class(self.classes.of(arithmetic.key.len() + digits));
                 class.out_of_memory.add(u64::from(is_full(&error)));
@@ -133,7 +134,7 @@ impl Database {
         };
         match outcome {
             Reply::Number(number) => {
-                // What is made where there was none is neither a hit nor a miss, as memcached counts.
+                // As in memcached, creating a missing record is neither a hit nor a miss.
                 if number.created {
                     worker_counters.counts.total_items.one();
                 } else {
@@ -208,14 +209,14 @@ impl Database {
             &mut visitor,
         ) {
             Ok(_) => visitor.outcome,
-            // Only its version is not kept.
+            // Only the version of the record is not kept.
             Err(error) if error.is_read_only() => visitor.outcome,
             Err(error) => Reply::Refused(refusal(&error)),
         }
     }
 }
 
-/// What a command is answered whose visit has failed.
+/// Returns the reply to a command whose visit has failed.
 pub(super) fn refusal(error: &Error) -> RefusalReason {
     if error.is_read_only() {
         return RefusalReason::ReadOnly;
@@ -244,8 +245,8 @@ pub(crate) fn is_removal(command: &Operation<'_>) -> bool {
     }
 }
 
-/// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
-/// sliding expiry that moves.
+/// Returns true if a command is meant to change something. Reads may have side effects on records
+/// nevertheless: a shown version, or a moved sliding expiry.
 pub(crate) fn is_change(command: &Operation<'_>) -> bool {
     match command {
         Operation::Get(get) => get.touch.is_some() || get.vivify.is_some(),

@@ -1,4 +1,5 @@
-//! Changes that wait in memory for a checkpoint, of an engine that is its log's checkpoint: how many there may be.
+//! The limit of changes that wait in memory for a checkpoint, for an engine that is the checkpoint
+//! of its log.
 
 use super::Database;
 use crate::DataDirectory;
@@ -11,24 +12,25 @@ impl Database {
         self.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes)
     }
 
-    /// Returns true if the last checkpoint that was tried has failed.
+    /// Returns true if the last attempt of a checkpoint failed.
     pub fn has_stuck_checkpoints(&self) -> bool {
         self.has_stuck_checkpoints.load(Ordering::Relaxed)
     }
 
-    /// Notes whether a checkpoint could be made.
+    /// Records the outcome of a checkpoint.
     pub(crate) fn note_checkpoint(&self, has_failed: bool) {
         self.has_stuck_checkpoints.store(has_failed, Ordering::Relaxed);
     }
 
-    /// Returns true if changes may come where they wait in memory for a checkpoint.
+    /// Returns true if there is room for changes that wait in memory for a checkpoint.
     pub fn front_has_room(&self) -> bool {
         self.pending_bytes() <= FRONT_BYTES_MAX
     }
 
-    /// Has the database refuse changes, or take them again, by what waits in memory for a checkpoint. Reads go on. Writers that can wait
-    /// for room have been asked to before; not all can, and none comes while checkpoints fail. Writers that make checkpoints
-    /// themselves are refused only then.
+    /// Refuses changes, or takes them again, according to the bytes that wait in memory for a
+    /// checkpoint. Reads go on. Writers that can wait for room have waited before, but not all can,
+    /// and there is no room while checkpoints fail. Writers that make checkpoints themselves are
+    /// refused only then.
     pub fn guard_front(&self) {
         if let Some(engine) = self.engine().checkpointed() {
             let is_stuck = self.has_stuck_checkpoints();
@@ -37,13 +39,13 @@ impl Database {
         }
     }
 
-    /// Makes the checkpoint that too many changes wait for.
+    /// Makes a checkpoint if too many changes wait for one.
     pub(crate) fn relieve_front(&self, directory: &DataDirectory) -> Result<()> {
         if self.front_has_room() { Ok(()) } else { directory.checkpoint(self).map(|_| ()) }
     }
 }
 
-/// Returns true if no more may come to what waits for a checkpoint; `is_stuck`: none can be made.
+/// Returns true if no more changes may wait for a checkpoint. `is_stuck`: checkpoints fail.
 fn is_too_much(pending: u64, is_stuck: bool) -> bool {
     pending > if is_stuck { FRONT_BYTES_MAX } else { 2 * FRONT_BYTES_MAX }
 }
@@ -58,7 +60,8 @@ mod tests {
     use std::time::Instant;
     use todana_core::{Action, Attributes, Record};
 
-    /// Only a server's janitor looked. In a program of its own the memory that waits grew without bound while checkpoints failed.
+    /// Only a server checked the limit. In a program's own database, the waiting memory grew
+    /// without bound while checkpoints failed.
     #[test]
     fn upkeep_refuses_changes_while_no_checkpoint_can_be_made_for_what_waits() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! Keeps a database within a number of records or bytes where its engine does not: others go for new ones.
+//! Keeps a database within a number of records or bytes, by evicting records, if its engine does
+//! not.
 //!
-//! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
-//! their use: noting uses on disk would cost a write a read.
+//! Eviction passes over all records in a cycle, in the order of the engine's scans, so it does not
+//! depend on their use: noting uses on disk would cost a write per read.
 
 use super::Database;
 use crate::{Name, Transaction, WorkerCounters};
@@ -10,15 +11,15 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{EngineStatus, ErrorKind, Result, ScanPosition};
 
-/// Taken at once.
+/// Most records removed at once.
 const VICTIMS_MAX: u64 = 64;
-/// One write removes no more, however many there are too many; upkeep removes the others.
+/// Most records that one write removes; upkeep removes the others.
 const AT_ONE_WRITE: u64 = 16 * VICTIMS_MAX;
-/// Counting is cheap, but not free: done every so many writes where the limit has so much slack.
+/// Most writes between two counts. Counting is cheap, but not free.
 const WRITES_MAX: u64 = 64;
 const BYTES_LARGE: u64 = 64 << 20;
 
-/// Keeps a database within the number of records or bytes that its name says, where its engine does not do so itself.
+/// Keeps a database within the number of records or bytes in its name, if its engine does not.
 pub(super) struct Limiter {
     records_max: u64,
     bytes_max: u64,
@@ -29,14 +30,15 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
-    /// That of a database of this name; `None` where there is nothing to limit, or the engine does it.
+    /// Returns the limiter for a database of this name; `None` if there is no limit, or the engine
+    /// keeps it.
     pub(super) fn of(name: &Name) -> Option<Limiter> {
         let records_max = name.tuning.records_max.filter(|_| !name.kind.limits_records());
         let bytes_max = name.tuning.bytes_max.filter(|_| !name.kind.limits_bytes());
         Limiter::new(records_max, bytes_max)
     }
 
-    /// `None` where there is nothing to limit.
+    /// Returns `None` if there is no limit.
     fn new(records_max: Option<u64>, bytes_max: Option<u64>) -> Option<Limiter> {
         if records_max.is_none() && bytes_max.is_none() {
             return None;
@@ -47,16 +49,17 @@ impl Limiter {
             Some(_) => by_records.min(16),
             None => by_records,
         };
-        // What comes until the next count fits, too.
+        // The writes until the next count must fit, too.
         let records_max = records_max.map_or(u64::MAX, |max| max - (every - 1).min(max));
         let bytes_max = bytes_max.unwrap_or(u64::MAX);
         Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), hand: Mutex::default() })
     }
 
-    /// To be called after each write; `written` stays, unless it is alone and too large. Others go, a few for each write at most times, as soon
-    /// as there are too many.
+    /// Evicts other records if a write exceeded the limit, mostly a few at each write. Called after
+    /// each write. The record `written` stays, unless it is too large on its own.
     ///
-    /// The write is made all the same. Where nothing can be removed, the next one is refused, or others go with that.
+    /// The write itself is never undone. If nothing can be evicted, the next write is refused, or
+    /// evicts more.
     #[cold]
     pub(super) fn enforce(&self, database: &Database, worker_counters: &WorkerCounters, written: &[u8]) {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
@@ -67,7 +70,8 @@ impl Limiter {
             |victims: &[Vec<u8>]| victims.iter().try_for_each(|key| database.evict(worker_counters, key));
         loop {
             match self.relieve(database, AT_ONE_WRITE, &is_spared, &mut evict) {
-                // A transaction is under way. Its commit needs the hand, which is free while this waits.
+                // A transaction is open, and its commit needs the cursor, which is unlocked during
+                // this wait.
                 Err(error)
                     if error.kind() == ErrorKind::Busy && database.transaction_lock().wait().is_ok() => {}
                 _ => return,
@@ -75,8 +79,8 @@ impl Limiter {
         }
     }
 
-    /// To be called after so many changes by a commit, behind its closed gate; `remove` removes records at once. Those that are spared
-    /// stay where removing others is enough.
+    /// Evicts records after this many changes of a commit, while other writers wait. `remove`
+    /// removes records at once. Spared records stay if evicting others is enough.
     pub(super) fn enforce_after_commit(
         &self,
         database: &Database,
@@ -85,14 +89,14 @@ impl Limiter {
         remove: &mut dyn FnMut(&[Vec<u8>]) -> Result<()>,
     ) {
         let at_most = AT_ONE_WRITE.saturating_add(changes as u64);
-        // The commit is made all the same.
+        // The commit itself is never undone.
         if let Ok(removed) = self.relieve(database, at_most, is_spared, remove) {
             let _ = self.relieve(database, at_most - removed, &|_| false, remove);
         }
     }
 
-    /// Removes some tens of records if there are too many, behind the closed gate of a transaction that has changed nothing. Returns how
-    /// many are gone.
+    /// Removes some tens of records if there are too many, in a transaction that has changed
+    /// nothing. Returns the number of removed records.
     pub(super) fn remove_surplus(&self, transaction: &Transaction<'_>) -> Result<u64> {
         self.relieve(transaction.database(), VICTIMS_MAX, &|_| false, &mut |victims| {
             transaction.remove_at_once(victims).map(|_| ())
@@ -104,20 +108,23 @@ impl Limiter {
         self.surplus(&database.engine().status()) > 0
     }
 
-    /// Returns at least how many records are too many. When there are no longer too many bytes, only a later status shows.
+    /// Returns the least number of records above the limit. Only a later status shows whether the
+    /// bytes are within it.
     fn surplus(&self, status: &EngineStatus) -> u64 {
         let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
         status.records.saturating_sub(self.records_max).max(too_long)
     }
 
-    /// Returns half the number of records that make up the surplus of bytes, if all are of one length.
+    /// Returns half the number of records that make up the surplus of bytes, if all are of one
+    /// length.
     fn heavy(&self, status: &EngineStatus) -> u64 {
         let too_many = u128::from(status.live_bytes.saturating_sub(self.bytes_max));
         let records = too_many * u128::from(status.records) / 2 / u128::from(status.live_bytes.max(1));
         u64::try_from(records).unwrap_or(u64::MAX)
     }
 
-    /// Removes records until there are not too many, or none but those that are spared, but not many more than `at_most`. Returns how many.
+    /// Removes records until the limit is kept or only spared records are left, but not many more
+    /// than `at_most`. Returns the number of removed records.
     fn relieve(
         &self,
         database: &Database,
@@ -131,7 +138,7 @@ impl Limiter {
         }
         let mut hand = self.hand.lock();
         while removed < at_most {
-            // Others may have taken some meanwhile.
+            // Other threads may have removed some meanwhile.
             let status = database.engine().status();
             let surplus = self.surplus(&status);
             if surplus == 0 {
@@ -150,8 +157,9 @@ impl Limiter {
     }
 }
 
-/// So many keys from the hand on, fewer if there are no more; and how many damaged records went that the hand has come to. Those have no key to
-/// go by, and nobody can read them: they go before others do.
+/// Returns up to `count` keys from the cursor on, and the number of damaged records that were
+/// removed on the way. Damaged records have no key to remove them by, and are unreadable, so they
+/// are removed first.
 fn victims(
     database: &Database,
     hand: &mut Option<ScanPosition>,
@@ -169,14 +177,14 @@ fn victims(
         match outcome {
             Ok(place) => *hand = place,
             Err(error) if victims.is_empty() && round > 0 => return Err(error),
-            // What lies before that which cannot be read can go; the hand begins anew.
+            // Readable records before the damage can be removed. The cursor begins anew.
             Err(_) => {}
         }
         if !victims.is_empty() {
             break;
         }
     }
-    // Those that lie together come together.
+    // A scan returns neighbouring records together.
     victims.truncate(usize::try_from(count).unwrap_or(usize::MAX));
     let gone = database.engine().durable().map_or(Ok(0), |durable| durable.remove_damaged(count))?;
     Ok((victims, gone))

@@ -1,4 +1,4 @@
-//! The database: one command in, its replies out.
+//! The database: takes an operation and returns its reply.
 
 mod commands;
 mod front;
@@ -34,7 +34,7 @@ use todana_core::{
 };
 use todana_engine::ClassBounds;
 
-/// A database: an engine with the meaning of commands around it. Shared by all workers.
+/// A database: an engine with the semantics of operations around it. Shared by all workers.
 pub struct Database {
     engine: Box<dyn Engine>,
     clock: Arc<dyn Clock>,
@@ -46,31 +46,31 @@ pub struct Database {
     classes: ClassBounds,
     figures: ResetBaseline,
     emulates_full: bool,
-    /// Keeps to what the name says of its size, where the engine does not.
+    /// Keeps the size limits of the name, if the engine does not.
     limiter: Option<Limiter>,
-    /// Where the engine keeps changes in files of its own.
+    /// The state of the engine's own files, if it keeps changes there.
     files: Option<EngineFiles>,
-    /// Opened for reading: nothing changes that is kept.
+    /// The database was opened for reading, so its data never changes.
     is_read_only: bool,
-    /// Too much waits in memory for a checkpoint.
+    /// Too many changes wait in memory for a checkpoint.
     has_full_front: AtomicBool,
-    /// The last checkpoint that was tried has failed.
+    /// The last attempt of a checkpoint failed.
     has_stuck_checkpoints: AtomicBool,
     transaction_lock: TransactionLock,
-    /// Set once, when what is kept has been restored.
+    /// Set once, after the data was restored.
     log: OnceLock<UpdateLog>,
-    /// Set once, if at all. Behind the log, as it may hold what the log lies in.
+    /// Set at most once. Dropped after the log, because it may hold the log's directory.
     before_commit: OnceLock<Box<dyn Fn() -> Result<()> + Send + std::marker::Sync>>,
 }
 
 impl Database {
-    /// A database over this engine.
+    /// Creates a database over an engine.
     pub fn new(engine: Box<dyn Engine>, clock: Arc<dyn Clock>) -> Database {
         Database::with_classes(engine, clock, Vec::new())
     }
 
-    /// A database that counts by size as well: one class for each of `bounds`, which ascend, and one for all above. The
-    /// size of a record is key + value + 4 if it carries flags.
+    /// Creates a database that also counts by size: one class for each of `bounds`, which ascend,
+    /// and one for larger records. The size of a record is key + value + 4 if it has client flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
         let (counter_registry, classes) = (CounterRegistry::default(), ClassBounds::new(bounds));
         let database = Database {
@@ -94,61 +94,61 @@ impl Database {
             before_commit: OnceLock::new(),
         };
         if let Some(durable) = database.engine.durable() {
-            // There is no log to tell which versions have been shown.
+            // There is no log that records which versions have been shown.
             database.versions.skip_lost(durable.open_count());
         }
         if database.engine.durable().is_some() || database.engine.checkpointed().is_some() {
-            // It may have come with records, and nobody has taken note of when they expire.
+            // Its records may expire, and the sweep does not know when.
             database.sweep.want();
         }
         database.tell_time();
         database.sync_engine(LogOptions::default().sync)
     }
 
-    /// The same database, but every store finds no memory: for tests of clients.
+    /// Makes every store fail for lack of memory: for tests of clients.
     pub fn emulate_full(mut self) -> Database {
         self.emulates_full = true;
         self
     }
 
-    /// When changes count as made where the engine keeps them in files of its own ([`Engine::durable`]): they are not in the update
-    /// log then, which has an option of its own for it. At first, one second.
+    /// Sets when changes are durable if the engine keeps them in files of its own
+    /// ([`Engine::durable`]). The update log has an option of its own. The default is one second.
     pub fn sync_engine(mut self, sync: SyncPolicy) -> Database {
         self.files = self.engine.durable().map(|_| EngineFiles::new(sync));
         self
     }
 
-    /// The same database, opened for reading: every change is refused.
+    /// Makes the database refuse every change, because it was opened for reading.
     pub fn read_only(mut self) -> Database {
         self.is_read_only = true;
         self
     }
 
-    /// The same database, kept to the number of records or bytes that its name says, where its engine does not do so.
+    /// Keeps the database to the limits of its name, if the engine does not.
     pub fn limited_as(mut self, name: &Name) -> Database {
         self.limiter = Limiter::of(name).filter(|_| !self.is_read_only);
         self
     }
 
-    /// Removes what was there before the database was limited, some tens of records at a time, until the limit holds or `goes_on` returns
+    /// Removes surplus records, some tens at a time, until the limit is kept or `goes_on` returns
     /// false. Does not wait for an open transaction.
     pub(crate) fn keep_to_limits(&self, worker_counters: &WorkerCounters, mut goes_on: impl FnMut() -> bool) {
         let step = || {
             let limiter = self.limiter.as_ref().filter(|limiter| limiter.is_exceeded(self))?;
             limiter.remove_surplus(&self.try_begin(worker_counters)?).ok().filter(|&removed| removed > 0)
         };
-        // What cannot be removed now is tried again at the next tick.
+        // A removal that fails now is tried again at the next tick.
         while step().is_some() && goes_on() {}
     }
 
-    /// The same, waiting for its turn, until the limit holds.
+    /// Removes surplus records until the limit is kept; waits for open transactions.
     pub(crate) fn meet_limits(&self, worker_counters: &WorkerCounters) -> Result<()> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         while limiter.is_exceeded(self) && limiter.remove_surplus(&self.begin(worker_counters)?)? > 0 {}
         Ok(())
     }
 
-    /// Removes other records for those that a commit has just put, as long as there are too many.
+    /// Removes other records for those that a commit has just stored, if there are too many.
     pub(crate) fn limit_commit(
         &self,
         changes: usize,
@@ -165,18 +165,19 @@ impl Database {
         self.is_read_only
     }
 
-    /// Whoever waits for a transaction does this meanwhile.
+    /// Sets the callback of writers that wait for a transaction.
     pub(crate) fn while_waiting(mut self, while_waiting: WhileWaiting) -> Database {
         self.transaction_lock.set_while_waiting(while_waiting);
         self
     }
 
-    /// Whether so much waits in memory for a checkpoint that changes are refused. Reads go on.
+    /// Sets whether changes are refused because too many wait in memory for a checkpoint. Reads go
+    /// on.
     pub fn refuse_changes(&self, is_full: bool) {
         self.has_full_front.store(is_full, Ordering::Relaxed);
     }
 
-    /// Returns what vouches for changes; `None` where nothing does, and where nothing is written.
+    /// Returns what makes changes durable; `None` if nothing does, or the database is read-only.
     pub fn durability(&self) -> Option<Durability<'_>> {
         let log = self.log.get();
         match (&self.files, self.engine.durable()) {
@@ -191,12 +192,13 @@ impl Database {
         self.files.as_ref().filter(|_| !self.is_read_only)
     }
 
-    /// Returns when changes count as made where the engine keeps them in files of its own; `None` elsewhere.
+    /// Returns when changes are durable if the engine keeps them in files of its own; `None` for
+    /// other engines.
     pub fn engine_sync(&self) -> Option<SyncPolicy> {
         self.engine_files().map(EngineFiles::sync)
     }
 
-    /// Returns what an answer to a change has to wait for that the log was given up to this position.
+    /// Returns the commit point of a change that ends at this position of the log.
     pub(crate) fn commit_point(&self, logged: Option<LogPosition>) -> CommitPoint {
         match &self.files {
             Some(files) => files.commit_point(),
@@ -209,7 +211,7 @@ impl Database {
         self.counter_registry.open(&self.classes)
     }
 
-    /// The second that it is.
+    /// Returns the current second.
     pub fn now(&self) -> UnixSeconds {
         self.clock.now()
     }
@@ -218,56 +220,58 @@ impl Database {
         &self.clock
     }
 
-    /// The engine underneath.
+    /// Returns the engine.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
 
-    /// What has happened since the start or the last reset, over all workers.
+    /// Returns the counts since the start or the last reset, over all workers.
     pub fn counters(&self) -> Counters {
         self.counter_registry.sum()
     }
 
-    /// The same by size class, for what is counted so.
+    /// Returns the counts by size class since the start or the last reset.
     pub fn counters_by_class(&self) -> Vec<ClassCounters> {
         self.counter_registry.sum_by_class()
     }
 
-    /// What the engine holds, and what it has counted since the start or the last reset.
+    /// Returns the status of the engine, with its counts since the start or the last reset.
     pub fn status(&self) -> EngineStatus {
         self.figures.status(self.engine.status())
     }
 
-    /// What the sweep for expired records has done since the start or the last reset.
+    /// Returns the work of the sweep for expired records since the start or the last reset.
     pub fn sweeps(&self) -> Sweeps {
         self.figures.sweeps(self.sweep.counts())
     }
 
-    /// Has the sweep begin a round over all records at the next `maintain`, even if nothing has expired as far as it knows.
+    /// Requests a round of the sweep over all records at the next `maintain`, even if it knows of
+    /// no expired ones.
     pub fn want_sweep(&self) {
         self.sweep.want();
     }
 
-    /// When everything was last flushed, or is going to be by a flush that is planned.
+    /// Returns the time of the last flush, or of a planned one.
     pub fn flushed_at(&self) -> Option<UnixSeconds> {
         self.flush.last()
     }
 
-    /// Begins counting anew.
+    /// Resets all counts.
     pub fn reset_counters(&self) {
         self.counter_registry.reset();
         self.figures.reset(self.engine.status(), self.sweep.counts());
     }
 
-    /// Tells the engine what time it is. `maintain` does so too: to be called where the clock has made a jump.
+    /// Reports the time to the engine, as `maintain` does. Must be called after a jump of the
+    /// clock.
     pub fn tell_time(&self) {
         if let Some(bounded) = self.engine.bounded() {
             bounded.set_time(self.clock.now());
         }
     }
 
-    /// A bounded piece of housekeeping: a step of the sweep for expired records, a step of the engine's own. True
-    /// when there is more to do at once. Meant for one background thread.
+    /// Does a bounded piece of maintenance: a step of the sweep for expired records, and a step of
+    /// the engine. Returns true if there is more to do at once. Meant for one background thread.
     pub fn maintain(&self) -> bool {
         if self.is_read_only && self.has_files() {
             self.tell_time();
@@ -280,12 +284,13 @@ impl Database {
         self.engine.maintain() || is_sweeping
     }
 
-    /// The last round of the sweep for expired records that has come to its end, if it has not been taken yet.
+    /// Returns the last completed round of the sweep, unless it was returned before.
     pub fn take_sweep_round(&self) -> Option<Round> {
         self.sweep.take_round()
     }
 
-    /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
+    /// Allocates memory for a long value ([`Engine::buffer`]). Expired records are removed if there
+    /// is no room.
     pub fn buffer(&self, len: usize) -> Result<Box<dyn ValueBuffer>> {
         loop {
             let removed = self.sweep.gone();
@@ -296,7 +301,8 @@ impl Database {
         }
     }
 
-    /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
+    /// Returns the next piece of such memory to write to ([`Engine::room`]). Expired records are
+    /// removed if there is no room.
     pub fn room<'b>(&self, buffer: &'b mut dyn ValueBuffer, len: usize) -> Result<&'b mut [u8]> {
         loop {
             let removed = self.sweep.gone();
@@ -306,16 +312,17 @@ impl Database {
                 Err(error) => return Err(error),
             }
         }
-        // Costs little the second time: what has just been given is there.
+        // The second call is cheap, because the piece is already allocated.
         self.engine.room(buffer, len)
     }
 
-    /// Whether a planned removal of everything has come due and was not carried out yet.
+    /// Returns true if a planned flush is due and was not carried out yet.
     pub(crate) fn is_flush_due(&self) -> bool {
         self.flush.is_due(self.clock.now())
     }
 
-    /// Each commit calls this before it changes anything, and fails as it does: for whoever makes room for changes. Once at most.
+    /// Sets a callback that makes room before each commit. The commit fails if the callback does.
+    /// May be set once.
     pub fn before_commit(&self, call: impl Fn() -> Result<()> + Send + std::marker::Sync + 'static) {
         let is_first = self.before_commit.set(Box::new(call)).is_ok();
         debug_assert!(is_first, "a second call before commits");
@@ -326,16 +333,16 @@ impl Database {
         self.before_commit.get().map_or(Ok(()), |call| call())
     }
 
-    /// The update log, if there is one.
+    /// Returns the update log, if there is one.
     pub fn log(&self) -> Option<&UpdateLog> {
         self.log.get()
     }
 
-    /// Carries out a planned flush whose time has come.
+    /// Carries out a planned flush that is due.
     #[inline]
     pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         if self.flush.is_due(now) {
-            // While a transaction is open it waits for a later command.
+            // While a transaction is open, the flush waits for a later command.
             self.transaction_lock.unless_in_transaction(|| {
                 self.flush.execute_if_due(now, self.engine(), &|change| {
                     self.tell(change);
@@ -344,7 +351,7 @@ impl Database {
         }
     }
 
-    /// Tells the log, if there is one.
+    /// Appends a change to the log, if there is one.
     fn tell(&self, change: LogChange<'_>) -> Option<LogPosition> {
         self.log.get().map(|log| log.append(&change))
     }
@@ -357,7 +364,7 @@ impl Database {
         now: UnixSeconds,
     ) -> Result<CommitPoint> {
         self.refuse_if_read_only()?;
-        // Records outlive a restart there, and a plan would not.
+        // The records there outlive a restart, but a plan would not.
         if self.engine.durable().is_some() && flush::is_in_future(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
@@ -381,19 +388,21 @@ impl Database {
         self.engine.durable().is_some() || self.engine.checkpointed().is_some()
     }
 
-    /// Whether this is a change, and the log could not be told of it.
+    /// Returns true for a change that could not be logged.
     #[inline]
     fn refuses(&self, command: &Operation<'_>) -> bool {
         (self.cannot_write() && is_change(command))
             || (self.takes_only_removals() && is_change(command) && !is_removal(command))
     }
 
-    /// Returns false while changes are refused because they could not be kept: all, or all but removals.
+    /// Returns false while changes are refused because they cannot be kept: all changes, or all but
+    /// removals.
     pub fn takes_changes(&self) -> bool {
         !self.cannot_write() && !self.takes_only_removals()
     }
 
-    /// Returns true while the disk of the update log is full: removals alone can be kept, for they lead to more room.
+    /// Returns true while the disk of the update log is full. Only removals are taken, because they
+    /// make room.
     #[inline]
     fn takes_only_removals(&self) -> bool {
         self.log.get().is_some_and(UpdateLog::takes_only_removals)
@@ -430,14 +439,15 @@ impl Database {
         Err(error)
     }
 
-    /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
-    /// brought about.
+    /// Waits until all earlier writes are on disk, if the database is kept there. Fails with
+    /// `Unavailable` if that is impossible.
     pub fn sync(&self) -> Result<()> {
         self.log().map_or_else(|| self.sync_engine_files(), |log| self.sync_to(log.end()))
     }
 
-    /// Returns once what stands before this position of the log is on disk, in the engine's own files first, if it keeps such: what the
-    /// log tells replicas is then never more than those hold. Fails as [`sync`](Self::sync) does.
+    /// Waits until the log is on disk up to this position, after the engine's own files if it has
+    /// any, so that replicas never receive more than these hold. Fails as [`sync`](Self::sync)
+    /// does.
     pub fn sync_to(&self, position: LogPosition) -> Result<()> {
         self.sync_engine_files()?;
         self.log().map_or(Ok(()), |log| log.sync_to(position))
@@ -447,13 +457,14 @@ impl Database {
         self.engine().durable().map_or(Ok(()), |durable| durable.sync())
     }
 
-    /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
-    /// open.
+    /// Removes all records at once. Fails with `Unavailable` if the removal cannot be written, and
+    /// with `Busy` if this thread has a transaction open.
     pub fn clear(&self, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(None, worker_counters)
     }
 
-    /// The same as it was first done at the server `origin`, which the update log is told.
+    /// Removes all records as [`clear`](Self::clear) does, for a change first made by server
+    /// `origin`, which the log entry names.
     pub fn clear_from(&self, origin: u32, worker_counters: &WorkerCounters) -> Result<CommitPoint> {
         self.clear_first_made_by(Some(origin), worker_counters)
     }
@@ -468,16 +479,17 @@ impl Database {
         self.plan_flush(origin, worker_counters, Ttl::Never, self.clock.now())
     }
 
-    /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
-    /// `before` records: what another thread has removed since then has made room, too.
+    /// Removes some expired records. Returns false if none were removed since `before`, the number
+    /// of removed records at an earlier time; removals by other threads count.
     fn relieve(&self, now: UnixSeconds, before: u64) -> bool {
         self.sweep.relieve(self.engine(), now);
         self.sweep.gone() != before
     }
 
-    /// Executes an operation. `reply` is called once, perhaps under a lock of the engine: it shall only encode.
+    /// Executes an operation. `reply` is called once, perhaps under a lock of the engine, so it
+    /// must only encode.
     ///
-    /// Returns what the answer has to wait for ([`durability`](Self::durability)).
+    /// Returns the commit point for which the reply must wait ([`durability`](Self::durability)).
     pub fn execute(
         &self,
         worker_counters: &WorkerCounters,
@@ -504,7 +516,7 @@ impl Database {
         commit.get()
     }
 
-    /// What everybody reads and writes, as long as no transaction has it otherwise.
+    /// Returns the space of all readers and writers outside of transactions.
     #[inline]
     fn space<'s>(&'s self, commit: &'s Cell<CommitPoint>) -> EngineView<'s> {
         let transaction_lock = Some(&self.transaction_lock);
@@ -516,7 +528,8 @@ impl Database {
     }
 }
 
-/// Returns true if records that have expired can make room: in memory, not in files, where removing them takes room itself.
+/// Returns true if removing expired records makes room. In files it does not, because a removal
+/// itself needs room.
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::Full && !error.is_refused_write()
 }

@@ -1,4 +1,4 @@
-//! Reads: a look where that will do, a visit where something is to be noted or changed.
+//! Reads: a view if that is enough, a visit if the read has side effects.
 
 use super::commands::refusal;
 use super::visits::Worth;
@@ -30,7 +30,7 @@ impl Database {
         if outcome == GetOutcome::Miss {
             reply(Reply::Miss);
         }
-        // What is made for the caller to fill is found, as memcached counts.
+        // As in memcached, a record created for the caller to fill counts as found.
         let found = matches!(outcome, GetOutcome::Hit | GetOutcome::Vivified);
         if outcome == GetOutcome::Vivified {
             worker_counters.counts.total_items.one();
@@ -38,7 +38,8 @@ impl Database {
         if get.family == CommandFamily::Meta {
             worker_counters.counts.cmd_meta.one();
         }
-        // As memcached counts: a hit of `mg` with a new time to live is a touch and no get, its miss a get.
+        // As in memcached, an `mg` hit that sets an expiry counts as a touch and not as a get, and
+        // its miss as a get.
         if get.counts_as_touch || (get.touch.is_some() && found) {
             worker_counters.counts.cmd_touch.one();
             if found {
@@ -48,7 +49,7 @@ impl Database {
                 worker_counters.counts.touch_misses.one();
             }
         } else if !get.silent {
-            // A look that shall not count as an access is none to the hit ratio either.
+            // A view that does not count as an access does not count for the hit ratio either.
             worker_counters.counts.cmd_get.one();
             if found {
                 worker_counters.counts.get_hits.one();
@@ -83,7 +84,7 @@ impl Database {
             }
         };
         if let Err(error) = space.read(get.key, !get.silent, see) {
-            // What cannot be read is not known to be missing.
+            // An unreadable record is not a known miss.
             reply(Reply::Refused(refusal(&error)));
             return (GetOutcome::Unread, self.classes.of(get.key.len()));
         }
@@ -104,12 +105,12 @@ impl Database {
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> (GetOutcome, usize) {
-        // Notes of reads must not push records out.
+        // Side effects of reads must not evict records.
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_near_limit());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let is_change = get.touch.is_some() || get.vivify.is_some();
-        // A version that is shown must be the record's; all else that is noted can do without.
+        // A shown version must be stored with the record. The other side effects may be lost.
         let worth = match get.needs.version {
             _ if is_change => Worth::Change,
             true => Worth::Answer,
@@ -123,7 +124,7 @@ impl Database {
             Ok(_) if outcome == GetOutcome::Vivified => (outcome, self.classes.of(get.key.len())),
             Ok(met) => (outcome, met.class),
             Err(error) => {
-                // What could not be noted on a record does not keep it from being read.
+                // A side effect that fails does not fail the read.
                 let may_show = outcome == GetOutcome::Hit || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
                 let _ = space.read(get.key, true, |record| {

@@ -1,22 +1,24 @@
-//! Going over all records that are alive, a stretch at a time between two commits.
+//! Scans over all live records, a stretch at a time between two commits.
 
 use super::Database;
 use crate::records::{self, ScanDirection};
 use std::ops::{Bound, ControlFlow};
 use todana_core::{Record, RecordDetails, Result, ScanPosition};
 
-/// Records that a scan shows before it lets a commit in.
+/// Records that a scan shows before it lets a commit run.
 const STRETCH: usize = 256;
 
 impl Database {
-    /// Shows a record as it is stored, expired or not, between two commits; false if there is none. Counts as no access.
+    /// Shows a record as it is stored, expired or not, between two commits. Returns false if there
+    /// is none. Does not count as an access.
     pub fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let _no_commit = self.transaction_lock.block_commits();
         self.engine.peek(key, see)
     }
 
-    /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
-    /// the end. What [`Engine::scan`](todana_core::Engine::scan) promises holds here too.
+    /// Shows the live records from a position (`None`: the start) until `see` breaks. Returns the
+    /// position to continue from, and `None` at the end. The promises of
+    /// [`Engine::scan`](todana_core::Engine::scan) hold.
     pub fn scan(
         &self,
         from: Option<ScanPosition>,
@@ -26,7 +28,7 @@ impl Database {
         self.flush_if_due(now);
         let (mut place, mut has_broken) = (from, false);
         loop {
-            // Nothing of a commit is shown before all of it; and no commit waits for more than a stretch.
+            // A scan never shows a part of a commit, and a commit waits for at most one stretch.
             let _no_commit = self.transaction_lock.block_commits();
             let mut seen = 0;
             place = self.engine.scan(place, &mut |key, record| {
@@ -42,8 +44,8 @@ impl Database {
         }
     }
 
-    /// Shows the live records from a key on, in order, until `see` breaks. What [`OrderedEngine`] promises holds here too. Fails with
-    /// `Invalid` where the engine keeps no order.
+    /// Shows the live records from a key on, in order, until `see` breaks. The promises of
+    /// [`OrderedEngine`] hold. Fails with `Invalid` if the engine keeps no order.
     ///
     /// [`OrderedEngine`]: todana_core::OrderedEngine
     pub fn walk(
@@ -76,7 +78,7 @@ impl Database {
         }
     }
 
-    /// The same for what is known of records besides their values.
+    /// Scans the attributes of records without their values.
     pub fn list(
         &self,
         from: Option<ScanPosition>,

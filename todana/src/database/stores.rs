@@ -1,4 +1,4 @@
-//! Stores; long values are put together outside of the lock.
+//! Stores. Long values are assembled outside of the record's lock.
 
 use super::Database;
 use super::commands::refusal;
@@ -13,7 +13,8 @@ use todana_core::{
     Store, StoreMode, UnixSeconds,
 };
 
-/// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
+/// Number of attempts to make a long append outside of the lock. After that it is made under the
+/// lock.
 const JOINS_APART: u32 = 8;
 
 impl Database {
@@ -29,7 +30,7 @@ impl Database {
         if store.family == CommandFamily::Meta {
             worker_counters.counts.cmd_meta.one();
         }
-        // Not even looked at: where memory is really full, it is asked for first.
+        // The record is not read before memory is allocated, because memory may be full.
         let visited = if self.emulates_full {
             Err(super::full())
         } else {
@@ -68,10 +69,11 @@ impl Database {
         outcome
     }
 
-    /// Counts a store that was refused: as refused alone, as memcached does.
+    /// Counts a refused store only as refused, as memcached does.
     ///
-    /// A cache drops the old record if the new one was too long or found no memory and `discards` says so: as in memcached, the client
-    /// shall not read again what it believes replaced. Where records are kept, what is there stays, whatever the cause.
+    /// A cache removes the old record if the new one was too long or found no memory and `discards`
+    /// is true: as in memcached, a client must not read a value that it believes replaced. A
+    /// database that keeps its records keeps the old one, whatever the cause.
     pub(super) fn refuse_store(
         &self,
         space: EngineView<'_>,
@@ -114,7 +116,7 @@ impl Database {
                     with_copy = Store { value, shared, ..*store };
                     &with_copy
                 }
-                // Then the engine copies as it can.
+                // The engine then copies the value itself.
                 Err(error) if error.kind() == ErrorKind::Invalid => store,
                 Err(error) => return Err(error),
             }
@@ -130,7 +132,8 @@ impl Database {
                 continue;
             }
             let pieces = StoreVisitor::pieces(store, seen.value());
-            // The old value stays until the new one stands; what has no room beside it must not push all the others out.
+            // The old value stays until the new one is stored. A lack of room for both must not
+            // evict all other records.
             let both = seen.value().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
             let limit = self.engine.bounded().and_then(|bounded| bounded.limit().bytes);
             if limit.is_some_and(|limit| both as u64 > limit) {

@@ -1,4 +1,4 @@
-//! Visits: with expiry in between, behind transactions, and with what has expired making room.
+//! Visits with expiry, transactions, and removal of expired records for room.
 
 use super::{Database, is_full, unwritable};
 use crate::counters::WorkerCounters;
@@ -9,28 +9,28 @@ use crate::update_log::UpdateLog;
 use std::cell::Cell;
 use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
 
-/// How much depends on a visit.
+/// The guarantees that a visit needs.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Worth {
-    /// What is answered is not to leave before the log has come on.
+    /// The reply must not leave before the change is durable.
     Change,
-    /// The answer needs it.
+    /// The reply needs the effect.
     Answer,
-    /// The answer can do without.
+    /// The effect may be lost.
     Note,
 }
 
-/// What a visit came upon.
+/// The record that a visit found.
 #[derive(Clone, Copy)]
 pub(super) struct Met {
-    /// A record, but it had expired.
+    /// The record existed, but had expired.
     pub(super) expired: bool,
-    /// The size class of what was there.
+    /// The size class of the old record.
     pub(super) class: usize,
 }
 
 impl Database {
-    /// Runs a visitor on a record in a space. What is expired is not shown to it.
+    /// Runs a visitor on a record in a space. The visitor does not see expired records.
     pub(crate) fn visit_in(
         &self,
         space: EngineView<'_>,
@@ -42,10 +42,11 @@ impl Database {
     }
 
     /// Runs a visitor on a record atomically. The visitor does not see expired records. Fails as
-    /// [`Engine::visit`](todana_core::Engine::visit) does; with `Busy` if this thread has a transaction open; with `Invalid`
-    /// if the database is read-only and the visitor wants a change; with `Unavailable` if changes cannot be written to disk.
+    /// [`Engine::visit`](todana_core::Engine::visit) does; with `Busy` if this thread has a
+    /// transaction open; with `Invalid` if the database is read-only and the visitor wants a
+    /// change; with `Unavailable` if changes cannot be written to disk.
     ///
-    /// Returns what an answer has to wait for.
+    /// Returns the commit point for which a reply must wait.
     pub fn visit_record(
         &self,
         worker_counters: &WorkerCounters,
@@ -55,7 +56,8 @@ impl Database {
         self.visit_first_made_by(None, worker_counters, key, visitor)
     }
 
-    /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The log entry names that server.
+    /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The
+    /// log entry names that server.
     pub fn visit_record_from(
         &self,
         origin: u32,
@@ -80,7 +82,7 @@ impl Database {
         Ok(commit.get())
     }
 
-    /// A visit of a commit's.
+    /// Runs a visit of a commit.
     pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Overwrite<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {
             self.note_expiry(record.attributes.expiry);
@@ -94,13 +96,13 @@ impl Database {
         }
     }
 
-    /// Whether records may be evicted, of which the log is not told.
+    /// Returns true if records may be evicted, which is not logged.
     fn forgets(&self) -> bool {
         let limit = self.engine.bounded().map(|bounded| bounded.limit());
         limit.is_some_and(|limit| limit.bytes.is_some() && limit.when_full == WhenFull::Evict)
     }
 
-    /// Visits with expiry in between.
+    /// Visits a record through the filter for expired records.
     pub(super) fn visit(
         &self,
         space: EngineView<'_>,
@@ -112,23 +114,24 @@ impl Database {
         self.visit_telling(space, Worth::Change, worker_counters, key, now, visitor)
     }
 
-    /// Removes a record, unless a transaction is open: fails with `Busy` then, without waiting.
+    /// Removes a record unless a transaction is open; fails with `Busy` then, without waiting.
     pub(super) fn evict(&self, worker_counters: &WorkerCounters, key: &[u8]) -> Result<()> {
         let (commit, now) = (Cell::default(), self.clock.now());
         let visitor = &mut Overwrite(Action::Remove);
         self.visit_telling(self.space(&commit), Worth::Note, worker_counters, key, now, visitor).map(|_| ())
     }
 
-    /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
-    /// not take them. Nothing waits for these entries, and losing them is safe: a record without its version matches no
-    /// compare-and-set of another state of it, and no version is issued twice ([`VersionCounter::skip_lost`]).
+    /// Returns the space for side effects of reads (a shown version, a moved sliding expiry),
+    /// without a log if that is crowded or does not take them. Nothing waits for these entries, and
+    /// losing them is safe: a record without its version matches no compare-and-set of another
+    /// state of it, and no version is issued twice ([`VersionCounter::skip_lost`]).
     pub(super) fn for_notes<'s>(&self, space: EngineView<'s>) -> EngineView<'s> {
         let takes_notes =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_backlogged();
         EngineView { log: space.log.filter(takes_notes), ..space }
     }
 
-    /// Fails with `Busy` where a transaction is open and it is not worth waiting.
+    /// Fails with `Busy` if a transaction is open and the effect is not worth a wait.
     pub(super) fn visit_telling(
         &self,
         space: EngineView<'_>,
@@ -188,7 +191,7 @@ impl Database {
         let mut living = ExpiryVisitor::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
         self.note_changes(space, worth, &living);
-        // What a transaction puts is limited when it is committed.
+        // A transaction keeps the limit when it is committed.
         if let (Some(limiter), true, Some(_)) = (&self.limiter, living.has_put(), space.transaction_lock) {
             limiter.enforce(self, worker_counters, key);
         }
@@ -197,7 +200,7 @@ impl Database {
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if met.expired && outcome.is_ok() {
-            // Whatever the command was, as memcached counts.
+            // As in memcached, the command does not matter.
             worker_counters.counts.get_expired.one();
             worker_counters.counts.reclaimed.one();
             worker_counters.class(met.class).reclaimed.one();
@@ -205,7 +208,8 @@ impl Database {
         outcome.map(|()| met)
     }
 
-    /// A visit that changes nothing, what has expired neither. Fails with `Invalid` if the visitor wants a change.
+    /// Runs a visit that changes nothing, not even expired records. Fails with `Invalid` if the
+    /// visitor wants a change.
     fn visit_read_only(
         &self,
         space: EngineView<'_>,
@@ -221,8 +225,8 @@ impl Database {
         if looks.has_refused { Err(looks.allowed.refusal()) } else { Ok(met) }
     }
 
-    /// The engine's visit, once no transaction is in its way and what has expired has made room. The outer error: `Busy`, without any
-    /// visit.
+    /// Runs the engine's visit, after waiting for transactions and removing expired records for
+    /// room. The outer error is `Busy`, before any visit.
     fn visit_in_turn(
         &self,
         space: EngineView<'_>,
@@ -233,7 +237,7 @@ impl Database {
     ) -> Result<Result<()>> {
         let mut removed = self.sweep.gone();
         loop {
-            // It may fail before it comes to the visitor.
+            // The engine may fail before it calls the visitor.
             living.turned_away = false;
             let outcome = space.engine.visit(key, living);
             if living.turned_away {
@@ -243,7 +247,7 @@ impl Database {
                 space.wait()?;
                 continue;
             }
-            // What is expired takes nobody's room.
+            // Expired records do not take up room.
             if matches!(&outcome, Err(error) if is_full(error)) && self.relieve(now, removed) {
                 removed = self.sweep.gone();
                 continue;
@@ -252,7 +256,7 @@ impl Database {
         }
     }
 
-    /// Notes what the answer has to wait for.
+    /// Records the commit point for which the reply must wait.
     fn note_changes(&self, space: EngineView<'_>, worth: Worth, living: &ExpiryVisitor<'_>) {
         if worth == Worth::Change && (living.has_changed || living.logged.is_some()) {
             space.commit.set(self.commit_point(living.logged).max(space.commit.get()));
@@ -260,7 +264,7 @@ impl Database {
     }
 }
 
-/// A visitor that does the same whatever is there.
+/// A visitor that does the same for every record.
 pub struct Overwrite<'r>(pub Action<'r>);
 
 impl Visitor for Overwrite<'_> {
@@ -276,11 +280,11 @@ impl Visitor for Overwrite<'_> {
 /// The changes that a visitor may make.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Allowed {
-    /// None: the database was opened for reading.
+    /// No change: the database was opened for reading.
     Looks,
-    /// Only removals: the disk has no room for more.
+    /// Only removals: the disk is full.
     Removals,
-    /// All but puts: memory is taken to be full.
+    /// All but stores: memory counts as full.
     AllButPuts,
 }
 
@@ -304,7 +308,7 @@ impl Allowed {
     }
 }
 
-/// Lets `inner` make the changes that are allowed, and refuses all others.
+/// Passes the allowed changes of `inner` on, and refuses all others.
 pub(crate) struct Restricted<'v> {
     inner: &'v mut dyn Visitor,
     allowed: Allowed,
@@ -325,7 +329,7 @@ impl Visitor for Restricted<'_> {
     }
 
     fn overwrites(&self) -> bool {
-        // A visitor that cannot change a damaged record is to learn of the damage.
+        // A visitor that cannot change a damaged record must receive the damage.
         self.allowed != Allowed::Looks && self.inner.overwrites()
     }
 

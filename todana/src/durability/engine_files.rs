@@ -1,13 +1,14 @@
-//! The files of an engine come to disk in rounds: before answers leave, or now and then.
+//! Brings the files of an engine to disk in rounds: before replies leave, or at intervals.
 //!
 //! ```text
 //! writer:       write .. point = rounds begun + 1 .. request ........... rounds over >= point: reply
 //! sync thread:               round begins, DurableEngine::sync, round is over, notify
 //! ```
 //!
-//! A round covers what was written before it began. So writers wait for the next one to begin and end, together with all others that
-//! come meanwhile. The thread begins the rounds that are requested, or one at each interval. A writer that can wait for the disk
-//! itself ([`EngineFiles::wait`]) begins one without the thread.
+//! A round covers everything written before it began. So writers wait for the next round, together
+//! with all other writers that arrive meanwhile. The sync thread begins the rounds that are
+//! requested, or one at each interval. A writer that may block ([`EngineFiles::wait`]) begins a
+//! round itself.
 
 use super::{CommitPoint, DurabilityHealth};
 use crate::Database;
@@ -19,22 +20,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana_core::{DurableEngine, ErrorKind, Result};
 
-/// Interval at which waiting threads are asked whether they still wait.
+/// Interval at which `goes_on` is called during a wait.
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Interval at which a full disk is tried again, where rounds do not begin as often anyway.
+/// Interval at which a full disk is tried again, unless rounds are that frequent anyway.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How far the files of an engine have come to disk.
+/// The state of an engine's files on disk.
 pub(crate) struct EngineFiles {
-    /// When changes count as made.
+    /// When a change is durable.
     sync: SyncPolicy,
     begun: AtomicU64,
     over: AtomicU64,
     is_well: AtomicBool,
     state: Mutex<RoundState>,
-    /// A round is wanted, or the end.
+    /// Notified when a round is wanted, or the end.
     wakes: Condvar,
-    /// A round is over.
+    /// Notified when a round is over.
     progress: Condvar,
     /// Held by the thread whose round it is.
     turn: Mutex<()>,
@@ -44,7 +45,8 @@ pub(crate) struct EngineFiles {
 struct RoundState {
     wanted: u64,
     ends: bool,
-    /// Stuck: the disk is full, nothing is lost, and the round is tried again. Lost: what the disk has kept is not known.
+    /// Stuck: the disk is full, nothing is lost, and the round is tried again. Lost: it is unknown
+    /// what the disk has kept.
     health: DurabilityHealth,
 }
 
@@ -67,13 +69,14 @@ impl EngineFiles {
         self.sync
     }
 
-    /// Returns what the answer to a change that has just been written has to wait for.
+    /// Returns the commit point for which the reply to the change just written must wait.
     #[inline]
     pub(crate) fn commit_point(&self) -> CommitPoint {
         if self.sync != SyncPolicy::Always {
             return CommitPoint::NONE;
         }
-        // After the write, in the order that all threads agree on: a round that begins later covers it.
+        // A fence after the write, in an order on which all threads agree: a later round covers the
+        // write.
         std::sync::atomic::fence(Ordering::SeqCst);
         CommitPoint(self.begun.load(Ordering::SeqCst) + 1)
     }
@@ -110,13 +113,13 @@ impl EngineFiles {
         true
     }
 
-    /// Waits until a change that was made is on disk; begins the next round unless another writer does.
+    /// Waits until a change is durable; begins the next round unless another writer does.
     pub(super) fn wait(&self, point: CommitPoint, engine: &dyn DurableEngine) -> Result<()> {
         let _turn = self.turn.lock();
         if self.is_durable(point) { Ok(()) } else { self.round(engine) }
     }
 
-    /// Has this called after each round, by the thread that did it.
+    /// Registers a callback, called after each round by the thread that did the round.
     pub(super) fn on_progress(&self, call: Arc<dyn Fn() + Send + std::marker::Sync>) {
         self.listeners.lock().push(call);
     }
@@ -143,7 +146,7 @@ impl EngineFiles {
         false
     }
 
-    /// Syncs the files, in this thread's turn.
+    /// Syncs the files. The caller has the turn.
     fn round(&self, engine: &dyn DurableEngine) -> Result<()> {
         let round = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let outcome = engine.sync();
@@ -158,7 +161,7 @@ impl EngineFiles {
         };
         self.is_well.store(state.health == DurabilityHealth::Well, Ordering::SeqCst);
         if state.health != DurabilityHealth::Well {
-            // The thread has another pause then.
+            // The sync thread pauses differently after a failure.
             self.wakes.notify_one();
         }
         drop(state);
@@ -173,8 +176,9 @@ impl EngineFiles {
     }
 }
 
-/// Starts the thread that brings an engine's own files to disk, if the engine has such files and they are synced. Listeners are notified
-/// after each round, also after one that fails: changes are then refused, for good unless the disk is merely full.
+/// Starts the thread that syncs an engine's own files, if the engine has files and they are synced.
+/// Listeners are notified after each round, including failed ones. After a failure changes are
+/// refused, permanently unless the disk is only full.
 pub(crate) fn start_sync_thread(database: &Arc<Database>) -> Result<Option<BackgroundThread>> {
     if database.engine_files().is_none_or(|files| files.sync == SyncPolicy::Never) {
         return Ok(None);
@@ -186,7 +190,7 @@ pub(crate) fn start_sync_thread(database: &Arc<Database>) -> Result<Option<Backg
         };
         while files.waits_for_round() {
             let _turn = files.turn.lock();
-            // Listeners and writers find a failure in the health.
+            // Writers and listeners read a failure in the health.
             let _ = files.round(engine);
         }
     };

@@ -1,4 +1,4 @@
-//! Durability: when a change counts as made, who waits for it, and whether changes can be kept.
+//! Durability: when a change is durable, how to wait for that, and whether changes can be kept.
 //!
 //! ```text
 //! Database::execute -> CommitPoint -> Durability::{is_durable, wait_while, wait}
@@ -16,12 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{DurableEngine, RefusalReason, Result};
 
-/// Where a change stands among all changes of its database: it counts as made once the database is durable up to there.
+/// The point in the order of all changes of a database up to which the database must be durable
+/// before a reply may leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommitPoint(u64);
 
 impl CommitPoint {
-    /// Nothing has changed, or nothing vouches for the change: there is nothing to wait for.
+    /// There was no change, or nothing makes it durable: there is nothing to wait for.
     pub const NONE: CommitPoint = CommitPoint(0);
 
     /// Returns true if there is nothing to wait for.
@@ -32,7 +33,7 @@ impl CommitPoint {
 }
 
 impl From<CommitPoint> for LogPosition {
-    /// Returns where the change ends in the update log, where that vouches for it.
+    /// Returns the end of the change in the update log, if the log makes changes durable.
     #[inline]
     fn from(point: CommitPoint) -> LogPosition {
         LogPosition(point.0)
@@ -46,7 +47,7 @@ impl From<LogPosition> for CommitPoint {
     }
 }
 
-/// The latest of the commit points that have not been waited for. One thread at a time notes and takes.
+/// The latest commit point that nothing has waited for yet. One thread at a time adds and takes.
 #[derive(Debug, Default)]
 pub struct LatestCommit(AtomicU64);
 
@@ -59,7 +60,7 @@ impl LatestCommit {
         }
     }
 
-    /// Returns the latest, if there is any, and begins anew.
+    /// Returns the latest commit point, if there is one, and removes it.
     #[inline]
     pub fn take(&self) -> Option<CommitPoint> {
         let point = self.0.load(Ordering::Relaxed);
@@ -71,16 +72,17 @@ impl LatestCommit {
     }
 }
 
-/// What vouches for the changes of a database ([`Database::durability`](crate::Database::durability)).
+/// What makes the changes of a database durable
+/// ([`Database::durability`](crate::Database::durability)).
 #[derive(Clone, Copy)]
 pub enum Durability<'d> {
     /// The update log.
     Log(&'d UpdateLog),
-    /// The files of the engine. An update log beside them is for replicas, and vouches for nothing.
+    /// The files of the engine. An update log beside them only serves replicas.
     Files(EngineDurability<'d>),
 }
 
-/// The files of an engine, which vouch for its changes.
+/// The files of an engine that make its changes durable.
 #[derive(Clone, Copy)]
 pub struct EngineDurability<'d> {
     pub(crate) files: &'d EngineFiles,
@@ -89,7 +91,7 @@ pub struct EngineDurability<'d> {
 }
 
 impl Durability<'_> {
-    /// Returns true if an answer to the change that ends there may leave. Costs a few loads.
+    /// Returns true if the reply to the change that ends there may leave. Costs a few loads.
     pub fn is_durable(self, point: CommitPoint) -> bool {
         match self {
             Durability::Log(log) => log.is_durable(LogPosition(point.0)),
@@ -97,14 +99,15 @@ impl Durability<'_> {
         }
     }
 
-    /// Has changes up to this point brought to disk, by the thread that does so.
+    /// Requests that changes up to this point are synced by the sync thread.
     pub fn request(self, point: CommitPoint) {
         if let Durability::Files(durability) = self {
             durability.files.request(point);
         }
     }
 
-    /// Has this called whenever more is durable, and when the health changes: by the thread that did it, so the call must be brief.
+    /// Registers a callback, called whenever more is durable or the health changes. The thread that
+    /// did the work calls it, so the callback must be brief.
     pub fn on_progress(self, call: impl Fn() + Send + Sync + 'static) {
         let call: Arc<dyn Fn() + Send + Sync> = Arc::new(call);
         let log = match self {
@@ -119,8 +122,9 @@ impl Durability<'_> {
         }
     }
 
-    /// Waits until a change counts as made; writes the engine's files to disk in this thread. Fails with `Unavailable` if the change
-    /// cannot be written: it may then not survive a crash.
+    /// Waits until a change is durable, and syncs the engine's files in this thread if needed.
+    /// Fails with `Unavailable` if the change cannot be written: the change may then not survive a
+    /// crash.
     pub fn wait(self, point: CommitPoint) -> Result<()> {
         match self {
             _ if point.is_none() => Ok(()),
@@ -129,8 +133,8 @@ impl Durability<'_> {
         }
     }
 
-    /// Waits until a change counts as made that was [requested](Self::request); false if it will not, or `goes_on`, which is asked now
-    /// and then, says no.
+    /// Waits until a [requested](Self::request) change is durable. Returns false if it never will
+    /// be, or if `goes_on`, which is called regularly, returns false.
     pub fn wait_while(self, point: CommitPoint, goes_on: &dyn Fn() -> bool) -> bool {
         match self {
             Durability::Log(log) => {
@@ -150,7 +154,8 @@ impl Durability<'_> {
         }
     }
 
-    /// Returns true if more waits to be written than there should. An engine's own files take what comes.
+    /// Returns true if too many changes wait to be written. An engine's own files accept all
+    /// changes.
     pub fn is_backlogged(self) -> bool {
         match self {
             Durability::Log(log) => log.is_backlogged(),
@@ -158,7 +163,7 @@ impl Durability<'_> {
         }
     }
 
-    /// Returns whether changes can be written, and if not, why.
+    /// Returns whether changes can be written, and the reason if not.
     pub fn health(self) -> DurabilityHealth {
         match self {
             Durability::Log(log) => log.health(),
@@ -171,7 +176,7 @@ impl Durability<'_> {
         }
     }
 
-    /// Returns the answer to a change that cannot be written.
+    /// Returns the reply to a change that cannot be written.
     pub fn refusal(self) -> RefusalReason {
         match self {
             Durability::Log(_) => RefusalReason::LogUnwritable,
