@@ -1,4 +1,5 @@
-//! Names the shared library to the dynamic linker as it is installed: programs ask for the version whose functions they know.
+//! Names the shared library to the dynamic linker as it is installed: programs ask for the version
+//! whose functions they know.
 #![forbid(unsafe_code)]
 
 fn main() {

@@ -1,4 +1,5 @@
-//! The header and the library name the same functions. (The C programs beside this file are run by `cargo xtask test`.)
+//! The header and the library name the same functions. (The C programs beside this file are run by
+//! `cargo xtask test`.)
 
 use std::collections::BTreeSet;
 
@@ -29,14 +30,14 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_header_declares_what_the_sources_export() {
+fn header_declares_all_exported_functions() {
     let declared: BTreeSet<String> = declared().into_iter().map(String::from).collect();
     assert_eq!(declared, exported());
     assert!(declared.contains("todana_get") && declared.len() > 50, "{declared:?}");
 }
 
 #[test]
-fn the_library_has_what_the_header_declares() {
+fn library_exports_all_declared_functions() {
     // Beside the test, or one folder above.
     let test = std::env::current_exe().expect("a test has a path");
     let places = test.ancestors().skip(1).take(2).map(|folder| folder.join("libtodana_c.so"));

@@ -45,13 +45,13 @@ const CLOSING_SLICE: Duration = Duration::from_millis(100);
 pub(crate) struct CallGuard<T> {
     // Dropped first.
     value: T,
-    told: Sender<Infallible>,
+    in_use: Sender<Infallible>,
 }
 
 impl<T> CallGuard<T> {
     /// Returns another part of the same database.
     fn with<U>(&self, value: U) -> CallGuard<U> {
-        CallGuard { value, told: self.told.clone() }
+        CallGuard { value, in_use: self.in_use.clone() }
     }
 }
 
@@ -179,14 +179,14 @@ pub(crate) struct OpenDatabase {
 
 impl OpenDatabase {
     pub(crate) fn new(db: Db, form: OutputForm, reads: CallPace, writes: CallPace) -> Arc<OpenDatabase> {
-        let (told, is_empty) = mpsc::channel();
+        let (in_use, is_empty) = mpsc::channel();
         let home = Arc::new(OpenDatabase {
             form,
             name: db.name().to_string(),
             is_ordered: db.is_ordered(),
             reads,
             writes,
-            db: ClosableSlot::new(Arc::new(CallGuard { value: db, told }), "database"),
+            db: ClosableSlot::new(Arc::new(CallGuard { value: db, in_use }), "database"),
             pending_close: Mutex::new(PendingClose { is_empty, db: None }),
             transactions: AtomicUsize::new(0),
             transaction_list: Mutex::default(),
@@ -373,7 +373,7 @@ impl OpenTransaction {
         let transaction = self.slot.take_open()?;
         self.was_ended.store(true, Ordering::Relaxed);
         self.finish(|| match Arc::try_unwrap(transaction) {
-            Ok(CallGuard { value: transaction, told: _told }) => transaction.commit(),
+            Ok(CallGuard { value: transaction, in_use: _in_use }) => transaction.commit(),
             // Only its own thread uses it, which is this one.
             Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
         })

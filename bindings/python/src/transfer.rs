@@ -21,9 +21,9 @@ impl<'f> PyFile<'f> {
     fn call<T>(&self, run: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> io::Result<T> {
         Python::attach(|py| {
             run(self.object.bind(py)).map_err(|error| {
-                let told = io::Error::other(error.to_string());
+                let io_error = io::Error::other(error.to_string());
                 *self.raised.lock() = Some(error);
-                told
+                io_error
             })
         })
     }
