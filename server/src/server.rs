@@ -233,8 +233,9 @@ impl Server {
         })
     }
 
-    /// Locks the data directories for this process and creates them if they are missing. Starts no thread, so a process may still
-    /// fork after it. `load` does so if it has not been done. Fails when a directory cannot be created, or another process has it.
+    /// Locks the data directories for this process and creates them if they are missing. Starts no
+    /// thread, so a process may still fork after it. `load` does so if it has not been done. Fails
+    /// when a directory cannot be created, or another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
         if let Some(options) = &self.shared.options.databases.snapshots {
             snapshots::prepare(&*self.disk, options, &self.shared.persistence.snapshots)?;
@@ -505,7 +506,7 @@ mod tests {
     /// Index and files of a hash on disk were counted as the server's own memory, so the database
     /// in memory beside it got less.
     #[test]
-    fn what_a_database_on_disk_holds_takes_nothing_from_one_in_memory() {
+    fn database_on_disk_takes_no_memory_from_others() {
         let folder = tempfile::tempdir().unwrap();
         let name = Name::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
         let further = vec![DatabaseSpec { name, data: None }];

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_as_memcached_writes_them() {
+    fn addresses_have_memcached_notation() {
         let tcp = |text: &str| ConnectionAddress::Tcp(text.parse().unwrap()).to_string();
         assert_eq!(tcp("127.0.0.1:5"), "tcp:127.0.0.1:5");
         assert_eq!(tcp("[::1]:5"), "tcp6:[::1]:5");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_comes_back() {
+    fn connection_states_round_trip() {
         let info = ConnectionInfo::new(1, ConnectionAddress::Unknown, ConnectionAddress::Unknown, 0);
         for state in ConnectionState::ALL {
             info.set_state(state);

@@ -164,30 +164,30 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_when_of_which_kind_and_what() {
+    fn line_has_time_kind_and_message() {
         let text = lines(LogKinds::All);
-        let told: Vec<&str> = text.lines().map(|line| &line[line.find("Z: ").unwrap()..]).collect();
+        let logged: Vec<&str> = text.lines().map(|line| &line[line.find("Z: ").unwrap()..]).collect();
         let expected = [
             "Z: [ERROR]: lost database=\":\"",
             "Z: [SYSTEM]: short",
             "Z: [SYSTEM]: begun",
             "Z: [INFO]: connected",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(logged, expected);
         let time = text.lines().next().unwrap().split(": ").next().unwrap();
         let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
         assert_eq!(shape, "0000-00-00T00:00:00.000000Z");
     }
 
     #[test]
-    fn what_is_not_asked_for_is_not_told() {
+    fn lines_of_other_kinds_are_not_logged() {
         let kinds_of = |kinds| lines(kinds).matches('[').count();
         let counts = [LogKinds::None, LogKinds::Errors, LogKinds::System, LogKinds::All].map(kinds_of);
         assert_eq!(counts, [0, 1, 3, 4]);
     }
 
     #[test]
-    fn a_file_opened_again_is_the_one_of_that_name() {
+    fn reopened_file_is_found_by_name() {
         let text = lines(LogKinds::System);
         let (old, new) = text.split_once('|').unwrap();
         assert!(old.ends_with("short\n") && !old.contains("begun"));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_had_is_an_error() {
+    fn unopenable_file_is_an_error() {
         assert!(LogFile::open(Some(Path::new("/nowhere/log"))).is_err());
     }
 }

@@ -94,24 +94,24 @@ mod tests {
     use super::*;
     use todana_core::Delete;
 
-    fn told(prefixes: &PrefixStatistics) -> Vec<(Vec<u8>, u64)> {
-        let mut told = Vec::new();
+    fn reported(prefixes: &PrefixStatistics) -> Vec<(Vec<u8>, u64)> {
+        let mut reported = Vec::new();
         prefixes.report(&mut |reply| match reply {
-            Reply::Prefixes(all) => told.extend(all.iter().map(|one| (one.name.to_vec(), one.deletes))),
+            Reply::Prefixes(all) => reported.extend(all.iter().map(|one| (one.name.to_vec(), one.deletes))),
             other => panic!("{other:?}"),
         });
-        told
+        reported
     }
 
     #[test]
-    fn a_key_without_delimiter_is_not_counted_and_an_empty_prefix_is() {
+    fn key_without_delimiter_is_not_counted() {
         let prefixes = PrefixStatistics::new(b':');
         for key in [&b"a:1"[..], b"a:2:3", b"none", b":x", b""] {
             prefixes.count(&Operation::Delete(Delete { key, ..Delete::default() }), false);
         }
-        assert_eq!(told(&prefixes), [(b"".to_vec(), 1), (b"a".to_vec(), 2)]);
+        assert_eq!(reported(&prefixes), [(b"".to_vec(), 1), (b"a".to_vec(), 2)]);
         prefixes.clear();
-        assert_eq!(told(&prefixes), []);
+        assert_eq!(reported(&prefixes), []);
     }
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
             let key = format!("{number}:");
             prefixes.count(&Operation::Delete(Delete { key: key.as_bytes(), ..Delete::default() }), false);
         }
-        let len = told(&prefixes).len();
+        let len = reported(&prefixes).len();
         assert!(len < 45_000 && len > 30_000, "{len}");
         prefixes.count(&Operation::Delete(Delete { key: b"0:", ..Delete::default() }), false);
-        assert_eq!(told(&prefixes)[0], (b"0".to_vec(), 2));
+        assert_eq!(reported(&prefixes)[0], (b"0".to_vec(), 2));
     }
 }

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_bytes_cannot_be_taken_for_a_line_of_ours_and_end_somewhere() {
+    fn client_bytes_are_escaped_and_limited() {
         let line = written(|entry| entry.request(7, RequestHead::Line(b"get \x1b[31m\\x\xff\r>7 END")));
         assert_eq!(line, "<7 get \\x1b[31m\\\\x\\xff\\x0d>7 END\n");
         let line = written(|entry| entry.request(7, RequestHead::Line(&[b'a'; 5000])));
@@ -302,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_told_without_their_values() {
-        let told = |reply: &[u8], is_last| written(|entry| entry.reply(7, reply, is_last));
-        assert_eq!(told(b"VALUE k 0 6\r\nsecret\r\n", false), ">7 sending key k\n");
-        assert_eq!(told(b"VALUE k 0 6\r\nsecret\r\nEND\r\n", true), ">7 sending key k\n>7 END\n");
-        assert_eq!(told(b"VA 6 t5\r\nsecret\r\n", true), ">7 VA 6 t5\n");
-        assert_eq!(told(b"STORED\r\n", true), ">7 STORED\n");
-        assert_eq!(told(b"STAT pid 5\r\n", true), "");
+    fn replies_are_logged_without_values() {
+        let logged = |reply: &[u8], is_last| written(|entry| entry.reply(7, reply, is_last));
+        assert_eq!(logged(b"VALUE k 0 6\r\nsecret\r\n", false), ">7 sending key k\n");
+        assert_eq!(logged(b"VALUE k 0 6\r\nsecret\r\nEND\r\n", true), ">7 sending key k\n>7 END\n");
+        assert_eq!(logged(b"VA 6 t5\r\nsecret\r\n", true), ">7 VA 6 t5\n");
+        assert_eq!(logged(b"STORED\r\n", true), ">7 STORED\n");
+        assert_eq!(logged(b"STAT pid 5\r\n", true), "");
         let ended = |sent: &[u8]| written(|entry| entry.end_of_export(7, sent));
         assert_eq!(ended(b"WAIT\r\nDATA 3\r\na\nb\r\nEND\r\n"), ">7 END\n");
         assert_eq!(ended(b"CHECKPOINT position=1\r\n"), ">7 CHECKPOINT position=1\n");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_stuck_costs_lines_and_no_memory() {
+    fn stuck_reader_loses_lines_but_costs_no_memory() {
         let log = RequestLog::new();
         log.0.state().has_thread = true;
         let (end, stuck) = channel();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_watcher_gets_its_streams_and_misses_are_told_in_their_place() {
+    fn watchers_get_their_streams_and_skipped_counts() {
         let watchers = WatcherTable::new(BUFFER_MIN);
         watchers.add(1, handle(), WatchStreams::FETCHERS, |all| assert_eq!(all, WatchStreams::FETCHERS));
         watchers.add(2, handle(), WatchStreams::DELETIONS, |all| {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_twenty_at_most() {
+    fn watchers_are_limited_to_twenty() {
         let watchers = WatcherTable::new(0);
         for descriptor in 0..20 {
             assert!(watchers.add(descriptor, handle(), WatchStreams::FETCHERS, drop));

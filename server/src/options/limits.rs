@@ -25,7 +25,8 @@ pub struct LimitOptions {
     pub flush_allowed: bool,
     /// True allows the `shutdown` command.
     pub shutdown_allowed: bool,
-    /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
+    /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats
+    /// detail`.
     pub dump_allowed: bool,
     /// False refuses `watch`.
     pub watch_allowed: bool,

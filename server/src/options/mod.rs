@@ -86,7 +86,7 @@ mod tests {
     use todana::Name;
 
     #[test]
-    fn the_defaults_are_valid() {
+    fn default_options_are_valid() {
         assert_eq!(ServerOptions::default().validate(), Ok(()));
     }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_tree_in_memory_and_a_hash_on_disk_are_asked_to_compress() {
+    fn compression_is_refused_for_other_kinds() {
         let names = [
             ("%#opts=c", true),
             ("mem:tree#zcomp=zstd", true),

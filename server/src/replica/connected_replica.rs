@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delay_begins_with_the_position_and_ends_with_a_round() {
+    fn delay_begins_with_position_and_ends_with_round() {
         let new = |timestamp| {
             let hello = ReplicaRequest { timestamp, server_id: 2, wants_only: false };
             ConnectedReplica::new(hello, "127.0.0.1:9".into(), 1_000)

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_is_kept_in_21_bytes_and_what_is_none_is_refused() {
+    fn position_takes_21_bytes_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rts");
         assert_eq!(read(&path).unwrap(), 0);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_trickles_in_gains_no_time() {
+    fn slow_request_gains_no_time() {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(4));
         let mut conversation = AdminConnection::new(script(&[b"GET /a"]), now);
         assert_eq!(conversation.proceed(now, &mut echo), ConnectionFate::Stays);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_not_taken_gains_no_time_either() {
+    fn unread_response_gains_no_time() {
         let now = Instant::now();
         let mut conversation = AdminConnection::new(script(&[b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
         conversation.socket.takes = 0;
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_answered_once_and_what_follows_is_forgotten_within_bounds() {
+    fn garbage_is_answered_once_and_then_discarded() {
         let now = Instant::now();
         let flood = vec![b'x'; LINGER_BYTES * 2];
         let mut conversation = AdminConnection::new(script(&[b"set a 0 0 1\r\n1\r\n", &flood]), now);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_request_at_the_end_is_no_request() {
+    fn incomplete_last_request_is_not_answered() {
         let now = Instant::now();
         let mut socket = script(&[b"GET /a HTTP/1.1\r\nHost"]);
         socket.ended = true;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_connection_asks_for_ever() {
+    fn connection_ends_after_its_request_limit() {
         let now = Instant::now();
         let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(REQUESTS_MAX as usize + 50);
         let mut socket = script(&[&request]);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_whole_at_its_empty_line_and_not_before() {
+    fn request_is_complete_at_its_empty_line() {
         let bytes = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
         for len in 0..bytes.len() {
             assert_eq!(parse(&bytes[..len]), ParsedRequest::Partial, "{len} bytes");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_stay_open_unless_told_or_old() {
+    fn connections_stay_open_unless_closed_or_old() {
         for (head, keeps) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n", true),
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: keep-alive\r\n", true),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_request_is_refused_by_name() {
+    fn invalid_requests_are_refused_with_their_status() {
         let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65));
         let long_header = format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(REQUEST_BYTES_MAX));
         for (bytes, status) in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_says_how_long_it_is_also_without_its_body() {
+    fn head_response_has_the_content_length() {
         let response = HttpResponse::text(HttpStatus::Ok, "ok\n");
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n\
                     Cache-Control: no-store\r\n";

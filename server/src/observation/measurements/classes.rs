@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_that_of_the_sample_and_none_of_no_sample() {
+    fn share_of_an_empty_sample_is_zero() {
         assert_eq!([share(10, 3, 10), share(1_000_000, 1, 3), share(7, 0, 0)], [3, 333_333, 0]);
     }
 }
