@@ -328,11 +328,11 @@ fn script_is_callable_over_both_protocols_and_reloads() {
     // A script with errors changes nothing; a correct one replaces the old one.
     fs::write(&script, "function (\n").unwrap();
     server.signal(Signal::SIGUSR1);
-    eventually("the complaint", || read(&server.log).contains("the script in use stays: "));
+    eventually("the complaint", || read(&server.log).contains("the old one stays in use: "));
     assert_eq!(server.call("play_script?name=echo&_a=1"), "_a\t1\n");
     fs::write(&script, "function hello(input, output) output.said = 'hello' return 0 end").unwrap();
     server.signal(Signal::SIGUSR1);
-    eventually("the new script", || read(&server.log).contains("the script was read again"));
+    eventually("the new script", || read(&server.log).contains("script: read again"));
     assert_eq!(server.call("play_script?name=hello"), "_said\thello\n");
     let gone = (501, "ERROR\tno such scripting procedure\n".to_owned());
     assert_eq!(server.ask("POST", "/rpc/play_script?name=echo", ""), gone);

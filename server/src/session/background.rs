@@ -160,7 +160,7 @@ impl BackgroundJobs {
                 // A running thread takes the job.
                 Err(_) if queue.threads > 0 => {}
                 Err(error) => {
-                    tracing::warn!(%error, "no thread for a background job");
+                    tracing::warn!(%error, "background job: cannot start a thread");
                     return Err(JobRefused::TooMany);
                 }
             }

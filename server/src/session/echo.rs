@@ -49,7 +49,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn new_dialect_is_detected_and_served_beside_the_others() {
+    fn new_dialect_is_detected_beside_the_others() {
         let options = ServerOptions {
             listen: ListenOptions { port: 0, ..ListenOptions::default() },
             memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },

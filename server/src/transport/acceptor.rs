@@ -61,7 +61,7 @@ impl ConnectionAcceptor {
             let timeout = (!paused.is_empty()).then_some(PAUSE);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    tracing::error!(%error, "cannot wait for connections");
+                    tracing::error!(%error, "acceptor: cannot wait for connections");
                     self.shared.lifecycle.handle.stop();
                     return;
                 }
@@ -83,13 +83,15 @@ impl ConnectionAcceptor {
         loop {
             if self.is_full() && !self.shared.options.limits.connections_refused {
                 let max = self.shared.options.limits.connections_max;
-                self.pause(|| tracing::info!("there are {max} connections (-c): others wait to be accepted"));
+                self.pause(|| {
+                    tracing::info!("limit of {max} connections (-c) reached; further connections wait")
+                });
                 return false;
             }
             if self.descriptors.are_scarce() {
                 self.pause(|| {
                     tracing::warn!(
-                        "new connections wait: the descriptors that are left are for files; raise `ulimit -n`, or lower -c"
+                        "new connections wait: the remaining descriptors are reserved for files; raise `ulimit -n` or lower -c"
                     );
                 });
                 return false;
@@ -99,18 +101,20 @@ impl ConnectionAcceptor {
                     self.resume();
                     self.hand_over(arrival);
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => {
-                        self.resume();
-                        return true;
+                Err(error) => {
+                    match error.kind() {
+                        io::ErrorKind::WouldBlock => {
+                            self.resume();
+                            return true;
+                        }
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                        _ => {
+                            // Descriptors or memory are missing. Waiting clients keep waiting.
+                            self.pause(|| tracing::warn!(%error, "acceptor: cannot accept a connection; trying again"));
+                            return false;
+                        }
                     }
-                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        // Descriptors or memory are missing. Waiting clients keep waiting.
-                        self.pause(|| tracing::warn!(%error, "cannot accept a connection; trying again"));
-                        return false;
-                    }
-                },
+                }
             }
         }
     }
@@ -149,7 +153,7 @@ impl ConnectionAcceptor {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(
-                "connection refused: there are {} already (-c)",
+                "connection refused: limit of {} connections (-c) reached",
                 self.shared.options.limits.connections_max
             );
             return;

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_for_addresses_with_the_port_or_their_own() {
+    fn names_resolve_to_addresses_with_ports() {
         for (name, expected) in [
             ("*", &["0.0.0.0:7", "[::]:7"][..]),
             ("*:21312", &["0.0.0.0:21312", "[::]:21312"]),

@@ -38,8 +38,8 @@ pub(crate) struct Connection {
     /// True if no further request is served; pending output is still sent.
     pub(crate) closing: bool,
     /// The cause of its end, unless the peer or the server closes it.
-    pub(crate) fault: Option<CloseCause>,
-    pub(crate) settlement: PendingDurability,
+    pub(crate) close_cause: Option<CloseCause>,
+    pub(crate) durability: PendingDurability,
 }
 
 /// Bytes received and not yet consumed.
@@ -127,8 +127,8 @@ impl Connection {
             readable: true,
             ended: false,
             closing: false,
-            fault: None,
-            settlement: PendingDurability::default(),
+            close_cause: None,
+            durability: PendingDurability::default(),
         }
     }
 
@@ -136,18 +136,18 @@ impl Connection {
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         // Nothing leaves while the connection waits.
-        if self.settlement.pending_commits.is_empty() {
+        if self.durability.pending_commits.is_empty() {
             self.session.begin_turn();
         }
     }
 
     /// Discards replies that may acknowledge lost writes, sends the refusal if no reply is half
     /// sent, and closes the connection.
-    pub(crate) fn give_up(&mut self, refusal: RefusalReason) {
+    pub(crate) fn refuse_changes(&mut self, refusal: RefusalReason) {
         let mut output = Output::default();
         self.session.refuse(refusal, &mut output);
         self.pending = Some(Box::new(output));
-        self.settlement.pending_commits = PendingCommits::default();
+        self.durability.pending_commits = PendingCommits::default();
         self.closing = true;
     }
 
@@ -186,7 +186,7 @@ impl Connection {
     /// sent.
     pub(crate) fn is_done(&self) -> bool {
         let has_work =
-            self.settlement.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
+            self.durability.is_parked || self.readable || (self.has_work() && !self.input.is_partial);
         self.pending.is_none() && !has_work
     }
 
@@ -194,7 +194,7 @@ impl Connection {
     /// sockets may do so for any time.
     pub(crate) fn is_idle(&self) -> bool {
         let is_busy =
-            self.queued || self.settlement.is_parked || self.session.has_work() || self.session.is_waiting();
+            self.queued || self.durability.is_parked || self.session.has_work() || self.session.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 

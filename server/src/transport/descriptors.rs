@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_scarce_when_the_next_number_is_of_the_reserve() {
+    fn descriptors_are_scarce_within_the_reserve() {
         let next = u64::try_from(rustix::io::dup(io::stdin()).unwrap().as_raw_fd()).unwrap();
         // Other tests of this process open and close descriptors meanwhile.
         assert!(!DescriptorLimit::new(next + 10_000, 1).are_scarce());

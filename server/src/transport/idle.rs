@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_over_behind_its_timeout_and_never_before() {
+    fn connection_is_idle_only_after_its_timeout() {
         let watch = IdleWatch::new(2).unwrap();
         // The activity may have been at 5.999.
         assert!(!watch.is_over(5, at_ms(7999)));

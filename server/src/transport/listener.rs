@@ -1,4 +1,4 @@
-//! Listening sockets and the streams that come out of them.
+//! Listening sockets, and the streams of their connections.
 
 use crate::options::ServerOptions;
 use crate::transport::addresses::{ListenDialect, ListenPlace, PlaceTls, places};
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_protocol::memcached::DialectChoice;
 
-/// A socket that connections come from.
+/// A listening socket.
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<ListenTls>, Option<DialectChoice>),
-    /// The file goes first: as long as the socket is open, no other file can have the same inode.
+    /// The file is dropped first: while the socket is open, no other file can have the same inode.
     Unix(SocketFile, UnixListener),
 }
 
 /// The file of a Unix socket, removed with its listener.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// `None` where the system could not tell, right after the socket was bound.
+    /// `None` if the system did not report it after the socket was bound.
     identity: Option<FileIdentity>,
 }
 
@@ -36,7 +36,7 @@ impl SocketFile {
     }
 }
 
-/// Device and inode: a socket of the same path that somebody else has bound since is another file.
+/// Device and inode, which distinguish the file from a later socket with the same path.
 type FileIdentity = (u64, u64);
 
 fn identity(path: &Path) -> Option<FileIdentity> {
@@ -45,21 +45,21 @@ fn identity(path: &Path) -> Option<FileIdentity> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // What is there now may be a successor's, which nobody could reach without it.
+        // The file may belong to a later server, which would be unreachable without it.
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// How a listener speaks TLS.
+/// TLS at a listener.
 #[derive(Clone)]
 pub(crate) struct ListenTls {
     tls: Arc<Tls>,
     ask: ClientCertificates,
 }
 
-/// A connection's socket.
+/// The socket of a connection.
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -69,11 +69,11 @@ pub(crate) enum Stream {
 /// A new connection.
 pub(crate) struct NewConnection {
     pub(crate) stream: Stream,
-    /// What is spoken at the listener that it has come by; `None`: as everywhere.
+    /// The dialect of its listener; `None` is the server's.
     pub(crate) choice: Option<DialectChoice>,
 }
 
-/// An address that cannot be had; the system's own error is its source.
+/// The error of an address that cannot be used; its source is the system's error.
 #[derive(Debug)]
 pub struct ListenError {
     what: String,
@@ -82,20 +82,20 @@ pub struct ListenError {
 }
 
 impl ListenError {
-    /// By which transport it was to be served.
+    /// Returns the transport of the address.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 }
 
-/// How bytes come to a server.
+/// The transport of a server's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// As a stream.
+    /// A stream.
     Tcp,
-    /// As datagrams.
+    /// Datagrams.
     Udp,
-    /// As a stream, from this host.
+    /// A stream from this host.
     Unix,
 }
 
@@ -115,8 +115,9 @@ fn named(cause: io::Error, what: &str, transport: Transport) -> io::Error {
     io::Error::new(cause.kind(), ListenError { what: what.to_string(), transport, cause })
 }
 
-/// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
-/// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
+/// Opens every address once, and fails with the first one that cannot be used. If a name has
+/// several addresses, those of a family that the system does not have may be missing: `*` and
+/// `localhost` mean both families, also without IPv6.
 pub(crate) fn open_each<T>(
     places: Vec<ListenPlace>,
     transport: Transport,
@@ -132,9 +133,9 @@ pub(crate) fn open_each<T>(
             if before(&|served| served == speech) {
                 continue;
             }
-            // Where the system chooses the port, the other one is another address.
+            // If the system chooses the port, the other listener has another address.
             if address.port() != 0 && before(&|served| served != speech) {
-                let what = format!("{address} is to be served in one way and in another");
+                let what = format!("{address}: given twice with different dialects or TLS");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
             match open(address, speech) {
@@ -160,7 +161,7 @@ pub(crate) fn open_each<T>(
         }
         for (address, error) in missing {
             if address.ip().is_unspecified() {
-                // All addresses (`*`) are those that there are: many containers have no IPv6.
+                // `*` means all addresses that exist: many containers have no IPv6.
                 tracing::info!("{error}; going on without");
             } else {
                 tracing::warn!("{error}; other addresses of the same name are served");
@@ -170,15 +171,16 @@ pub(crate) fn open_each<T>(
     Ok(opened)
 }
 
-/// Whether the system has no such address, as opposed to one that is taken or forbidden. Of IPv4 only the whole family
-/// may be missing: an address of it that is not this host's is a mistake in the name.
+/// Returns true if the system has no such address, as opposed to one in use or forbidden. For IPv4
+/// only the complete family may be missing: a foreign address is a mistake in the name.
 fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
         || address.is_ipv6() && error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 impl Listener {
-    /// Opens all listeners that the options ask for. A Unix socket never speaks TLS: nobody can listen in on it.
+    /// Opens all listeners of the options. A Unix socket never uses TLS, because nobody can
+    /// intercept it.
     pub(crate) fn open(options: &ServerOptions, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
         if let Some(path) = &options.listen.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
@@ -201,7 +203,7 @@ impl Listener {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
-            // `*` listens on v4 by itself.
+            // `*` listens on IPv4 by itself.
             socket.set_only_v6(true)?;
         }
         socket.set_nonblocking(true)?;
@@ -217,7 +219,7 @@ impl Listener {
                 if let Some(error) = in_use(path) {
                     return Err(named(error, &what, Transport::Unix));
                 }
-                // Left behind by a server that is gone; perhaps somebody else has removed it by now.
+                // A file left by an earlier server; it may have been removed meanwhile.
                 match std::fs::remove_file(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         return Err(named(error, &what, Transport::Unix));
@@ -245,7 +247,7 @@ impl Listener {
         open().map_err(|error: io::Error| named(error, &what, Transport::Unix))
     }
 
-    /// The next waiting connection, set up.
+    /// Accepts the next waiting connection.
     pub(crate) fn accept(&self) -> io::Result<NewConnection> {
         let choice = if let Listener::Tcp(_, _, choice) = self { *choice } else { None };
         Ok(NewConnection { stream: self.accept_stream()?, choice })
@@ -255,11 +257,11 @@ impl Listener {
         match self {
             Listener::Tcp(listener, secure, _) => {
                 let (stream, _) = listener.accept()?;
-                // Neither is worth losing the connection over.
+                // Neither failure is worth closing the connection.
                 let _ = stream.set_nodelay(true);
                 let _ = socket2::SockRef::from(&stream).set_keepalive(true);
                 let Some(ListenTls { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
-                // Others may have more luck.
+                // Other connections may succeed.
                 let stream =
                     TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
                 Ok(Stream::Tls(Box::new(stream)))
@@ -268,7 +270,8 @@ impl Listener {
         }
     }
 
-    /// Where it listens, as people write it, and as our clients take it: they speak TLS by that scheme only.
+    /// Returns its address in the form that users write and our clients accept, with a scheme for
+    /// TLS.
     pub(crate) fn name(&self) -> String {
         match self {
             Listener::Tcp(listener, Some(_), _) => {
@@ -281,7 +284,7 @@ impl Listener {
         }
     }
 
-    /// Its descriptor, and what is spoken there if that is not what is spoken everywhere.
+    /// Returns its descriptor, and its dialect if that is not the server's.
     pub(crate) fn speaks(&self) -> (i32, Option<DialectChoice>) {
         match self {
             Listener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
@@ -304,12 +307,13 @@ impl Listener {
     }
 }
 
-/// Why the socket at `path` must stay; `None` if nobody listens there. What cannot be reached for another reason (it is
+/// Returns the reason why the socket at `path` must stay; `None` if nobody listens there. A socket
+/// that cannot be reached for another reason, such as another owner, may be a server's.
 /// another user's, say) may well be a server's.
 fn in_use(path: &Path) -> Option<io::Error> {
     let connect = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // A server with a full backlog is there, too; this does not wait for it.
+        // A server with a full backlog exists, too; this does not wait for it.
         socket.set_nonblocking(true)?;
         socket.connect(&socket2::SockAddr::unix(path)?)
     };
@@ -335,23 +339,26 @@ impl ListenTls {
 }
 
 impl Stream {
-    /// Reads what has come; returns how much, and whether there is no more for now. None, without an error, is the end.
+    /// Reads available bytes; returns their number, and true if there are no more for now. Zero
+    /// bytes without an error are the end.
     pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
         let len = match self {
             Stream::Tcp(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
             Stream::Tls(stream) => return stream.read_some(buffer),
         }?;
-        // Less than there was room for means that the socket is drained.
+        // A short read means that the socket is drained.
         Ok((len, len < buffer.len()))
     }
 
-    /// Whether it can be read into a buffer of any length. TLS decrypts whole records, which may be longer.
+    /// Returns true if it can be read into a buffer of any length. TLS decrypts complete records,
+    /// which may be longer.
     pub(crate) fn reads_any_len(&self) -> bool {
         !matches!(self, Stream::Tls(_))
     }
 
-    /// What it keeps of input that is not whole, and of output that the socket has not taken, besides its connection.
+    /// Returns the number of kept bytes: incomplete input, and output that the socket has not
+    /// taken.
     pub(crate) fn kept_lens(&self) -> (usize, usize) {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => (0, 0),
@@ -360,7 +367,7 @@ impl Stream {
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Edge-triggered, so asking for both once costs no further call.
+        // Edge-triggered, so that both interests need no further call.
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Stream::Tcp(stream) => stream.register(registry, token, interest),
@@ -371,7 +378,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Its poll tells nothing of it any more.
+    /// Deregisters it from its poll.
     pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.deregister(registry),
@@ -415,7 +422,7 @@ mod tests {
         rustix::io::Errno::AFNOSUPPORT.into()
     }
 
-    /// Opens the groups on a system that answers `refuse` for some addresses.
+    /// Opens the groups on a system that returns `refuse` for some addresses.
     fn opened(
         groups: &[&[&str]],
         refuse: impl Fn(SocketAddr) -> Option<io::Error>,
@@ -431,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_are_served_on_a_host_without_ipv6() {
+    fn wildcard_works_without_ipv6() {
         let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
         let both: &[&str] = &["0.0.0.0:1", "[::]:1"];
         assert_eq!(opened(&[both], v4_only), Ok(vec!["0.0.0.0:1".into()]));
@@ -443,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_was_asked_for_by_itself_must_work() {
+    fn single_address_must_be_usable() {
         let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
         let error = opened(&[&["127.0.0.1:1"], &["[::1]:1"]], v4_only).unwrap_err();
         assert!(error.starts_with("cannot listen on [::1]:1: "), "{error}");
@@ -452,10 +459,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_named_twice_is_opened_once() {
+    fn repeated_address_is_opened_once() {
         let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1"], &["127.0.0.1:1"]];
         assert_eq!(opened(groups, |_| None), Ok(vec!["127.0.0.1:1".into(), "[::1]:1".into()]));
-        // The second name has one address that works, if not by itself.
+        // The second name has one usable address, but not by itself.
         let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
         let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1", "127.0.0.1:1"]];
         assert_eq!(opened(groups, v4_only), Ok(vec!["127.0.0.1:1".into()]));
@@ -482,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_taken_or_forbidden_is_never_passed_over() {
+    fn taken_or_forbidden_address_is_an_error() {
         for kind in [ErrorKind::AddrInUse, ErrorKind::PermissionDenied] {
             for refused in ["0.0.0.0:1", "[::]:1"] {
                 let refuse = |address: SocketAddr| (address.to_string() == refused).then(|| kind.into());

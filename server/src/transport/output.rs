@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_and_shared_bytes_leave_in_order_however_slow_the_reader() {
+    fn copied_and_shared_bytes_leave_in_order() {
         for step in 1..20 {
             let mut output = Output::default();
             let shared = |text: &str| -> SharedBytes { Arc::new(text.as_bytes().to_vec()) };

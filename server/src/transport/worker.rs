@@ -107,9 +107,9 @@ impl Worker {
             for event in &events {
                 match event.token() {
                     WAKE => {
-                        self.welcome();
+                        self.register_arrivals();
                         self.wake_ready();
-                        self.resume_settled();
+                        self.resume_durable();
                         self.cut_off_stalled();
                     }
                     Token(index) => self.on_event(index, event),
@@ -145,7 +145,7 @@ impl Worker {
     }
 
     /// Registers new connections.
-    fn welcome(&mut self) {
+    fn register_arrivals(&mut self) {
         while let Ok(NewConnection { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
@@ -155,7 +155,7 @@ impl Worker {
             let mut connection = Connection::new(stream, info, session);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
-                tracing::warn!(%error, "cannot watch a new connection; it is closed");
+                tracing::warn!(%error, "new connection closed: cannot be watched for events");
                 self.shared.observation.connection_table.remove(&connection.info);
                 self.shared.observation.connection_closed();
                 continue;
@@ -186,7 +186,7 @@ impl Worker {
             return;
         };
         let is_stalled = |connection: &Connection| {
-            let pending = connection.pending.as_ref().filter(|_| !connection.settlement.is_parked);
+            let pending = connection.pending.as_ref().filter(|_| !connection.durability.is_parked);
             pending.is_some_and(|pending| pending.is_stalled(stall))
         };
         let stalled: Vec<usize> = self
@@ -203,9 +203,7 @@ impl Worker {
             if !self.connections.get(index).is_some_and(is_stalled) {
                 continue;
             }
-            tracing::warn!(
-                "a reader is cut off: it takes nothing of a long answer, and others wait for its memory"
-            );
+            tracing::warn!("stalled reader disconnected: others wait for the memory of its long answer");
             self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
         }
@@ -229,7 +227,7 @@ impl Worker {
             .filter_map(|(index, connection)| is_over(connection).then_some(index))
             .collect();
         for index in over {
-            self.connections[index].fault = Some(CloseCause::Idle);
+            self.connections[index].close_cause = Some(CloseCause::Idle);
             self.shared.observation.workers[self.number].idle_kicks.add(1);
             self.close(index);
         }
@@ -265,10 +263,10 @@ impl Worker {
     }
 
     /// Serves the connections whose replies waited for the update log.
-    fn resume_settled(&mut self) {
+    fn resume_durable(&mut self) {
         for index in std::mem::take(&mut self.parked) {
             if let Some(connection) = self.connections.get_mut(index)
-                && std::mem::take(&mut connection.settlement.is_parked)
+                && std::mem::take(&mut connection.durability.is_parked)
             {
                 self.serve(index);
             }
@@ -289,27 +287,27 @@ impl Worker {
     /// Returns true if the pending replies may be sent because the writes that they acknowledge are
     /// durable. Otherwise parks the connection until the log advances. If the log has failed,
     /// replaces the replies by an error.
-    fn is_settled(&mut self, index: usize) -> bool {
-        let pending_commits = &self.connections[index].settlement.pending_commits;
+    fn has_durable_changes(&mut self, index: usize) -> bool {
+        let pending_commits = &self.connections[index].durability.pending_commits;
         if pending_commits.is_empty() {
             return true;
         }
-        let unsettled =
+        let not_durable =
             || self.awaited(pending_commits).filter(|&(durability, point)| !durability.is_durable(point));
-        let is_settled = unsettled().next().is_none() || {
+        let has_durable_changes = not_durable().next().is_none() || {
             self.shared.wake_queues.awaits_log(self.number);
             // The log may have advanced just before.
-            unsettled().next().is_none()
+            not_durable().next().is_none()
         };
-        if is_settled {
-            self.connections[index].settlement.pending_commits = PendingCommits::default();
+        if has_durable_changes {
+            self.connections[index].durability.pending_commits = PendingCommits::default();
             return true;
         }
         let refusal =
-            unsettled().map(|(durability, _)| durability).find(|durability| !durability.takes_changes());
+            not_durable().map(|(durability, _)| durability).find(|durability| !durability.takes_changes());
         if let Some(refusal) = refusal.map(Durability::refusal) {
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].give_up(refusal);
+            self.connections[index].refuse_changes(refusal);
         } else {
             self.park(index);
             return false;
@@ -321,7 +319,7 @@ impl Worker {
     /// while too much waits in memory for the log, because nothing else would slow it down.
     /// Otherwise parks it.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let pending_commits = &self.connections[index].settlement.pending_commits;
+        let pending_commits = &self.connections[index].durability.pending_commits;
         // A log that cannot be written receives no more changes.
         let is_held_up =
             || self.awaited(pending_commits).any(|(log, _)| log.is_backlogged() && log.takes_changes());
@@ -340,7 +338,7 @@ impl Worker {
     /// parks the connection until a checkpoint is complete. If no checkpoint is possible, the
     /// database refuses changes and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
-        let changed = self.connections[index].settlement.changed;
+        let changed = self.connections[index].durability.changed;
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
         let crowded = || {
             let changed = self.shared.databases.iter().enumerate().filter(|&(number, _)| is_changed(number));
@@ -357,7 +355,7 @@ impl Worker {
             has_room = true;
         }
         if has_room {
-            self.connections[index].settlement.changed = 0;
+            self.connections[index].durability.changed = 0;
         } else {
             self.park(index);
         }
@@ -365,7 +363,7 @@ impl Worker {
     }
 
     fn park(&mut self, index: usize) {
-        if !std::mem::replace(&mut self.connections[index].settlement.is_parked, true) {
+        if !std::mem::replace(&mut self.connections[index].durability.is_parked, true) {
             debug_assert!(!self.parked.contains(&index), "in the list twice");
             self.parked.push(index);
         }
@@ -377,8 +375,8 @@ impl Worker {
         if self.output.is_empty() {
             return Ok(());
         }
-        if !self.connections[index].settlement.pending_commits.is_empty() {
-            if !self.is_settled(index) {
+        if !self.connections[index].durability.pending_commits.is_empty() {
+            if !self.has_durable_changes(index) {
                 self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
             }
@@ -421,7 +419,7 @@ impl Worker {
         connection.readable |= connection.stream.kept_lens().1 > 0;
         // A connection that waits for its turn or for the update log is not served for each packet
         // that arrives.
-        if connection.queued || connection.settlement.is_parked {
+        if connection.queued || connection.durability.is_parked {
             return;
         }
         // Most events are writable, too, without anything to write.
@@ -445,13 +443,13 @@ impl Worker {
             // The peer has gone, memory is missing, or it is unknown whether the replies are true.
             // They must not reach the connection that is served next.
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].fault = Some(CloseCause::Failed);
+            self.connections[index].close_cause = Some(CloseCause::Failed);
             self.close(index);
             return;
         }
         let connection = &self.connections[index];
         if connection.counted.copied > 0 && self.shared.memory.held_bytes() > self.shared.memory.held_max() {
-            tracing::warn!("a slow reader is cut off: replies that wait take too much memory");
+            tracing::warn!("slow reader disconnected: pending replies take too much memory");
             self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
             return;
@@ -463,9 +461,12 @@ impl Worker {
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let connection = &self.connections[index];
-        if !connection.settlement.pending_commits.is_empty() {
-            let goes_on =
-                if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
+        if !connection.durability.pending_commits.is_empty() {
+            let goes_on = if connection.pending.is_some() {
+                self.has_durable_changes(index)
+            } else {
+                self.may_go_on(index)
+            };
             if !goes_on {
                 return Ok(());
             }
@@ -484,7 +485,7 @@ impl Worker {
         if connection.closing || connection.session.is_waiting() {
             return Ok(());
         }
-        if connection.settlement.changed != 0 && !self.front_has_room(index) {
+        if connection.durability.changed != 0 && !self.front_has_room(index) {
             // It is parked.
             return Ok(());
         }
@@ -557,7 +558,7 @@ impl Worker {
         }
         connection.closing |= next.is_last() || connection.is_abandoned();
         if matches!(next, Next::Fail) {
-            connection.fault = Some(CloseCause::Failed);
+            connection.close_cause = Some(CloseCause::Failed);
         }
         Ok(next)
     }
@@ -568,8 +569,8 @@ impl Worker {
         let own = self.context.executor.take_commits();
         for (number, point) in connection.session.take_changes().into_iter().chain(own) {
             self.shared.databases.request_durability(number, point);
-            connection.settlement.pending_commits.note(number, point);
-            connection.settlement.changed |= 1 << number.min(LAST_BIT);
+            connection.durability.pending_commits.note(number, point);
+            connection.durability.changed |= 1 << number.min(LAST_BIT);
         }
     }
 
@@ -607,7 +608,7 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         self.shared.observation.connection_table.remove(&connection.info);
-        if connection.settlement.is_parked {
+        if connection.durability.is_parked {
             // The connection that takes this index has not asked for a turn.
             self.parked.retain(|&parked| parked != index);
         }
@@ -617,8 +618,8 @@ impl Worker {
             self.shared.databases.request_durability(number, point);
         }
         let reason = match self.shared.lifecycle.stopping() {
-            Stopping::No if connection.fault == Some(CloseCause::Failed) => "error",
-            Stopping::No if connection.fault == Some(CloseCause::Idle) => "idle_timeout",
+            Stopping::No if connection.close_cause == Some(CloseCause::Failed) => "error",
+            Stopping::No if connection.close_cause == Some(CloseCause::Idle) => "idle_timeout",
             Stopping::No => "normal",
             _ => "shutdown",
         };

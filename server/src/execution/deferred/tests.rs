@@ -208,7 +208,7 @@ fn beside() -> KyotoOptions {
 }
 
 #[test]
-fn pending_replies_equal_immediate_ones_in_text_and_meta() {
+fn pending_text_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let names = [
         "add",
@@ -249,7 +249,7 @@ fn pending_replies_equal_immediate_ones_in_text_and_meta() {
 }
 
 #[test]
-fn pending_replies_equal_immediate_ones_in_binary() {
+fn pending_binary_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let mut input = Vec::new();
     // No version, that of the first record, and one that no record has.
@@ -291,7 +291,7 @@ fn pending_replies_equal_immediate_ones_in_binary() {
 }
 
 #[test]
-fn pending_replies_equal_immediate_ones_in_kyoto() {
+fn pending_kyoto_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let names = ["binary", "bulk", "encodings", "numbers", "records", "rest", "cursors_tree", "match_tree"];
     compare(&options(beside(), "%"), 0, &transcripts("kyoto", |name| names.contains(&name)));
@@ -308,7 +308,7 @@ fn pending_replies_equal_immediate_ones_in_kyoto() {
 }
 
 #[test]
-fn pending_replies_equal_immediate_ones_in_the_plugin() {
+fn pending_plugin_replies_equal_immediate_ones() {
     let _guard = ONE_AT_A_TIME.lock();
     let requests = "set a 7 0 1\r\n5\r\nincr a 37\r\nget a b\r\ndecr a 50\r\ngets a\r\nadd a 0 0 1\r\nx\r\n\
         replace a 0 0 1 noreply\r\ny\r\nget a\r\nadd b 3 0 2\r\nzz\r\nget b a c\r\ndelete a\r\ndelete a\r\n\

@@ -176,7 +176,7 @@ impl AdminListener {
                     Ok(true) => pending.push(index),
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "the admin pages cannot accept a connection; trying again");
+                        tracing::debug!(%error, "the admin pages acceptor: cannot accept a connection; trying again");
                         pending.push(index);
                         pause = PAUSE;
                     }

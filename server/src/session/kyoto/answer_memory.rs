@@ -249,7 +249,7 @@ mod tests {
 
     /// Many small `get_bulk` requests once had the allocator trimmed ten times a second.
     #[test]
-    fn the_allocator_is_trimmed_after_long_answers_alone() {
+    fn allocator_is_trimmed_after_long_answers_only() {
         let answers = AnswerMemory::default();
         for bytes in [0, 100, TRIMMED_LEN - 1] {
             assert!(answers.take(bytes, 10 * TRIMMED_LEN));

@@ -1,7 +1,7 @@
 //! Long calls as background jobs.
 
 use super::answers::CallAnswer;
-use super::work::{LongCall, LongCallResult, tell, tell_binary};
+use super::work::{LongCall, LongCallResult, write_answer, write_binary_answer};
 use crate::session::background::{BackgroundWork, JobAnswer, JobLimits, JobRefused, NotDone};
 use crate::shared::Shared;
 use crate::transport::output::Output;
@@ -66,10 +66,10 @@ impl BackgroundCall {
                 let signal = signal.as_ref().map(|(name, all)| SignalSend { name, is_broadcast: *all });
                 let signals = &self.shared.kyoto.signals;
                 let mut answer = CallAnswer { form: *form, banner, signal, signals, output: &mut output };
-                tell(done, &mut kyoto::AnswerPairs::default(), &mut answer);
+                write_answer(done, &mut kyoto::AnswerPairs::default(), &mut answer);
             }
             AnswerForm::Binary { is_silent: true } => {}
-            AnswerForm::Binary { is_silent: false } => tell_binary(done, &mut output),
+            AnswerForm::Binary { is_silent: false } => write_binary_answer(done, &mut output),
         }
         output
     }

@@ -24,17 +24,15 @@ pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_called_off: 
     match command.process_group(0).spawn().and_then(|mut child| wait(&mut child, is_called_off)) {
         Ok(Some(status)) if status.success() => true,
         Ok(Some(status)) => {
-            tracing::warn!("synchronize: the command {name} has failed: {status}");
+            tracing::warn!("synchronize: command {name} failed: {status}");
             false
         }
         Ok(None) => {
-            tracing::warn!(
-                "synchronize: the command {name} was ended: it took too long, or nobody waits for it"
-            );
+            tracing::warn!("synchronize: command {name} was killed: it took too long or its client has gone");
             false
         }
         Err(error) => {
-            tracing::warn!("synchronize: the command {name} cannot be run: {error}");
+            tracing::warn!("synchronize: cannot run command {name}: {error}");
             false
         }
     }
@@ -69,7 +67,7 @@ mod tests {
     use super::file_name;
 
     #[test]
-    fn a_command_is_a_name_in_the_directory() {
+    fn command_is_a_name_in_the_directory() {
         assert_eq!(file_name(b"backup.sh"), Some("backup.sh"));
         for name in [&b""[..], b".", b"..", b"../x", b"/bin/sh", b"a/b", b".hidden", b"a\0b", b"\xFF", b"a\n"]
         {

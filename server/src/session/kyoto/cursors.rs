@@ -95,7 +95,7 @@ impl CallContext {
                 if !matches!(taken, Ok(Some(_))) {
                     self.counters().get_misses.add(1);
                 }
-                tell(&taken.map_err(failure)?.ok_or(NO_RECORD)?, answer);
+                answer_entry(&taken.map_err(failure)?.ok_or(NO_RECORD)?, answer);
             }
             _ => self.look(cursor, procedure, call, answer)?,
         }
@@ -136,7 +136,7 @@ impl CallContext {
         match procedure {
             Procedure::CursorGetKey => answer.done(&[("key", &entry.key)]),
             Procedure::CursorGetValue => answer.done(&[("value", &entry.value)]),
-            _ => tell(&entry, answer),
+            _ => answer_entry(&entry, answer),
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ fn at_record(outcome: Outcome<bool>) -> CallResult {
     if outcome.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
 }
 
-fn tell(entry: &CursorEntry, answer: &mut CallAnswer<'_>) {
+fn answer_entry(entry: &CursorEntry, answer: &mut CallAnswer<'_>) {
     with_time(entry.time, "value", &entry.value, |pairs| {
         let mut all = vec![("key", &entry.key[..])];
         all.extend_from_slice(pairs);

@@ -359,7 +359,7 @@ impl KyotoWorker {
         let signals = &scope.shared.kyoto.signals;
         let mut answer = CallAnswer { form: call.form, banner, signal, signals, output };
         match done {
-            Some(done) => work::tell(done, pairs, &mut answer),
+            Some(done) => work::write_answer(done, pairs, &mut answer),
             None => match scope.procedure(session, context, call, pairs, &mut answer) {
                 Completion::Done => {}
                 Completion::Pending(_) => return Next::Wait,

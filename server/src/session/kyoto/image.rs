@@ -83,8 +83,7 @@ fn create(path: &Path) -> Result<File> {
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     created.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            let message =
-                format!("{}: the file exists; move it away, or remove it if nobody needs it", path.display());
+            let message = format!("{}: file exists; move or remove it", path.display());
             Error::new(ErrorKind::Unavailable, message)
         }
         _ => unwritable(path, &error),
@@ -96,7 +95,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Error {
 }
 
 fn has_been_called_off() -> Error {
-    Error::new(ErrorKind::Closed, "the image was called off")
+    Error::new(ErrorKind::Closed, "the image was cancelled")
 }
 
 /// Waits until there is no other image of the database, or this one is cancelled.

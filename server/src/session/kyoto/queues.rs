@@ -299,7 +299,7 @@ impl CallContext {
                     }
                     FoundMessage::NoRoom => {
                         tracing::warn!(
-                            "a client is cut off: it keeps more messages than there is memory for"
+                            "queue: a client is disconnected, because it keeps more messages than memory allows"
                         );
                         return Some(Next::Close);
                     }
@@ -343,7 +343,7 @@ impl PluginSession {
             // Queues are local by nature, because their first record is found by the order of keys.
             let Ok(queues) = local(context, DATABASE) else { return };
             if let Err(error) = Records::set(queues, &key, &value) {
-                tracing::error!("a message that was not acknowledged is lost: {error}");
+                tracing::error!("queue: an unacknowledged message is lost: {error}");
             }
             scope.message_put(&key[..name_len], &key);
         }
@@ -406,7 +406,7 @@ impl CallContext {
     fn take_message(&self, context: &WorkerContext, name: &[u8], room: usize) -> FoundMessage {
         let Ok(queues) = local(context, DATABASE) else { return FoundMessage::Nothing };
         take(&self.shared.kyoto.queue_heads, queues, name, room).unwrap_or_else(|error| {
-            tracing::warn!("a queue cannot be read: {error}");
+            tracing::warn!("queue: cannot read a message: {error}");
             FoundMessage::Nothing
         })
     }
@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_is_behind_the_one_before() {
+    fn each_key_is_after_the_previous_one() {
         let keys = MessageKeys::default();
         let (mut last, mut seen) = ((0, 0), Vec::new());
         // The clock stands still for longer than there are numbers, goes back, and goes on.
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_looked_through_from_where_it_begins_and_each_second_from_the_start() {
+    fn queue_is_read_from_its_head() {
         let (heads, now) = (QueueHeads::default(), Instant::now());
         let from = |now| heads.start(b"q", now).0;
         let (start, version) = heads.start(b"q", now);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_queue_with_a_long_name_nothing_is_kept() {
+    fn queue_with_long_name_keeps_no_head() {
         let (heads, now) = (QueueHeads::default(), Instant::now());
         for (len, is_kept) in [(HEAD_NAME_MAX, true), (HEAD_NAME_MAX + 1, false)] {
             let name = vec![b'q'; len];
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_counted_until_it_is_forgotten() {
+    fn taken_messages_are_counted_until_deleted() {
         let mut consumer = QueueConsumer::default();
         let taken = |len| TakenMessage { name_len: 1, value: vec![0; len] };
         consumer.keep(b"q 2".to_vec(), taken(10));

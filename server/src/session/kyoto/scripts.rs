@@ -40,9 +40,11 @@ impl Scripts {
             Some(Ok(program)) => {
                 *self.program.lock() = Some(program);
                 self.readings.fetch_add(1, Ordering::Release);
-                tracing::info!("the script was read again");
+                tracing::info!("script: read again");
             }
-            Some(Err(error)) => tracing::error!("the script in use stays: {error}"),
+            Some(Err(error)) => {
+                tracing::error!("script: cannot be read again, the old one stays in use: {error}")
+            }
         }
     }
 }
@@ -136,7 +138,7 @@ impl Scripts {
             ..Options::default()
         };
         let loaded = Interpreter::new(&program, sources, number, &options);
-        let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
+        let loaded = loaded.inspect_err(|error| tracing::error!("script: cannot be loaded: {error}"));
         Ok(ScriptMachine { number, reading, interpreter: loaded.ok(), databases })
     }
 

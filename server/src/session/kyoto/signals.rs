@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_wakes_the_first_and_a_broadcast_all() {
+    fn signal_wakes_first_and_broadcast_wakes_all() {
         let (signals, waits, tickets) = signals(5);
         tickets[..4].iter().rev().for_each(|&ticket| signals.wait(SignalPurpose::Signal, b"go", ticket));
         signals.wait(SignalPurpose::Signal, b"", tickets[4]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn consumer_of_messages_hears_no_signal_of_that_name() {
+    fn message_consumer_receives_no_signal() {
         let (signals, waits, tickets) = signals(1);
         signals.wait(SignalPurpose::Message, b"go", tickets[0]);
         assert_eq!((signals.signal(SignalPurpose::Signal, b"go", true), signals.count()), (0, 1));

@@ -54,9 +54,7 @@ impl From<AnswerMemoryError> for CallFailure<'static> {
         match lack {
             AnswerMemoryError::TooLarge => TOO_LARGE,
             AnswerMemoryError::Busy => NO_MEMORY,
-            AnswerMemoryError::CalledOff => {
-                failure(Error::new(ErrorKind::Closed, "nobody waits for it any more"))
-            }
+            AnswerMemoryError::CalledOff => failure(Error::new(ErrorKind::Closed, "the call was cancelled")),
         }
     }
 }
@@ -201,7 +199,7 @@ impl CallContext {
 }
 
 /// Writes the answer to a call.
-pub(super) fn tell(
+pub(super) fn write_answer(
     done: Result<LongCallResult, CallFailure<'static>>,
     pairs: &mut kyoto::AnswerPairs,
     answer: &mut CallAnswer<'_>,
@@ -219,7 +217,7 @@ pub(super) fn tell(
 }
 
 /// Writes the answer to a script in the binary protocol.
-pub(super) fn tell_binary(
+pub(super) fn write_binary_answer(
     done: Result<LongCallResult, CallFailure<'static>>,
     output: &mut crate::transport::output::Output,
 ) {
@@ -350,7 +348,7 @@ impl LongCall {
                 };
                 let image =
                     DatabaseImage::write(shared, self.local.number(), called_off).map_err(|error| {
-                        tracing::warn!("synchronize: there is no backup for the command: {error}");
+                        tracing::warn!("synchronize: cannot write the backup for the command: {error}");
                         CallFailure::POSTPROCESSING_FAILED
                     })?;
                 let data = served.data.as_ref().filter(|place| !place.is_for_replicas);
@@ -419,7 +417,7 @@ impl WantedKeys<'_> {
 
     fn is_wanted(&self) -> Outcome<()> {
         if self.waits.is_some_and(|is_called_off| is_called_off()) {
-            return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
+            return Err(Error::new(ErrorKind::Closed, "the call was cancelled"));
         }
         Ok(())
     }
@@ -427,11 +425,11 @@ impl WantedKeys<'_> {
 
 impl Records for WantedKeys<'_> {
     fn execute(&self, _: &Operation<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
-        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+        Err(Error::new(ErrorKind::Invalid, "only keys can be read here"))
     }
 
     fn visit(&self, _: &[u8], _: &mut dyn Visitor) -> Outcome<()> {
-        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+        Err(Error::new(ErrorKind::Invalid, "only keys can be read here"))
     }
 
     fn is_ordered(&self) -> bool {

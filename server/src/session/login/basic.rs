@@ -1,63 +1,65 @@
-//! HTTP's logins: each request says a name and a password, in the same bytes again and again, so a connection remembers those
-//! that it was let in for.
+//! HTTP logins. Each request carries a name and a password in the same bytes, so a connection
+//! remembers the bytes that were admitted.
 //!
-//! What is remembered holds until the file of users is read again, so that who is taken out of it is out with the next request.
+//! They stay admitted until the file of users is read again, so that a removed user is refused with
+//! the next request.
 
 use super::{ConnectionLogin, LoginOutcome, Logins};
 use crate::session::wake::{WaitingConnections, WakeTicket};
 use std::hint::black_box;
 use todana_protocol::kyoto::BasicCredentials;
 
-/// How far a connection has come with the request at hand, and what it was let in for.
+/// The login of a connection: the check under way, and the admitted bytes.
 #[derive(Default)]
 pub(crate) struct BasicLogin {
     login: ConnectionLogin,
-    /// The users, by their number, that are asked whether the password is right.
+    /// The generation of the file of users that checks the password.
     asked: u64,
     remembered: Option<AdmittedLogin>,
 }
 
 struct AdmittedLogin {
-    /// The users, by their number, that were asked.
+    /// The generation of the file of users that admitted it.
     generation: u64,
     authorization: Box<[u8]>,
 }
 
-/// Whether a request may come in.
+/// The verdict about a request's login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginVerdict {
-    /// By what is remembered.
+    /// Admitted before, with the same bytes.
     Known,
-    /// By what has been found out.
+    /// Admitted by a check.
     Admitted,
-    /// Its name and password are not right.
+    /// The name or the password is wrong.
     Refused,
-    /// It has none.
+    /// The request carries no login.
     Nameless,
-    /// It is being found out; this ticket is ready then.
+    /// The check is under way; this ticket becomes ready.
     Pending(WakeTicket),
 }
 
 impl BasicLogin {
-    /// A password is still being checked.
+    /// Returns true while a password is being checked.
     pub(crate) fn is_waiting(&self) -> bool {
         self.login.is_waiting()
     }
 
-    /// Returns the ticket of the password that is being checked, or has just been.
+    /// Returns the ticket of the password check under way or just completed.
     pub(crate) fn ticket(&self) -> Option<WakeTicket> {
         self.login.attempt.as_ref().map(|attempt| attempt.ticket())
     }
 
-    /// Memory that it keeps.
+    /// Returns the memory that it keeps.
     pub(crate) fn kept_len(&self) -> usize {
         self.remembered.as_ref().map_or(0, |remembered| remembered.authorization.len())
     }
 }
 
 impl Logins {
-    /// Returns whether a request with this `Authorization` may come in, on the connection that is being served. After
-    /// [`LoginVerdict::Pending`] it is to be called with the same again once the ticket is ready.
+    /// Returns the verdict about a request with this `Authorization` on the connection that is
+    /// being served. After [`LoginVerdict::Pending`], call it again with the same value once the
+    /// ticket is ready.
     pub(crate) fn pass(
         &self,
         authorization: Option<&[u8]>,
@@ -105,7 +107,7 @@ impl Logins {
     }
 }
 
-/// Takes the same time wherever the two of one length differ.
+/// Compares in constant time for values of one length.
 fn are_equal(one: &[u8], other: &[u8]) -> bool {
     let differ = |found: u8, (one, other): (&u8, &u8)| black_box(found | (one ^ other));
     one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0

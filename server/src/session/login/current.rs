@@ -1,9 +1,9 @@
-//! What is read again while others look at it.
+//! A value that is replaced while others use it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Something of which there is a new one now and then.
+/// A value that is replaced now and then, such as the content of a file.
 pub(crate) struct ReloadableFile<T> {
     place: RwLock<Arc<T>>,
     generation: AtomicU64,
@@ -14,20 +14,20 @@ impl<T> ReloadableFile<T> {
         ReloadableFile { place: RwLock::new(Arc::new(first)), generation: AtomicU64::new(0) }
     }
 
-    /// The one that there is now.
+    /// Returns the current value.
     pub(super) fn get(&self) -> Arc<T> {
         Arc::clone(&self.place.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often it has been replaced: what was found out by the one of an earlier [`get`](ReloadableFile::get) still holds if this has
-    /// been the same before that and is so now.
+    /// Returns the number of replacements. A result from a [`get`](ReloadableFile::get) still holds
+    /// if this number was the same before that call and is the same now.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     pub(super) fn replace(&self, new: T) {
         *self.place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        // Behind it: who sees the new number gets the new one.
+        // After the replacement: a reader of the new number gets the new value.
         self.generation.fetch_add(1, Ordering::Release);
     }
 }

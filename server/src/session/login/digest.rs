@@ -1,6 +1,7 @@
-//! Digests under a key that never leaves the process: what is compared in the place of passwords.
+//! Keyed digests, which are compared in place of passwords. The key never leaves the process.
 //!
-//! Equal digests mean equal passwords, all are of one length, and they are compared in the same time whatever differs.
+//! Equal digests mean equal passwords. All digests have one length and are compared in constant
+//! time.
 
 use argon2::password_hash::try_generate_salt;
 use blake2::Blake2sMac256;
@@ -9,11 +10,11 @@ use std::io;
 
 pub(super) type CredentialDigest = [u8; 32];
 
-/// The key: new with each start, and with each reading of a file.
+/// The key: new at each start, and each time a file is read.
 pub(super) struct DigestKey([u8; 32]);
 
 impl DigestKey {
-    /// A key by the system's random numbers.
+    /// Generates a key from the system's random numbers.
     pub(super) fn generate() -> io::Result<DigestKey> {
         let mut key = [0; 32];
         for half in key.chunks_exact_mut(16) {
@@ -24,7 +25,7 @@ impl DigestKey {
 
     fn mac(&self, user: &[u8], password: &[u8]) -> Blake2sMac256 {
         let mut mac = Blake2sMac256::new(&self.0.into());
-        // The length tells `ab`, `c` from `a`, `bc`.
+        // The length distinguishes `ab`, `c` from `a`, `bc`.
         mac.update(&(user.len() as u64).to_be_bytes());
         mac.update(user);
         mac.update(password);
@@ -35,7 +36,7 @@ impl DigestKey {
         self.mac(user, password).finalize().into_bytes().into()
     }
 
-    /// Whether this is their digest.
+    /// Returns true if this is the digest of the user and the password.
     pub(super) fn is_of(&self, digest: &CredentialDigest, user: &[u8], password: &[u8]) -> bool {
         self.mac(user, password).verify(digest.into()).is_ok()
     }
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_of_one_user_one_password_and_one_key() {
+    fn digest_depends_on_user_password_and_key() {
         let (key, other) = (DigestKey::generate().unwrap(), DigestKey::generate().unwrap());
         let digest = key.digest(b"ab", b"c");
         assert!(key.is_of(&digest, b"ab", b"c"));

@@ -1,17 +1,17 @@
-//! Logging in: who may, how they say so, and how far each connection has come with it.
+//! Logins: the known users, the checks, and the state of each connection.
 //!
 //! ```text
 //! tokens     names and passwords for the text dialect (-Y)
 //! passwords  names and hashed passwords for SASL, and for tokens beside it (-S)
 //! password   one hashed password
-//! digest     what is compared in the place of passwords
+//! digest     keyed digests, which are compared in place of passwords
 //! verifier   slow checks, on a thread of their own
 //! basic      HTTP's logins, which come with each request
-//! current    what is read again
+//! current    values that are replaced while others use them
 //! ```
 //!
-//! Always true: a worker never computes a slow hash; who fails learns neither from the answer nor from its time whether
-//! the user exists. Not here: which requests a stranger may make, which the dialects know.
+//! Invariants: a worker never computes a slow hash; neither the answer nor its time reveals if the
+//! user exists. Not here: the requests that are allowed without a login, which the dialects know.
 
 mod basic;
 mod current;
@@ -37,13 +37,14 @@ use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 use tokens::LoginTokens;
 use verifier::{LoginAttempt, PasswordVerifier};
 
-/// The one SASL mechanism. Those that keep the password off the wire need it in plain on the server; TLS does better.
+/// The only SASL mechanism. Mechanisms that keep the password off the wire need it in plain text on
+/// the server; TLS is better.
 const MECHANISM: &str = "PLAIN";
 
-/// A file of users is not longer than this.
+/// The maximum length of a file of users.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// A file of users that cannot be used; the text says why.
+/// The error of a file of users; the text names the reason.
 #[derive(Debug)]
 pub struct LoginError(String);
 
@@ -55,9 +56,9 @@ impl fmt::Display for LoginError {
 
 impl std::error::Error for LoginError {}
 
-/// Who may log in.
+/// The users that may log in.
 pub(crate) enum Logins {
-    /// Nobody has to.
+    /// No login is required.
     Off,
     Sasl(Box<SaslLogin>),
     Text {
@@ -69,38 +70,38 @@ pub(crate) enum Logins {
 pub(crate) struct SaslLogin {
     path: PathBuf,
     passwords: ReloadableFile<PasswordFile>,
-    /// Those who speak the text dialect may log in too.
+    /// The text dialect may log in, too.
     takes_tokens: bool,
     verifier: PasswordVerifier,
 }
 
-/// How far a connection has come.
+/// The login state of a connection.
 #[derive(Default)]
 pub(crate) struct ConnectionLogin {
-    /// The mechanism is chosen, the password to follow.
+    /// The mechanism is chosen; the password follows.
     has_begun: bool,
-    /// Waiting to be decided, or to be answered.
+    /// The attempt that is being checked or not answered yet.
     attempt: Option<Arc<LoginAttempt>>,
 }
 
-/// What comes of a message from the client.
+/// The outcome of a client's login message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginOutcome {
     Admitted,
     Refused,
-    /// The client is to say more.
+    /// The client has to send more.
     Challenge,
-    /// It is being found out; this ticket is ready then.
+    /// The check is under way; this ticket becomes ready.
     Pending(WakeTicket),
 }
 
 impl ConnectionLogin {
-    /// Its password is still being checked.
+    /// Returns true while the password is being checked.
     pub(crate) fn is_waiting(&self) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
     }
 
-    /// Returns the outcome of its attempt, once; `None` if it has made none.
+    /// Takes the outcome of the attempt; `None` if there is none.
     pub(crate) fn decided(&mut self) -> Option<LoginOutcome> {
         let attempt = self.attempt.as_ref()?;
         let outcome = match attempt.verdict() {
@@ -132,7 +133,7 @@ impl Logins {
         })
     }
 
-    /// Reads the file again. If it cannot be used the old users stay.
+    /// Reads the file again. If that fails, the old users stay.
     pub(crate) fn reload(&self) {
         let (path, outcome) = match self {
             Logins::Off => return,
@@ -143,11 +144,12 @@ impl Logins {
         };
         match outcome {
             Ok(()) => tracing::info!("{}: users read again", path.display()),
-            Err(error) => tracing::error!("{error}; the users stay as they were"),
+            Err(error) => tracing::error!("{error}; the old users stay"),
         }
     }
 
-    /// The limits by which the dialects hold back strangers. `protocol`: what connections speak where nobody has to log in.
+    /// Returns the limits for connections that are not logged in. `protocol` is the dialect if no
+    /// login is required.
     pub(crate) fn limits(&self, protocol: DialectChoice) -> MemcachedLimits {
         match self {
             Logins::Off => MemcachedLimits { choice: protocol, ..MemcachedLimits::default() },
@@ -168,13 +170,14 @@ impl Logins {
         }
     }
 
-    /// The names of the SASL mechanisms.
+    /// Returns the names of the SASL mechanisms.
     pub(crate) fn mechanisms(&self) -> Option<&'static str> {
         matches!(self, Logins::Sasl(_)).then_some(MECHANISM)
     }
 
-    /// Takes a message of the client whose connection is being served. After [`LoginOutcome::Pending`] its login is
-    /// [decided](ConnectionLogin::decided) once the ticket is ready.
+    /// Handles a login message of the connection that is being served. After
+    /// [`LoginOutcome::Pending`], its login is [decided](ConnectionLogin::decided) once the ticket
+    /// is ready.
     pub(crate) fn authenticate(
         &self,
         message: &Authenticate<'_>,
@@ -192,12 +195,12 @@ impl Logins {
         }
     }
 
-    /// Whether anybody has to log in.
+    /// Returns true if a login is required.
     pub(crate) fn are_wanted(&self) -> bool {
         !matches!(self, Logins::Off)
     }
 
-    /// Whether [`verify_all`](Self::verify_all) has to run.
+    /// Returns true if [`verify_all`](Self::verify_all) has to run.
     pub(crate) fn are_slow(&self) -> bool {
         matches!(self, Logins::Sasl(_))
     }
@@ -224,11 +227,11 @@ impl SaslLogin {
         waits: &mut WaitingConnections,
     ) -> LoginOutcome {
         let has_begun = std::mem::take(&mut login.has_begun);
-        // The text dialect knows no mechanisms.
+        // The text dialect has no mechanisms.
         let token = message.token().filter(|_| self.takes_tokens && message.mechanism.is_empty());
         let token = token.filter(|_| !message.continues);
         if token.is_some() {
-            // It has all that is needed.
+            // All parts of the login are here.
         } else if message.continues {
             if !has_begun {
                 return LoginOutcome::Refused;
@@ -243,7 +246,7 @@ impl SaslLogin {
         self.check(user, password, login, waits)
     }
 
-    /// Finds out whether a user has this password.
+    /// Checks if a user has this password.
     fn check(
         &self,
         user: &[u8],
@@ -251,7 +254,7 @@ impl SaslLogin {
         login: &mut ConnectionLogin,
         waits: &mut WaitingConnections,
     ) -> LoginOutcome {
-        match self.passwords.get().glance(user, password) {
+        match self.passwords.get().check_quickly(user, password) {
             QuickVerdict::Known => return LoginOutcome::Admitted,
             QuickVerdict::Unknown => return LoginOutcome::Refused,
             QuickVerdict::Unsure => {}
@@ -260,7 +263,7 @@ impl SaslLogin {
         let ticket = handle.ticket;
         let attempt = LoginAttempt::new(user, password, handle);
         if !self.verifier.submit(&attempt) {
-            tracing::warn!("a login is refused unchecked: too many wait already");
+            tracing::warn!("login: refused without a check, because too many logins wait");
             waits.leave(ticket);
             return LoginOutcome::Refused;
         }
@@ -269,8 +272,8 @@ impl SaslLogin {
     }
 }
 
-/// A line of a password file: the user, and the password hashed with a salt of its own. Fails where the user's name
-/// cannot stand in a line.
+/// Returns a line of a password file: the user, and the password hashed with a new salt. Fails if the
+/// name of the user cannot be part of a line.
 ///
 /// ```
 /// let line = todana_server::password_line("alice", b"secret")?;
@@ -280,7 +283,7 @@ impl SaslLogin {
 pub fn password_line(user: &str, password: &[u8]) -> io::Result<String> {
     let is_strange = |c: char| c == ':' || c.is_control();
     if user.is_empty() || user.starts_with('#') || user.contains(is_strange) {
-        let text = format!("the user {user:?} cannot be: it must not be empty, begin with # or hold a colon");
+        let text = format!("user {user:?}: must not be empty, begin with # or contain a colon");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     Ok(format!("{user}:{}", password::hash(password)?))
@@ -291,12 +294,12 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut text)?;
     if text.len() as u64 > FILE_LEN_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long for a list of users"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "too long for a file of users"));
     }
     Ok(text)
 }
 
-/// Its lines without their ends; the last may lack its own.
+/// Returns the lines without their ends. The last line may lack its end.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|&byte| byte == b'\n').map(|line| {
         let line = line.strip_suffix(b"\n").unwrap_or(line);

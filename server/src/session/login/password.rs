@@ -1,4 +1,4 @@
-//! Passwords as they stand in a file: hashed with Argon2id, in the notation that all its tools share
+//! Passwords in a file: hashed with Argon2id, in the usual notation
 //! (`$argon2id$v=19$m=7168,t=5,p=1$SALT$HASH`).
 
 use argon2::password_hash::phc::PasswordHash;
@@ -6,27 +6,28 @@ use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use std::io;
 
-/// What a new hash costs whoever computes it: 7 MiB, five passes, one lane. It is OWASP's recommendation (2023) with the
-/// least memory, as a cache may have 64 MiB in all; about 10 ms here (November 2026, 2 cores of a cloud machine).
+/// The cost of a new hash: 7 MiB, five passes, one lane. OWASP's recommendation (2023) with the
+/// least memory, because a cache may have only 64 MiB; about 10 ms here (November 2026, 2 cores of
+/// a cloud machine).
 const MEMORY_KIB: u32 = 7 << 10;
 const PASSES: u32 = 5;
 
-/// What a hash in a file may cost at most: a slip of the pen shall not take the machine's memory or hours.
+/// The maximum cost of a hash in a file. A typing error must not use all memory or take hours.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
 const WORK_KIB_MAX: u64 = 4 << 20;
 
-/// How a hashed password begins.
+/// The beginning of a hashed password.
 pub(super) const PREFIX: &str = "$argon2";
 
 /// A hashed password.
 #[derive(Clone, Debug)]
 pub(super) struct HashedPassword {
     hash: PasswordHash,
-    /// KiB that have to be gone over.
+    /// The cost of a check, in KiB of memory passes.
     work_kib: u64,
 }
 
-/// Hashes a password with a salt of its own. Takes as long as checking one.
+/// Hashes a password with a new salt. Takes as long as a check.
 pub(super) fn hash(password: &[u8]) -> io::Result<String> {
     let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(io::Error::other)?;
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
@@ -35,7 +36,7 @@ pub(super) fn hash(password: &[u8]) -> io::Result<String> {
 }
 
 impl HashedPassword {
-    /// Reads a hash; the error says what is wrong with it.
+    /// Parses a hash; the error names the problem.
     pub(super) fn read(text: &str) -> Result<HashedPassword, String> {
         let hash = PasswordHash::new(text).map_err(|error| error.to_string())?;
         if hash.salt.is_none() || hash.hash.is_none() {
@@ -55,12 +56,13 @@ impl HashedPassword {
         Ok(HashedPassword { hash, work_kib })
     }
 
-    /// Whether it is the hash of this password. Takes milliseconds and memory, by its parameters.
+    /// Returns true if it is the hash of this password. Takes milliseconds and memory, depending on
+    /// its parameters.
     pub(super) fn is_of(&self, password: &[u8]) -> bool {
         Argon2::default().verify_password(password, &self.hash).is_ok()
     }
 
-    /// What checking costs, in KiB that have to be gone over.
+    /// Returns the cost of a check, in KiB of memory passes.
     pub(super) fn work_kib(&self) -> u64 {
         self.work_kib
     }
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_of_its_password_alone_and_never_the_same_twice() {
+    fn hash_is_salted_and_fits_one_password() {
         let (first, second) = (hash(b"secret").unwrap(), hash(b"secret").unwrap());
         assert!(first.starts_with("$argon2id$v=19$m=7168,t=5,p=1$"), "{first}");
         assert_ne!(first, second);
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_by_another_tool_is_understood() {
+    fn hash_by_another_tool_is_accepted() {
         // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2, salt_len=8).
         let text = "$argon2id$v=19$m=64,t=2,p=2$c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
         let hashed = HashedPassword::read(text).unwrap();
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hash_or_costs_too_much_is_refused() {
+    fn invalid_or_expensive_hash_is_refused() {
         let salt_and_hash = "c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
         for head in [
             "$argon2id$v=19$m=4194304,t=1,p=1",

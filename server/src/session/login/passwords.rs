@@ -1,8 +1,9 @@
-//! The password file for SASL: lines `user:password`, the password hashed (see [`password`](super::password)) or, as in
-//! memcached's own file, plain.
+//! The password file for SASL: lines `user:password` with a hashed password (see
+//! [`password`](super::password)) or, as in memcached's own file, a plain one.
 //!
-//! Whoever has logged in once is known by a digest from then on, so that a client that connects for each request costs
-//! one slow check and not thousands. It is forgotten when the file is read again.
+//! After a successful login a user is known by a digest, so that a client that connects for each
+//! request costs one slow check and not thousands. The digests are dropped when the file is read
+//! again.
 
 use super::LoginError;
 use super::digest::{CredentialDigest, DigestKey};
@@ -12,26 +13,26 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// What users are known, and how.
+/// The known users.
 pub(crate) struct PasswordFile {
     key: DigestKey,
     users: HashMap<Vec<u8>, PasswordUser>,
-    /// What is checked in the place of a user that there is not, or that has no hash.
+    /// The hash that is checked for unknown users and users without a hash.
     decoy: Option<HashedPassword>,
 }
 
 struct PasswordUser {
     hashed: Option<HashedPassword>,
-    /// Of the password, once it is known.
+    /// The digest of the password, once it is known.
     digest: OnceLock<CredentialDigest>,
 }
 
-/// What a quick look says.
+/// The result of a quick check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuickVerdict {
     Known,
     Unknown,
-    /// Only the slow way tells.
+    /// Only a slow check can decide.
     Unsure,
 }
 
@@ -73,27 +74,29 @@ impl PasswordFile {
         if plain > 0 {
             tracing::info!("{shown}: {plain} passwords are not hashed; `todana password USER` hashes one");
         }
-        // The dearest, which is that of most users where all were made by one tool.
+        // The most expensive hash, which is that of most users if one tool created them all.
         let hashes = users.values().filter_map(|user: &PasswordUser| user.hashed.as_ref());
         let decoy = hashes.max_by_key(|hashed| hashed.work_kib()).cloned();
         Ok(PasswordFile { key, users, decoy })
     }
 
-    /// Looks whether a user has this password, as far as that is told in a microsecond.
-    pub(super) fn glance(&self, user: &[u8], password: &[u8]) -> QuickVerdict {
+    /// Checks if a user has this password, as far as a microsecond allows.
+    pub(super) fn check_quickly(&self, user: &[u8], password: &[u8]) -> QuickVerdict {
         let digest = self.users.get(user).and_then(|user| user.digest.get());
         match (digest, &self.decoy) {
             (Some(digest), _) if self.key.is_of(digest, user, password) => QuickVerdict::Known,
             (_, None) => QuickVerdict::Unknown,
-            // Also for who has no hash and who does not exist: all failures shall take the same time.
+            // Also for users without a hash and unknown users, so that all failures take the same
+            // time.
             (_, Some(_)) => QuickVerdict::Unsure,
         }
     }
 
-    /// Whether a user has this password: the slow way, which takes milliseconds, as many for users that there are not.
+    /// Checks if a user has this password. The slow check takes milliseconds, also for unknown
+    /// users.
     pub(super) fn check(&self, user: &[u8], password: &[u8]) -> bool {
-        match self.glance(user, password) {
-            // Of many who came at once with the same password, one is enough.
+        match self.check_quickly(user, password) {
+            // Of several connections with the same password, one check is enough.
             QuickVerdict::Known => return true,
             QuickVerdict::Unknown => return false,
             QuickVerdict::Unsure => {}
@@ -115,7 +118,7 @@ impl PasswordFile {
 mod tests {
     use super::*;
 
-    /// Of the password `secret`, cheap.
+    /// The hash of `secret`, with a low cost.
     const HASH: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
 
     fn read(text: &str) -> Result<PasswordFile, String> {
@@ -126,37 +129,37 @@ mod tests {
     }
 
     #[test]
-    fn a_hashed_password_is_checked_slowly_once() {
+    fn hashed_password_is_checked_slowly_once() {
         let passwords = read(&format!("# users\n\nalice:{HASH}\r\n")).unwrap();
-        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Unsure);
+        assert_eq!(passwords.check_quickly(b"alice", b"secret"), QuickVerdict::Unsure);
         assert!(!passwords.check(b"alice", b"wrong"));
-        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Unsure);
+        assert_eq!(passwords.check_quickly(b"alice", b"secret"), QuickVerdict::Unsure);
         assert!(passwords.check(b"alice", b"secret"));
-        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Known);
-        assert_eq!(passwords.glance(b"alice", b"wrong"), QuickVerdict::Unsure);
+        assert_eq!(passwords.check_quickly(b"alice", b"secret"), QuickVerdict::Known);
+        assert_eq!(passwords.check_quickly(b"alice", b"wrong"), QuickVerdict::Unsure);
         assert!(!passwords.check(b"alice", b"wrong"));
     }
 
     #[test]
-    fn all_failures_go_the_slow_way_where_there_is_a_hash() {
+    fn failures_are_all_checked_slowly() {
         let passwords = read(&format!("alice:{HASH}\nbob:plain\n")).unwrap();
-        assert_eq!(passwords.glance(b"bob", b"plain"), QuickVerdict::Known);
+        assert_eq!(passwords.check_quickly(b"bob", b"plain"), QuickVerdict::Known);
         for (user, password) in [("alice", "wrong"), ("bob", "secret"), ("nobody", "secret"), ("", "")] {
             let (user, password) = (user.as_bytes(), password.as_bytes());
-            assert_eq!(passwords.glance(user, password), QuickVerdict::Unsure);
-            // `secret` is the password of the decoy, which helps nobody.
+            assert_eq!(passwords.check_quickly(user, password), QuickVerdict::Unsure);
+            // `secret` is the password of the decoy, which admits nobody.
             assert!(!passwords.check(user, password));
         }
     }
 
     #[test]
-    fn plain_passwords_end_at_a_blank_and_are_known_at_once() {
+    fn plain_password_ends_at_a_blank() {
         let passwords = read("alice:secret \nbob:se:cret\nempty:\n").unwrap();
-        assert_eq!(passwords.glance(b"alice", b"secret"), QuickVerdict::Known);
-        assert_eq!(passwords.glance(b"bob", b"se:cret"), QuickVerdict::Known);
-        assert_eq!(passwords.glance(b"empty", b""), QuickVerdict::Known);
-        assert_eq!(passwords.glance(b"alice", b"secret "), QuickVerdict::Unknown);
-        assert_eq!(passwords.glance(b"nobody", b""), QuickVerdict::Unknown);
+        assert_eq!(passwords.check_quickly(b"alice", b"secret"), QuickVerdict::Known);
+        assert_eq!(passwords.check_quickly(b"bob", b"se:cret"), QuickVerdict::Known);
+        assert_eq!(passwords.check_quickly(b"empty", b""), QuickVerdict::Known);
+        assert_eq!(passwords.check_quickly(b"alice", b"secret "), QuickVerdict::Unknown);
+        assert_eq!(passwords.check_quickly(b"nobody", b""), QuickVerdict::Unknown);
         assert!(!passwords.check(b"nobody", b""));
     }
 

@@ -1,14 +1,15 @@
-//! The file of names and passwords for the text dialect (`-Y`): lines `user:password`, of which the first eight count.
+//! The file of names and passwords for the text dialect (`-Y`): lines `user:password`, of which the
+//! first eight count.
 
 use super::LoginError;
 use super::digest::{CredentialDigest, DigestKey};
 use std::io;
 use std::path::Path;
 
-/// Lines beyond this are passed over, as in memcached.
+/// Further lines are ignored, as in memcached.
 const USERS_MAX: usize = 8;
 
-/// What names and passwords are known.
+/// The known names and passwords.
 pub(crate) struct LoginTokens {
     key: DigestKey,
     digests: Vec<CredentialDigest>,
@@ -19,7 +20,7 @@ impl LoginTokens {
     pub(super) fn read(path: &Path) -> Result<LoginTokens, LoginError> {
         let shown = path.display();
         let unreadable = |error: io::Error| {
-            // The system's words alone: the number behind them is Rust's addition.
+            // The system's message, without the number that Rust appends.
             let text = error.to_string();
             let reason = text.split(" (os error").next().unwrap_or_default();
             LoginError(format!("Could not open authfile [{shown}] for reading, error {reason}"))
@@ -33,7 +34,7 @@ impl LoginTokens {
                 break;
             }
             let parts = line.iter().position(|&byte| byte == b':').map(|at| (&line[..at], &line[at + 1..]));
-            // A token has words for both, so a user without either could never log in.
+            // A token needs both words, so a user without either could never log in.
             let Some((user, password)) =
                 parts.filter(|(user, password)| !user.is_empty() && !password.is_empty())
             else {
@@ -45,10 +46,10 @@ impl LoginTokens {
         Ok(LoginTokens { key, digests })
     }
 
-    /// Whether a user has this password. Takes the same time for all who are not known.
+    /// Returns true if a user has this password. Takes the same time for all unknown users.
     pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
         let is_of = |digest| self.key.is_of(digest, user, password);
-        // All are looked at, so that the time does not tell which.
+        // All digests are compared, so that the time does not reveal which one matches.
         self.digests.iter().map(is_of).fold(false, |any, is| any | is)
     }
 }
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_eight_lines_count() {
+    fn first_eight_lines_count() {
         let text: String = (0..10).map(|user| format!("u{user}:p\n")).collect();
         let tokens = read(&text).unwrap();
         assert!(tokens.admits(b"u7", b"p"));
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_memcacheds_words() {
+    fn errors_are_in_memcached_words() {
         for text in
             ["alice", "alice:secret\n\nbob:secret\n", "# users\nalice:secret\n", ":secret", "alice:\n"]
         {

@@ -1,8 +1,8 @@
-//! Slow checks of passwords, on a thread of their own: one at a time, while the connections that wait for them are parked
-//! and all others are served.
+//! Slow password checks, one at a time on a thread of their own. The connections that wait are
+//! parked; all others are served.
 //!
-//! Always true: the queue holds at most [`QUEUE_BYTES_MAX`], and of a connection at most one attempt; an attempt whose
-//! connection is gone is not made.
+//! Invariants: the queue holds at most [`QUEUE_BYTES_MAX`], and at most one attempt of a
+//! connection; the attempt of a closed connection is not checked.
 
 use super::current::ReloadableFile;
 use super::passwords::PasswordFile;
@@ -10,10 +10,10 @@ use crate::session::wake::{WakeHandle, WakeTicket};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// What attempts may take together while they wait. A client's own takes some 150 bytes.
+/// The maximum size of all waiting attempts. A usual attempt takes about 150 bytes.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
 
-/// One client's attempt to log in.
+/// A client's attempt to log in.
 pub(crate) struct LoginAttempt {
     user: Vec<u8>,
     password: Vec<u8>,
@@ -32,7 +32,7 @@ impl LoginAttempt {
         self.handle.ticket
     }
 
-    /// Whether the password is the user's; `None` until that has been found out.
+    /// Returns true if the password is the user's; `None` until the check is complete.
     pub(super) fn verdict(&self) -> Option<bool> {
         self.verdict.get().copied()
     }
@@ -42,7 +42,7 @@ impl LoginAttempt {
     }
 }
 
-/// The queue, and the thread's side of it.
+/// The queue of attempts and its thread.
 #[derive(Default)]
 pub(super) struct PasswordVerifier {
     queue: Mutex<AttemptQueue>,
@@ -61,7 +61,7 @@ impl PasswordVerifier {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lines an attempt up; false if there is no room.
+    /// Enqueues an attempt; returns false if there is no room.
     pub(super) fn submit(&self, attempt: &Arc<LoginAttempt>) -> bool {
         let bytes = attempt.bytes();
         let mut queue = self.queue();
@@ -75,10 +75,10 @@ impl PasswordVerifier {
         true
     }
 
-    /// Decides one attempt after the other, until it is closed.
+    /// Checks one attempt after the other, until it is closed.
     pub(super) fn run(&self, passwords: &ReloadableFile<PasswordFile>) {
-        // At the priority of all others. At a niceness of 10 a login on a busy machine took more than a second, at which
-        // clients give up; and being one thread is bound enough.
+        // At normal priority: at a niceness of 10, a login on a busy machine took more than a
+        // second, after which clients give up. One thread bounds the load.
         while let Some(attempt) = self.next() {
             let verdict = passwords.get().check(&attempt.user, &attempt.password);
             let _ = attempt.verdict.set(verdict);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_wait_in_order_and_those_of_the_gone_are_not_made() {
+    fn attempts_of_closed_connections_are_skipped() {
         let verifier = PasswordVerifier::default();
         let attempts = attempts(3, b"p");
         let last = Arc::clone(&attempts[2]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded_by_its_bytes() {
+    fn queue_is_bounded_by_its_bytes() {
         let verifier = PasswordVerifier::default();
         let attempts = attempts(4, &vec![b'p'; QUEUE_BYTES_MAX / 4]);
         let taken: Vec<bool> = attempts.iter().map(|attempt| verifier.submit(attempt)).collect();

@@ -1,4 +1,5 @@
-//! memcached's commands: those about records go to the executor, the server's own are answered here.
+//! memcached's commands. Operations go to the executor; commands about the server are executed
+//! here.
 
 use super::crawler::DISABLED;
 use super::export::ExportSession;
@@ -25,7 +26,7 @@ use todana_protocol::memcached::{
 };
 use todana_protocol::memcached::{MemcachedRequest, ReplyForm, RequestHead, encode};
 
-/// The version that clients are told: they choose their features by memcached's.
+/// The version that clients see, by which they choose features.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// memcached's bounds for `cache_memlimit`, in MiB.
@@ -99,9 +100,9 @@ impl MemcachedSession {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         let shared = &context.shared;
         match &request.command {
-            // The reply is the executor's.
+            // Executed by the caller.
             MemcachedCommand::Operation(_) => {}
-            // They end with the connection in other hands, or with other limits in the next turn.
+            // These replace the session, or change the limits of the next turn.
             MemcachedCommand::List(list) => return self.list_records(context, request, list, output),
             MemcachedCommand::Watch(streams) => return watch(context, request, *streams, output),
             MemcachedCommand::Export(export) => return self.export(context, request, *export, output),
@@ -117,7 +118,7 @@ impl MemcachedSession {
             MemcachedCommand::Quit => return Next::Close,
             MemcachedCommand::Crawler(order) => {
                 let wake = || shared.databases.each(Database::want_sweep);
-                match shared.observation.crawler.obey(*order, &wake) {
+                match shared.observation.crawler.execute(*order, &wake) {
                     Ok(()) => reply(Reply::Done),
                     Err(message) => reply(Reply::Faulty(message)),
                 }
@@ -127,7 +128,7 @@ impl MemcachedSession {
                     Some(walk @ ListingKind::Items { .. }) => Some((ReplyForm::ITEMS, walk)),
                     walk => walk.map(|walk| (request.form.detached(), walk)),
                 };
-                // Statistics are those of the first database.
+                // Statistics describe the first database.
                 if let Some((form, walk)) = form {
                     self.begin(shared, 0, form, walk);
                     return Next::Continue;
@@ -166,7 +167,7 @@ impl MemcachedSession {
                     reply(Reply::Refused(RefusalReason::NotEnabled));
                     return Next::Continue;
                 }
-                tracing::info!(graceful, "stopping: a client asked for it");
+                tracing::info!(graceful, "stopping at a client's request");
                 shared.lifecycle.handle.stop();
                 return Next::Close;
             }
@@ -185,7 +186,7 @@ impl MemcachedSession {
     ) -> Next {
         let descriptor = context.descriptor;
         if request.form.is_silent() {
-            // The outcome is logged all the same, as in memcached.
+            // The outcome is logged, as in memcached.
             let mut silenced = Output::default();
             let next =
                 self.execute(context, &MemcachedRequest { form: ReplyForm::LINE, ..*request }, &mut silenced);
@@ -198,7 +199,7 @@ impl MemcachedSession {
         let at = output.end();
         let next = self.execute(context, request, output);
         let (reply, is_binary) = (output.copied_from(at), self.dialect.is_binary());
-        // Statistics are not logged, nor that there are none, and a login is answered later.
+        // Statistics are not logged, nor their end alone; the answer to a login is logged later.
         let is_statistics = matches!(request.command, MemcachedCommand::Stats { .. });
         let is_logged = !matches!(next, Next::Wait) && !(is_statistics && (is_binary || reply == b"END\r\n"));
         context.shared.observation.log_request(|entry| {
@@ -210,7 +211,7 @@ impl MemcachedSession {
         next
     }
 
-    /// Begins to check a name and a password; what is known at once is answered at once.
+    /// Begins to check a login. A result that is known is sent at once.
     #[cold]
     fn authenticate(
         &mut self,
@@ -335,7 +336,7 @@ fn watch(
     Next::Continue
 }
 
-/// Returns why records are not listed.
+/// Returns the reason why records are not listed.
 fn list_refusal(shared: &Shared, list: &RecordListing, output: &Output) -> Option<&'static str> {
     if !shared.observation.crawler.is_enabled() {
         Some(DISABLED)
@@ -364,10 +365,12 @@ fn set_memory_limit(shared: &Shared, mebibytes: u64) -> Reply<'static> {
     if mebibytes > CACHE_MEMLIMIT_MAX_MIB {
         return Reply::Refused(RefusalReason::LimitInBytes);
     }
-    // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.
+    // At a higher limit the shards would be full first, and refuse writes instead of evicting.
     let reach_mib = shared.memory.reach_mib();
     if mebibytes > reach_mib {
-        tracing::warn!("{mebibytes} MiB cannot be reached from here, only {reach_mib}: restart with -m");
+        tracing::warn!(
+            "cache_memlimit: {mebibytes} MiB exceeds the reachable {reach_mib} MiB; restart with -m"
+        );
         return Reply::Refused(RefusalReason::LimitNotAdjustable);
     }
     shared.memory.set_limit_mib(mebibytes, &shared.databases);

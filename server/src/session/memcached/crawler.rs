@@ -1,23 +1,23 @@
-//! What `lru_crawler` steers: whether lists are served, and what the statistics say of them. Expired records are removed by
-//! the database's own sweep: it goes on whatever it is told, at its own pace and over all classes, but begins a round when
-//! told to crawl.
+//! The state of `lru_crawler`: if lists are served, and the figures of the statistics. Expired
+//! records are removed by the sweep of the database, which runs at its own pace over all classes. A
+//! crawl only starts a round of the sweep.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// memcached's rest between two records.
+/// memcached's pause between two records.
 const SLEEP_US: u32 = 100;
 
 #[derive(Debug)]
 pub(crate) struct Crawler {
     enabled: AtomicBool,
-    /// Shown in the settings, as is the next.
+    /// Shown in the settings, as is `records_max`.
     pub(crate) sleep_us: AtomicU32,
     pub(crate) records_max: AtomicU32,
-    /// Lists under way.
+    /// The number of lists under way.
     pub(crate) running: AtomicU64,
-    /// Lists begun.
+    /// The number of lists begun.
     pub(crate) starts: AtomicU64,
-    /// Records that lists came upon.
+    /// The number of records that lists have visited.
     pub(crate) items_checked: AtomicU64,
 }
 
@@ -37,13 +37,14 @@ impl Crawler {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Switches it; returns how it was before.
+    /// Switches the crawler; returns the previous state.
     fn switch(&self, on: bool) -> bool {
         self.enabled.swap(on, Ordering::Relaxed)
     }
 
-    /// Does as it is told, or says why not. `sweep` begins a round of the sweep.
-    pub(crate) fn obey(
+    /// Executes a command, or returns the reason for the refusal. `sweep` begins a round of the
+    /// sweep.
+    pub(crate) fn execute(
         &self,
         order: todana_protocol::memcached::CrawlerCommand,
         sweep: &dyn Fn(),
@@ -54,9 +55,9 @@ impl Crawler {
             Enable => {}
             Disable => drop(self.switch(false)),
             Crawl(_) if !self.is_enabled() => return Err(DISABLED),
-            // Both could go on at once. But a script that is told so now has learnt to try again.
+            // Both could run at once, but scripts expect this reply and try again.
             Crawl(_) if self.running.load(Ordering::Relaxed) > 0 => return Err(BUSY),
-            // Records lie together whatever their class, so the sweep meets all that have expired.
+            // Records of all classes lie together, so the sweep visits all expired ones.
             Crawl(_) => sweep(),
             Sleep(microseconds) => self.sleep_us.store(microseconds, Ordering::Relaxed),
             RecordsMax(records) => self.records_max.store(records, Ordering::Relaxed),
@@ -64,7 +65,7 @@ impl Crawler {
         Ok(())
     }
 
-    /// Begins counting anew.
+    /// Resets the counters.
     pub(crate) fn reset(&self) {
         self.starts.store(0, Ordering::Relaxed);
         self.items_checked.store(0, Ordering::Relaxed);
@@ -80,9 +81,9 @@ impl Crawler {
     }
 }
 
-/// The answer to what needs it while it is off.
+/// The reply while the crawler is disabled.
 pub(crate) const DISABLED: &str = "CLIENT_ERROR lru crawler disabled";
-/// The answer to an order to crawl while a list is under way.
+/// The reply to a crawl while a list is under way.
 const BUSY: &str = "BUSY currently processing crawler request";
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ mod tests {
     use todana_protocol::memcached::CrawlerCommand as Order;
 
     #[test]
-    fn it_crawls_only_when_it_is_there() {
+    fn crawler_crawls_only_while_enabled() {
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let database = Database::new(Box::new(engine), Arc::new(SystemClock));
         let crawler = Crawler::new(true);
@@ -105,15 +106,15 @@ mod tests {
             database.sweeps().rounds
         };
         assert_eq!(rounds(), 0);
-        assert_eq!(crawler.obey(crawl, &sweep), Ok(()));
+        assert_eq!(crawler.execute(crawl, &sweep), Ok(()));
         assert_eq!(rounds(), 1);
         crawler.begin();
-        assert_eq!(crawler.obey(crawl, &sweep), Err(BUSY));
+        assert_eq!(crawler.execute(crawl, &sweep), Err(BUSY));
         crawler.end();
-        assert_eq!(crawler.obey(Order::Disable, &sweep), Ok(()));
-        assert_eq!(crawler.obey(crawl, &sweep), Err(DISABLED));
+        assert_eq!(crawler.execute(Order::Disable, &sweep), Ok(()));
+        assert_eq!(crawler.execute(crawl, &sweep), Err(DISABLED));
         assert_eq!(rounds(), 1);
-        assert_eq!(crawler.obey(Order::Enable, &sweep), Ok(()));
-        assert!(crawler.obey(Order::Enable, &sweep).is_err());
+        assert_eq!(crawler.execute(Order::Enable, &sweep), Ok(()));
+        assert!(crawler.execute(Order::Enable, &sweep).is_err());
     }
 }

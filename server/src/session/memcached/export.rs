@@ -1,4 +1,5 @@
-//! An export: a checkpoint, a backup or the update log, sent as it is made; its client's further requests come after it.
+//! An export: a checkpoint, a backup or the update log, sent while it is created. Further requests
+//! of its client are served after it.
 
 use super::session::MemcachedSession;
 use crate::databases::exports::ExportReceiver;
@@ -11,25 +12,25 @@ use todana_core::{RefusalReason, Reply};
 use todana_protocol::memcached::ExportRequest;
 use todana_protocol::memcached::{ReplyForm, encode};
 
-/// The end of an export when the server ends before it.
+/// The end of an export if the server stops first.
 const STOPPING: &str = "SERVER_ERROR the server is stopping";
 
 /// A connection that receives an export.
 pub(crate) struct ExportSession {
     receiving: ExportReceiver,
-    /// Ready whenever there is more to send.
+    /// Ready when there is more to send.
     ticket: WakeTicket,
-    /// The session that goes on after it.
+    /// The session that continues after the export.
     after: MemcachedSession,
     is_cancelled: bool,
-    /// A part of it has been written ...
+    /// True once a part of the export has been written ...
     has_begun: bool,
-    /// ... and this was so when the connection began to wait for the update log.
+    /// ... and its value when the connection began to wait for the update log.
     is_amid_reply: bool,
 }
 
 impl ExportSession {
-    /// Starts an export to the connection of this session, or returns why it cannot start.
+    /// Starts an export to the connection of this session, or returns the reason for the refusal.
     pub(super) fn start(
         context: &mut WorkerContext,
         export: ExportRequest,

@@ -1,13 +1,13 @@
-//! memcached's dialects, executed.
+//! memcached's dialects: sessions and commands.
 //!
 //! ```text
 //! session   one connection's session: batches of requests
-//! commands  commands: those about records go to the executor, the server's own are answered here
-//! upload    long values on their way in
-//! listing   answers that need a walk over all records
-//! watcher   a connection that is sent events
-//! export    a connection that is sent a backup, a checkpoint or the update log
-//! crawler   the settings of `lru_crawler`
+//! commands  operations, which go to the executor, and commands about the server
+//! upload    long values, received directly into their final memory
+//! listing   replies that walk over all records
+//! watcher   a connection that receives events
+//! export    a connection that receives a backup, a checkpoint or the update log
+//! crawler   the state of `lru_crawler`
 //! ```
 
 pub(crate) mod commands;

@@ -1,4 +1,5 @@
-//! memcached's session: decodes requests in batches, executes them, and goes on with what takes several turns.
+//! memcached's session: decodes requests in batches, executes them, and continues work that takes
+//! several turns.
 
 use super::listing::ListingProgress;
 use super::upload::{AnnouncedValue, ReceivedValue, ValueUpload};
@@ -22,11 +23,11 @@ pub(crate) struct MemcachedSession {
     pub(crate) dialect: MemcachedDecoder,
     /// The dialect that it may speak.
     choice: DialectChoice,
-    /// The number of the database that its commands go to.
+    /// The number of its database.
     pub(super) database: usize,
-    /// How far its client has come with logging in.
+    /// The login of its client.
     pub(super) login: ConnectionLogin,
-    /// Its password is being checked.
+    /// The login whose password is being checked.
     pub(super) pending_login: Option<Box<PendingLogin>>,
     /// The replies that have to come before anything else is done.
     pub(super) pending: PendingReplies,
@@ -34,11 +35,12 @@ pub(crate) struct MemcachedSession {
     upload: Option<ValueUpload>,
     /// The long value whose request is executed and has no reply yet.
     uploaded: Option<Box<(ValueUpload, ReceivedValue)>>,
-    /// A walk over all records is under way.
+    /// The walk over all records that is under way.
     pub(crate) listing: Option<Box<ListingProgress>>,
-    /// It has sent its first byte, and so which dialect it speaks.
+    /// True once its first byte has chosen the dialect.
     is_introduced: bool,
-    /// When it began to wait for the update log, a part of the reply that it was in had left already.
+    /// True if a part of the current reply had left when the connection began to wait for the
+    /// update log.
     is_amid_reply: bool,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct PendingLogin {
     pub(super) form: ReplyForm<'static>,
 }
 
-/// What a worker keeps for memcached's sessions.
+/// The state of a worker for memcached's sessions.
 pub(crate) struct MemcachedWorker {
     pub(super) limits: MemcachedLimits,
     scratch: [Vec<u8>; BATCH],
@@ -77,12 +79,12 @@ impl MemcachedSession {
         }
     }
 
-    /// Returns the session as it stands, and leaves a new one.
+    /// Returns the session, and leaves a new one.
     pub(crate) fn take(&mut self) -> MemcachedSession {
         std::mem::replace(self, MemcachedSession::new(self.choice))
     }
 
-    /// Answers the login that has waited for its password to be checked.
+    /// Answers a login after the check of its password.
     fn end_login(&mut self, turn: &mut SessionTurn<'_>) {
         let Some(pending) = self.pending_login.take() else { return };
         let form = pending.form;
@@ -98,7 +100,8 @@ impl MemcachedSession {
         }
     }
 
-    /// Serves as many requests as there are, and as its share allows; returns the value that is announced next, if it is a long one.
+    /// Serves requests while there are any, within its share; returns the announcement of a long
+    /// value, if that is next.
     fn serve_all(
         &mut self,
         worker: &mut MemcachedWorker,
@@ -108,14 +111,16 @@ impl MemcachedSession {
     ) -> Result<Next, AnnouncedValue> {
         loop {
             if *turn.budget == 0 {
-                // With nothing left to serve, its turn would have been over anyway: memcached counts no yield for that.
+                // Without further requests its turn would have ended anyway, and memcached counts
+                // no yield for that.
                 return Ok(if *at == data.len() { Next::READ } else { Next::Yield });
             }
             if turn.output.len() > OUTPUT_MAX {
                 return Ok(Next::Flush);
             }
             let mut batch: [Option<MemcachedRequest<'_>>; BATCH] = [const { None }; BATCH];
-            // Where the decoder stood after each request: the reader may turn out too slow for all of them.
+            // The position of the decoder after each request: a slow peer may not take the replies
+            // to all of them.
             let start = (*at, self.dialect);
             let mut after = [start; BATCH];
             let mut len = 0;
@@ -195,7 +200,8 @@ impl MemcachedSession {
         }
     }
 
-    /// Answers the request whose reply has come; its bytes are the first of `data`, or of an upload.
+    /// Answers the request whose reply has come. Its bytes are the first of `data`, or those of an
+    /// upload.
     #[cold]
     fn end_pending(
         &mut self,
@@ -211,7 +217,7 @@ impl MemcachedSession {
                 let (upload, received) = &**uploaded;
                 self.dialect.decode_block(&worker.limits, upload.head(), received.block(), scratch)
             }
-            // It was complete before, whatever the room for incomplete requests is now.
+            // The request was complete before, whatever the room for incomplete requests is now.
             None => {
                 let limits = MemcachedLimits { unfinished_len_max: usize::MAX, ..worker.limits };
                 self.dialect.decode(&limits, &data[*at..], scratch)
@@ -246,7 +252,7 @@ impl MemcachedSession {
                 self.execute_logged(turn.context, head, &request, turn.output)
             }
             Decoded::Request { request, .. } => self.execute(turn.context, &request, turn.output),
-            // The head has been decoded before, so it is no less than a request.
+            // The head was decoded before, so it is a complete request.
             Decoded::NeedMore { .. } | Decoded::Block { .. } | Decoded::Close => Next::Close,
         }
     }
@@ -378,8 +384,8 @@ impl Session for MemcachedSession {
     }
 }
 
-/// Returns true if no request is decoded after this one before it has been executed: what follows a quit is never read, and what
-/// follows a walk over all records or a login comes later.
+/// Returns true if the next request is decoded only after this one has been executed: input after a
+/// quit is not read, and input after a walk over all records or a login comes later.
 fn ends_batch(command: &MemcachedCommand<'_>) -> bool {
     matches!(
         command,
@@ -393,7 +399,7 @@ fn ends_batch(command: &MemcachedCommand<'_>) -> bool {
     )
 }
 
-/// Returns the key that a command looks for.
+/// Returns the key of a command.
 #[inline]
 fn key_of<'a>(command: &MemcachedCommand<'a>) -> Option<&'a [u8]> {
     if let MemcachedCommand::Operation(operation) = command { operation.key() } else { None }

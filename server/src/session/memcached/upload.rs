@@ -1,14 +1,15 @@
-//! A long value on its way in: read from the socket straight into the memory that it will live in.
+//! A long value that is received directly into its final memory.
 //!
-//! That memory is the engine's and counts as such, by what has come; the connection keeps the request's head beside it.
+//! That memory is the engine's and counts as such, by the bytes received. The connection keeps the
+//! head of the request.
 
 use crate::execution::Executor;
 use crate::session::RetainedMemory;
 use todana_core::{SharedBytes, ValueBuffer};
 use todana_protocol::memcached::LongBlock;
 
-/// What is read at once: little at first, so that a sender who dribbles pushes nothing out for what does not come; then
-/// more, up to what does not keep the others waiting.
+/// The length of one read: small at first, so that a slow sender evicts nothing for bytes that do
+/// not come; then growing, within a bound that does not delay other connections.
 const STEP_MIN: usize = 16 << 10;
 const STEP_MAX: usize = 256 << 10;
 
@@ -17,7 +18,7 @@ const STEP_MAX: usize = 256 << 10;
 pub(super) struct AnnouncedValue {
     pub(super) head_len: usize,
     pub(super) value_len: usize,
-    /// Of what ends the block, after the value.
+    /// The length of the end of the block, after the value.
     pub(super) end_len: usize,
 }
 
@@ -26,17 +27,17 @@ pub(crate) struct ValueUpload {
     head: Box<[u8]>,
     /// `None` once there is no memory for it.
     buffer: Option<Box<dyn ValueBuffer>>,
-    /// How much of the value had come when its memory was given up.
+    /// The number of bytes received when the memory was given up.
     given_up_at: usize,
     end_len: usize,
     step: usize,
 }
 
-/// How it has ended.
+/// The result of a reception.
 pub(super) enum ReceivedValue {
     Whole {
         value: SharedBytes,
-        /// What has come behind the value.
+        /// The bytes after the value.
         end: [u8; 2],
         end_len: usize,
     },
@@ -77,20 +78,21 @@ impl ValueUpload {
         RetainedMemory { own: self.head.len(), of_engine }
     }
 
-    /// Nothing more goes into its memory: it is whole, or has been given up.
+    /// Returns true if its memory takes no more bytes: the value is complete, or was given up.
     pub(crate) fn is_full(&self) -> bool {
         self.buffer.as_ref().is_none_or(|buffer| buffer.filled() == buffer.len())
     }
 
-    /// How many more bytes are needed.
+    /// Returns the number of missing bytes.
     pub(super) fn missing(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len() - buffer.filled()) + self.end_len
     }
 
-    /// Memory for the next bytes; `None` if there is none, and what has come has been given up.
+    /// Returns memory for the next bytes; `None` if there is none, and then the received bytes are
+    /// dropped.
     pub(crate) fn room(&mut self, database: usize, executor: &impl Executor) -> Option<&mut [u8]> {
         let filled = self.buffer.as_ref()?.filled();
-        // Taken out, as it goes where there is no room; and put back where there is.
+        // Taken out, so that it is dropped if there is no room.
         let mut buffer = self.buffer.take()?;
         if executor.room(database, &mut *buffer, self.step).is_none() {
             self.given_up_at = filled;
@@ -99,7 +101,7 @@ impl ValueUpload {
         executor.room(database, &mut **self.buffer.insert(buffer), self.step)
     }
 
-    /// So many bytes have been written to that memory; `all`: as many as there was room for.
+    /// Notes bytes written to that memory; `all` is true if they filled it.
     pub(crate) fn advance(&mut self, len: usize, all: bool) {
         if let Some(buffer) = &mut self.buffer {
             buffer.advance(len);
@@ -107,7 +109,8 @@ impl ValueUpload {
         self.step = if all { (self.step * 2).min(STEP_MAX) } else { STEP_MIN };
     }
 
-    /// Takes what belongs to it from `data`; returns how much that was, and how the block has ended once it has.
+    /// Takes its bytes from `data`; returns their number, and the result once the block is
+    /// complete.
     pub(super) fn receive(
         &mut self,
         data: &[u8],

@@ -1,4 +1,4 @@
-//! A watcher: a connection that is sent events, and serves no more requests (`watch`).
+//! A watcher: a connection that receives events and serves no more requests (`watch`).
 
 use crate::observation::connection_table::ConnectionState;
 use crate::session::context::WorkerContext;
@@ -11,12 +11,13 @@ use todana_protocol::memcached::{ReplyForm, WatchStreams, encode};
 /// A connection that watches events. Its input is read and dropped.
 pub(crate) struct WatcherSession {
     descriptor: i32,
-    /// Ready whenever there are events to send.
+    /// Ready when there are events to send.
     ticket: WakeTicket,
 }
 
 impl WatcherSession {
-    /// Has the connection that is being served watch these events; `None` if too many watch already.
+    /// Registers the connection that is being served as a watcher of these events; `None` if there
+    /// are too many watchers.
     pub(super) fn start(context: &mut WorkerContext, streams: WatchStreams) -> Option<WatcherSession> {
         let handle = context.waits.enter_new();
         let watcher = WatcherSession { descriptor: context.descriptor, ticket: handle.ticket };
@@ -45,7 +46,7 @@ impl Session for WatcherSession {
     }
 
     fn refuse(&self, refusal: RefusalReason, output: &mut Output) {
-        // Events are lines, and leave as such.
+        // Events are sent as complete lines, so that an error line may follow.
         encode(&ReplyForm::LINE, &Reply::Refused(refusal), output);
     }
 

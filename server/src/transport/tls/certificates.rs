@@ -1,4 +1,4 @@
-//! Loads certificates and keys, and builds rustls configurations from them.
+//! Certificates and keys from files, and the rustls configurations with them.
 
 use super::{ClientCertificates, TlsError, TlsOptions, ciphers, refuse_all};
 use rustls::crypto::{CryptoProvider, ring};
@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One configuration per client-certificate policy. They share no ticket keys: a ticket of a listener without client
-/// certificates must not resume a session on one that requires them.
+/// One configuration for each policy for client certificates. They share no ticket keys: a ticket of
+/// a listener without client certificates must not resume a session on one that requires them.
 pub(super) struct TlsConfigs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
-    /// `None` where there is no authority to check by.
+    /// `None` without an authority to check them.
     if_they_have_one: Option<Arc<ServerConfig>>,
-    /// Without an authority every client is refused.
+    /// Without an authority, every client is refused.
     always: Arc<ServerConfig>,
 }
 
@@ -47,7 +47,7 @@ impl TlsConfigs {
         Ok(TlsConfigs { loaded: Instant::now(), never, if_they_have_one, always })
     }
 
-    /// `None` where there is no authority to check by.
+    /// Returns `None` without an authority to check certificates.
     pub(super) fn of(&self, ask: ClientCertificates) -> Option<Arc<ServerConfig>> {
         match ask {
             ClientCertificates::Never => Some(Arc::clone(&self.never)),
@@ -57,7 +57,7 @@ impl TlsConfigs {
     }
 }
 
-/// What the files hold.
+/// The content of the files.
 struct CertificateFiles {
     provider: Arc<CryptoProvider>,
     chain: Vec<CertificateDer<'static>>,
@@ -103,7 +103,8 @@ impl CertificateFiles {
                 }
                 reason => error("key", key_path, &reason),
             })?;
-        // What a session could resume from is in the ticket that its client keeps, so there is no table to grow.
+        // The client's ticket holds all that a resumption needs, so there is no table that could
+        // grow.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if options.resumption {
             config.ticketer = ring::Ticketer::new()
@@ -126,7 +127,7 @@ fn authority_error(path: &Path, reason: &dyn Display) -> TlsError {
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let words = |error: std::io::Error| {
         let text = error.to_string();
-        // The number says the same once more.
+        // The number repeats the message.
         text.split(" (os error").next().unwrap_or_default().to_string()
     };
     std::fs::read(path).map_err(words)

@@ -1,21 +1,22 @@
-//! OpenSSL's notation for lists of cipher suites, as far as there are suites for it.
+//! OpenSSL's notation for lists of cipher suites, for the suites that exist here.
 //!
-//! A list is words with a colon, comma or blank between them. A word is a suite's name, or parts with `+` between them
-//! that all must hold of a suite; `!` before it takes the suites out for good, `-` for now, `+` moves them to the end, and
-//! `@STRENGTH` and `@SECLEVEL=` change nothing. As in OpenSSL, words that name nothing are passed over, and a list that
-//! leaves nothing of TLS 1.2 is refused. The suites of TLS 1.3 are not in such lists: they stay unless one is named.
+//! A list consists of words separated by a colon, comma or blank. A word is the name of a suite, or
+//! properties joined by `+` that a suite must all have. A leading `!` removes the suites for good,
+//! `-` removes them for now, `+` moves them to the end; `@STRENGTH` and `@SECLEVEL=` have no
+//! effect. As in OpenSSL, unknown words are ignored, and a list without any suite of TLS 1.2 is
+//! refused. The suites of TLS 1.3 are not part of such lists: they stay unless one is named.
 
 use rustls::crypto::ring::cipher_suite as suites;
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-/// A suite and what OpenSSL's words say of it.
+/// A suite and its properties in OpenSSL's words.
 struct KnownSuite {
     name: &'static str,
     suite: SupportedCipherSuite,
     words: &'static [&'static str],
 }
 
-/// What holds of all suites of TLS 1.2 here.
+/// The properties of all suites of TLS 1.2 here.
 const OF_ALL: [&str; 10] =
     ["ALL", "DEFAULT", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH", "AEAD"];
 
@@ -64,7 +65,7 @@ impl KnownSuite {
     }
 }
 
-/// The suites of `all` that a list asks for, in its order; `None` if there is none.
+/// Returns the suites of `all` that a list selects, in its order; `None` if there is none.
 pub(super) fn chosen(list: &str, all: &[SupportedCipherSuite]) -> Option<Vec<SupportedCipherSuite>> {
     let (mut of_1_3, mut of_1_2, mut banned): (Vec<CipherSuite>, Vec<usize>, Vec<usize>) = Default::default();
     let mut names_only_1_3 = true;
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_choose_in_their_order_and_leave_tls_1_3_alone() {
+    fn list_selects_in_order_and_keeps_tls_1_3() {
         let with_1_3 = |rest: &[&'static str]| Some([&ALL_1_3[..], rest].concat());
         let both = ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"];
         assert_eq!(names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-CHACHA20-POLY1305"), with_1_3(&both));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_of_tls_1_3_that_are_named_are_the_only_ones() {
+    fn named_tls_1_3_suites_exclude_the_others() {
         assert_eq!(names("TLS_AES_128_GCM_SHA256"), Some(vec!["TLS_AES_128_GCM_SHA256"]));
         assert_eq!(
             names("TLS_AES_128_GCM_SHA256:ECDHE-RSA-AES128-GCM-SHA256"),
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_leaves_nothing_is_refused() {
+    fn list_without_suites_is_refused() {
         for list in ["", "bogus", "AES128-SHA:DHE-RSA-AES128-SHA", "ALL:!ALL", "TLS_AES_128_GCM_SHA256:bogus"]
         {
             assert_eq!(names(list), None, "{list}");

@@ -1,16 +1,16 @@
-//! TLS: certificates read and read again, and what becomes of a connection that speaks it.
+//! TLS: certificates that can be replaced, and encrypted connections.
 //!
 //! ```text
-//! Tls           one server's certificates; a refresh replaces them for the connections that come after it
-//!   certificates  files -> rustls configurations, one for each manner of asking for client certificates
+//! Tls           the certificates of a server; a refresh replaces them for later connections
+//!   certificates  files -> rustls configurations, one for each policy for client certificates
 //!   ciphers       OpenSSL's names for cipher suites -> rustls's
 //! TlsStream     one connection: ciphertext on the socket's side, plain bytes on the worker's
 //! ```
 //!
-//! Always true: a session's tickets resume only where client certificates are asked for in the same manner, and not beyond
-//! a refresh; an idle connection holds no buffer, as without TLS.
-//! What rustls cannot: versions before TLS 1.2, suites without forward secrecy or with CBC, renegotiation, keys behind a
-//! password, engines.
+//! Invariants: a ticket resumes only under the same policy for client certificates, and not after a
+//! refresh; an idle connection holds no buffer, as without TLS.
+//! Not supported by rustls: versions before TLS 1.2, suites without forward secrecy or with CBC,
+//! renegotiation, encrypted keys, engines.
 
 mod certificates;
 mod ciphers;
@@ -26,34 +26,36 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a server that speaks TLS is told.
+/// The options of a server with TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The server's certificate and those between it and its authority: PEM.
+    /// The server's certificate chain: PEM.
     pub chain: PathBuf,
-    /// The certificate's private key: PEM or DER. `None`: it is in `chain`.
+    /// The certificate's private key: PEM or DER. `None` if it is in `chain`.
     pub key: Option<PathBuf>,
-    /// The authorities whose client certificates count: PEM.
+    /// The authorities for client certificates: PEM.
     pub ca: Option<PathBuf>,
-    /// Whether clients show certificates, as memcached numbers it: 0 no, 1 if they have one, 2 and 3 always.
+    /// The policy for client certificates in memcached's numbers: 0 none, 1 optional, 2 and 3
+    /// required.
     pub verify_mode: u8,
-    /// Nothing before TLS 1.3, where it is else TLS 1.2.
+    /// Requires TLS 1.3; the default is at least TLS 1.2.
     pub only_1_3: bool,
-    /// Cipher suites in OpenSSL's notation; `None`: all that rustls has.
+    /// Cipher suites in OpenSSL's notation; `None` selects all of rustls.
     pub ciphers: Option<String>,
-    /// Clients that come again may shorten the handshake by a ticket.
+    /// Clients may resume sessions by a ticket.
     pub resumption: bool,
-    /// `stats` says that sessions are cached and counts the new ones.
+    /// `stats` reports that sessions are cached, and counts new ones.
     pub session_cache: bool,
-    /// Shown as `ssl_wbuf_size` by `stats settings`, and no more: buffers exist only while something is in them.
+    /// Shown as `ssl_wbuf_size` by `stats settings`, without other effect: buffers exist only while
+    /// they hold something.
     pub write_buffer_bytes: Option<u64>,
 }
 
-/// How a listener asks its clients for certificates.
+/// The policy of a listener for client certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientCertificates {
     Never,
-    /// One that is shown must be right.
+    /// A certificate that is shown must be valid.
     IfTheyHaveOne,
     Always,
 }
@@ -68,7 +70,7 @@ impl TlsOptions {
     }
 }
 
-/// Why certificates could not be used. The words are those that memcached's users know.
+/// The reason why certificates cannot be used, in memcached's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -80,38 +82,39 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// Certificates that have been read, and what has become of the sessions under them.
+/// The certificates in use, and counters of their sessions.
 pub struct Tls {
     options: TlsOptions,
     configs: RwLock<TlsConfigs>,
     counters: TlsCounters,
 }
 
-/// What happened in handshakes and after.
+/// Counters of handshakes and failures.
 #[derive(Debug, Default)]
 struct TlsCounters {
-    /// Whole handshakes: those that resumed a session are not counted.
+    /// Complete handshakes, without resumed sessions.
     new_sessions: AtomicU64,
     handshake_errors: AtomicU64,
-    /// After the handshake.
+    /// Errors after the handshake.
     protocol_errors: AtomicU64,
 }
 
 impl Tls {
-    /// Reads the certificates. Fails when a file cannot be read or does not fit the others; the message names it.
+    /// Reads the certificates. Fails if a file cannot be read or does not fit the others; the
+    /// message names the file.
     pub fn load(options: &TlsOptions) -> Result<Tls, TlsError> {
         let configs = RwLock::new(TlsConfigs::load(options)?);
         Ok(Tls { options: options.clone(), configs, counters: TlsCounters::default() })
     }
 
-    /// Reads the files again, for the connections that come after. After a failure everything is as before.
+    /// Reads the files again, for later connections. A failure changes nothing.
     pub fn refresh(&self) -> Result<(), TlsError> {
         let configs = TlsConfigs::load(&self.options)?;
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         Ok(())
     }
 
-    /// Returns the number of sessions that were begun anew, if sessions are kept.
+    /// Returns the number of new sessions, if sessions are cached.
     pub(crate) fn new_sessions(&self) -> Option<u64> {
         self.options.session_cache.then(|| self.counters.new_sessions.load(Ordering::Relaxed))
     }
@@ -128,7 +131,7 @@ impl Tls {
         &self.options
     }
 
-    /// Seconds since the certificates in use were read.
+    /// Returns the seconds since the certificates were read.
     pub(crate) fn age_s(&self) -> u64 {
         self.configs.read().unwrap_or_else(PoisonError::into_inner).loaded.elapsed().as_secs()
     }

@@ -1,6 +1,7 @@
-//! Client certificates where there is no authority to check them by: each is asked for, and none is right.
+//! Client certificates without an authority: each client is asked for one, and none is valid.
 //!
-//! memcached starts with such a listener (`-l mtls:...` without `ssl_ca_cert`), and clients see its handshakes fail.
+//! memcached starts with such a listener (`-l mtls:...` without `ssl_ca_cert`), and its clients'
+//! handshakes fail.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};

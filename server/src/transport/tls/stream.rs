@@ -1,9 +1,9 @@
-//! A connection that speaks TLS: to the worker a stream of plain bytes like any other.
+//! A TLS connection: for the worker a stream of plain bytes like any other.
 //!
-//! rustls is used without its buffers: ciphertext is read into a buffer that all connections of a thread share and
-//! decrypted there; what is encrypted leaves from another. A connection keeps only the part of a record that has not
-//! come whole, and ciphertext that the socket has not taken. An idle session takes 3.5 KiB
-//! (2026-11-21, x86-64, 2000 of them; memcached 1.6.18 with OpenSSL 3.0: 14 KiB).
+//! rustls is used without its buffers. Ciphertext is read into a buffer that all connections of a
+//! thread share and decrypted there; encrypted bytes are sent from another one. A connection keeps
+//! only an incomplete record, and ciphertext that the socket has not taken. An idle session takes
+//! 3.5 KiB (2026-11-21, x86-64, 2000 sessions; memcached 1.6.18 with OpenSSL 3.0: 14 KiB).
 
 use super::{ClientCertificates, Tls};
 use rustls::server::UnbufferedServerConnection;
@@ -13,27 +13,28 @@ use std::cell::RefCell;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::Arc;
 
-/// What is read at once: the worker's own buffer has the same size, and plain bytes are fewer than encrypted ones.
+/// The length of one read. The worker's own buffer has the same size, and plain bytes are fewer
+/// than encrypted ones.
 const INCOMING: usize = 64 << 10;
-/// Plain bytes that are encrypted at once: four records of the largest size.
+/// The number of plain bytes encrypted at once: four records of the largest size.
 const CHUNK: usize = 64 << 10;
-/// The ciphertext of a chunk: a record adds up to 40 bytes. Grown if need be.
+/// The ciphertext of a chunk. A record adds up to 40 bytes; the buffer grows if necessary.
 const OUTGOING: usize = CHUNK + 1024;
-/// A handshake may keep so much that is not whole. Certificates of clients take a few KiB.
+/// The maximum of incomplete bytes during a handshake. Client certificates take a few KiB.
 const HANDSHAKE_MAX: usize = 32 << 10;
-/// A peer that has sent so much at once without a byte of data in it means no good.
+/// A peer that sends this much without a byte of data is hostile.
 const BARREN_MAX: usize = 512 << 10;
 
 thread_local! {
     static BUFFERS: RefCell<TlsBuffers> = RefCell::default();
 }
 
-/// Buffers of a thread, made when it first meets TLS.
+/// The buffers of a thread, created with its first TLS connection.
 #[derive(Default)]
 struct TlsBuffers {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Pieces on their way into one record.
+    /// Pieces that are gathered into one record.
     gathered: Vec<u8>,
 }
 
@@ -46,27 +47,27 @@ impl TlsBuffers {
     }
 }
 
-/// A connection that speaks TLS over a socket that does not block.
+/// A TLS connection over a nonblocking socket.
 pub(crate) struct TlsStream<S: Read + Write> {
     socket: S,
     session: UnbufferedServerConnection,
     tls: Arc<Tls>,
-    /// The beginning of a record that has not come whole.
+    /// The beginning of an incomplete record.
     incoming: Vec<u8>,
     /// Ciphertext that the socket has not taken.
     outgoing: Vec<u8>,
-    /// How many plain bytes of the caller are in `outgoing`, of which it has not been told yet.
+    /// The number of the caller's plain bytes in `outgoing` that have not been reported.
     taken: usize,
     established: bool,
-    /// The peer has said that it sends no more.
+    /// The peer has announced that it sends no more.
     peer_closed: bool,
-    /// Nothing more may be asked of the session: it and `incoming` need not fit any more.
+    /// The session must not be used any more: it may not match `incoming`.
     failed: bool,
 }
 
 impl<S: Read + Write> TlsStream<S> {
-    /// The server's side of a connection that has just been accepted. Fails where client certificates are asked for and
-    /// there is nothing to check them by.
+    /// Creates the server's side of a new connection. Fails if client certificates are required
+    /// without an authority.
     pub(crate) fn new(socket: S, tls: &Arc<Tls>, ask: ClientCertificates) -> io::Result<TlsStream<S>> {
         let config: Arc<ServerConfig> = tls.config(ask).ok_or(ErrorKind::InvalidInput)?;
         let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
@@ -87,18 +88,18 @@ impl<S: Read + Write> TlsStream<S> {
         &mut self.socket
     }
 
-    /// Bytes kept of a record that is not whole.
+    /// Returns the number of kept bytes of an incomplete record.
     pub(crate) fn partial_len(&self) -> usize {
         self.incoming.capacity()
     }
 
-    /// Bytes kept because the socket has not taken them.
+    /// Returns the number of kept bytes that the socket has not taken.
     pub(crate) fn unsent_len(&self) -> usize {
         self.outgoing.capacity()
     }
 
-    /// Reads what has come; returns how many plain bytes that was, and whether there is no more for now. None, without an
-    /// error, is the end. Goes on with the handshake meanwhile.
+    /// Reads available bytes; returns the number of plain bytes, and true if there are no more for
+    /// now. Zero bytes without an error are the end. Also continues the handshake.
     pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
         if self.peer_closed {
             return Ok((0, true));
@@ -129,7 +130,7 @@ impl<S: Read + Write> TlsStream<S> {
             let outcome = self.process(&mut buffers.incoming[..held], plain);
             if outcome.is_err() {
                 self.tls.failed(self.established);
-                // The alert: it tells the peer what was wrong, if it gets that far.
+                // The alert tells the peer the problem, if it gets there.
                 self.collect_alert();
                 let _ = self.flush();
             }
@@ -138,14 +139,14 @@ impl<S: Read + Write> TlsStream<S> {
             self.flush_if_possible()?;
             barren += read;
             if len > 0 || self.peer_closed {
-                // The end is still to be told.
+                // The end has not been reported yet.
                 return Ok((len, read < room && !(self.peer_closed && len > 0)));
             }
         }
-        Err(io::Error::new(ErrorKind::InvalidData, "much has come, and no data in it"))
+        Err(io::Error::new(ErrorKind::InvalidData, "peer sends records without data"))
     }
 
-    /// Hands ciphertext to rustls; returns how much of it is done with, and how many plain bytes it held.
+    /// Passes ciphertext to rustls; returns the number of consumed bytes, and of plain bytes.
     fn process(&mut self, cipher: &mut [u8], plain: &mut [u8]) -> io::Result<(usize, usize)> {
         let (mut seen, mut len) = (0, 0);
         loop {
@@ -155,7 +156,8 @@ impl<S: Read + Write> TlsStream<S> {
                 ConnectionState::ReadTraffic(mut traffic) => {
                     while let Some(record) = traffic.next_record() {
                         let record = record.map_err(invalid)?;
-                        // Never longer than its ciphertext, which was read into no more room than this.
+                        // Never longer than its ciphertext, which was read into no more room than
+                        // this.
                         let room = plain.get_mut(len..len + record.payload.len());
                         room.ok_or(ErrorKind::InvalidData)?.copy_from_slice(record.payload);
                         len += record.payload.len();
@@ -180,7 +182,7 @@ impl<S: Read + Write> TlsStream<S> {
                     true
                 }
                 ConnectionState::BlockedHandshake => true,
-                // Nothing is accepted before the handshake, so there is no early data.
+                // No data is accepted before the handshake, so there is no early data.
                 _ => {
                     self.peer_closed = true;
                     true
@@ -200,11 +202,11 @@ impl<S: Read + Write> TlsStream<S> {
         }
     }
 
-    /// Keeps ciphertext until the rest of it comes.
+    /// Keeps ciphertext until its record is complete.
     fn keep(&mut self, cipher: &[u8]) -> io::Result<()> {
         if !self.established && cipher.len() > HANDSHAKE_MAX {
             self.tls.failed(false);
-            return Err(io::Error::new(ErrorKind::InvalidData, "the handshake is too long"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "handshake is too long"));
         }
         if cipher.is_empty() {
             self.incoming = Vec::new();
@@ -215,9 +217,9 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(())
     }
 
-    /// What the session wants to say, an alert mostly, though it takes no more.
+    /// Collects the session's own output, usually an alert, although it accepts no more input.
     fn collect_alert(&mut self) {
-        // What is queued comes before anything that came is looked at, so there need not be anything.
+        // Queued output precedes any input, so there may be none.
         while self.session.wants_write() {
             let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { return };
@@ -227,11 +229,11 @@ impl<S: Read + Write> TlsStream<S> {
         }
     }
 
-    /// Encrypts into a buffer that grows if it must; returns the length of the ciphertext. `None`: what the session itself
-    /// has to say waits in `outgoing`, and has to leave first.
+    /// Encrypts into a buffer that grows if necessary; returns the length of the ciphertext. `None`
+    /// if the session's own output waits in `outgoing` and has to be sent first.
     fn seal(&mut self, plain: &[u8], cipher: &mut Vec<u8>) -> io::Result<Option<usize>> {
         loop {
-            // It has seen these bytes, and counts on finding them again.
+            // The session has seen these bytes and expects them again.
             let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut self.incoming);
             match state.map_err(invalid)? {
                 ConnectionState::WriteTraffic(_) if !self.outgoing.is_empty() => return Ok(None),
@@ -268,8 +270,8 @@ impl<S: Read + Write> TlsStream<S> {
                 Ok(written) => sent += written,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Encrypted once is encrypted for good: it has to leave in this form, and until it has left the
-                    // caller keeps its bytes and asks again, as it does where the socket itself takes nothing.
+                    // Bytes cannot be encrypted twice: this ciphertext has to be sent. Until then
+                    // the caller keeps its bytes and calls again, as if the socket took nothing.
                     self.outgoing = outgoing[sent..len].to_vec();
                     self.taken = plain.len();
                     return Err(error);
@@ -280,14 +282,14 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(plain.len())
     }
 
-    /// Sends what is unsent, and returns what the caller is to be told of it.
+    /// Sends pending ciphertext, and returns the number of plain bytes to report.
     fn finish_before(&mut self) -> io::Result<Option<usize>> {
         self.flush()?;
         let taken = std::mem::take(&mut self.taken);
         Ok((taken > 0).then_some(taken))
     }
 
-    /// Sends what is unsent as far as the socket takes it.
+    /// Sends pending ciphertext as far as the socket takes it.
     fn flush_if_possible(&mut self) -> io::Result<()> {
         match self.flush() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
@@ -297,8 +299,8 @@ impl<S: Read + Write> TlsStream<S> {
 }
 
 impl<S: Read + Write> Write for TlsStream<S> {
-    /// Takes up to a chunk. Where the socket does not take all of it, that is `WouldBlock`, and the next call must bring
-    /// the same bytes again.
+    /// Accepts up to a chunk. If the socket does not take all of it, returns `WouldBlock`; the next
+    /// call must pass the same bytes again.
     fn write(&mut self, plain: &[u8]) -> io::Result<usize> {
         if !self.outgoing.is_empty()
             && let Some(taken) = self.finish_before()?
@@ -330,7 +332,7 @@ impl<S: Read + Write> Write for TlsStream<S> {
         })
     }
 
-    /// Sends what is unsent; `WouldBlock` if the socket does not take all of it.
+    /// Sends pending ciphertext; `WouldBlock` if the socket does not take all of it.
     fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         let outcome = loop {
@@ -354,7 +356,8 @@ impl<S: Read + Write> Write for TlsStream<S> {
 }
 
 impl<S: Read + Write> Drop for TlsStream<S> {
-    /// Says goodbye, so that the peer can tell the end from a cut; nobody waits for it to get through.
+    /// Announces the end, so that the peer can distinguish it from a cut; nothing waits for its
+    /// arrival.
     fn drop(&mut self) {
         if !self.established || self.failed || !self.outgoing.is_empty() {
             return;
@@ -372,7 +375,7 @@ impl<S: Read + Write> Drop for TlsStream<S> {
     }
 }
 
-/// Puts a message behind what is unsent.
+/// Appends a message to the pending ciphertext.
 fn append(
     to: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
@@ -410,14 +413,14 @@ mod tests {
     use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
     use std::path::Path;
 
-    /// A socket in memory: what has come, and what has been sent.
+    /// A socket in memory, with its input and output.
     #[derive(Default)]
     struct MemorySocket {
         incoming: Vec<u8>,
-        /// How much a read takes at most.
+        /// The maximum length of a read.
         piece: usize,
         outgoing: Vec<u8>,
-        /// How many bytes writes take before they block.
+        /// The number of bytes that writes take before they block.
         room: usize,
     }
 
@@ -449,7 +452,7 @@ mod tests {
         }
     }
 
-    /// Who is asked here believes everything.
+    /// Accepts every certificate.
     #[derive(Debug)]
     struct AcceptAll;
 
@@ -520,8 +523,8 @@ mod tests {
         }
     }
 
-    /// Lets both talk, spoiling what the client sends with this chance; returns what the server understood and the client
-    /// got back, until one of them has had enough.
+    /// Lets client and server talk, and spoils the client's bytes with this chance; returns the
+    /// bytes that the server understood and the client got back, until one of them gives up.
     fn converse(tls: &Arc<Tls>, chance: f64, random: &mut fastrand::Rng) -> (Vec<u8>, Vec<u8>) {
         let mut client = client(random);
         let wire = MemorySocket { piece: 1 + random.usize(..2_000), ..MemorySocket::default() };
@@ -550,7 +553,7 @@ mod tests {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }
-            // The same bytes again and again, until they are taken.
+            // The same bytes again, until they are taken.
             if to_answer > 0 {
                 let reply = vec![b'r'; to_answer];
                 let (first, second) = reply.split_at(to_answer / 2);
@@ -594,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_client_sends_there_is_no_panic_and_nothing_false_is_understood() {
+    fn garbage_causes_no_panic_and_no_data() {
         let folder = tempfile::TempDir::new().unwrap();
         let tls = tls(folder.path());
         for seed in 0..500 {

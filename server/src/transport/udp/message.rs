@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_one_datagram_whatever_its_sequence_number() {
+    fn request_is_one_datagram() {
         let id = RequestId([0x12, 0x34]);
         assert_eq!(request(b"\x12\x34\0\0\0\x01\0\0get k\r\n"), Some((id, &b"get k\r\n"[..])));
         assert_eq!(request(b"\x12\x34\xff\x07\0\x01\x55\xaa"), Some((id, &b""[..])));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_cut_into_numbered_datagrams_of_1400_bytes() {
+    fn message_is_split_into_numbered_datagrams() {
         let message: Vec<u8> = (0..3000u32).map(|n| n as u8).collect();
         for (len, counts) in
             [(0, &[][..]), (1, &[1]), (1392, &[1392]), (1393, &[1392, 1]), (3000, &[1392, 1392, 216])]
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_has_as_many_datagrams_as_can_be_counted() {
+    fn longest_message_fills_the_datagram_count() {
         let message = vec![0; MESSAGE_LEN_MAX];
         let mut last = Vec::new();
         let mut count = 0;

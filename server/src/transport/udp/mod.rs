@@ -75,7 +75,7 @@ impl UdpThread {
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "cannot wait for datagrams");
+                tracing::error!(%error, "UDP: cannot wait for datagrams");
                 self.shared.lifecycle.handle.stop();
                 return;
             }

@@ -1,4 +1,5 @@
-//! Answers that need a walk over all records. They go out in pieces, so that neither other connections nor memory suffer.
+//! Replies that walk over all records, sent in pieces, so that they neither delay other connections
+//! nor use much memory.
 
 mod sizes;
 
@@ -14,10 +15,10 @@ use todana_core::{RecordDetails, Reply, ScanPosition};
 use todana_protocol::memcached::ClassSet;
 use todana_protocol::memcached::{ReplyForm, encode, item_size, size_class};
 
-/// A piece ends behind so many records, even if none of them is shown.
+/// A piece ends after this number of records, even if none of them is shown.
 const PIECE_RECORDS: usize = 4096;
 
-/// A walk under way.
+/// A walk that is under way.
 pub(crate) struct ListingProgress {
     crawler: Arc<Crawler>,
     database: Arc<Database>,
@@ -26,20 +27,20 @@ pub(crate) struct ListingProgress {
     walk: ListingKind,
 }
 
-/// How much more a list may hold.
+/// The remaining room of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRoom {
     pub(crate) records: u64,
     pub(crate) bytes: usize,
 }
 
-/// What is gathered on the way.
+/// The kind of a walk.
 pub(crate) enum ListingKind {
-    /// Each record of these classes is shown.
+    /// Shows each record of these classes.
     Records(ClassSet),
-    /// So are these, as long as there is room.
+    /// Shows each record of these classes, while there is room.
     Items { classes: ClassSet, room: KeyRoom },
-    /// Sizes are counted, and told at the end.
+    /// Counts sizes, and shows them at the end.
     Sizes(SizeHistogram),
 }
 
@@ -54,7 +55,7 @@ impl ListingProgress {
         ListingProgress { crawler, database, form, place: None, walk }
     }
 
-    /// Writes a piece; true when it was the last.
+    /// Writes a piece; returns true after the last one.
     pub(crate) fn step(&mut self, output: &mut Output) -> bool {
         if self.walk.is_full() {
             encode(&self.form, &Reply::End, output);
@@ -91,7 +92,7 @@ impl Drop for ListingProgress {
 }
 
 impl ListingKind {
-    /// Takes in a record; false when it wants no more.
+    /// Handles a record; returns false if no more are wanted.
     fn meet(
         &mut self,
         key: &[u8],
@@ -111,7 +112,7 @@ impl ListingKind {
                     let before = output.len();
                     encode(form, &Reply::Listed { key, inspection }, output);
                     let written = output.len() - before;
-                    // Keys that text cannot carry are left out.
+                    // Keys that the text dialect cannot represent are left out.
                     room.records -= u64::from(written > 0);
                     room.bytes = room.bytes.saturating_sub(written);
                 }

@@ -1,12 +1,13 @@
-//! `stats sizes`: how many records of which size.
+//! `stats sizes`: the number of records by size.
 //!
-//! memcached counts them as they come and go; here they are counted when somebody asks, so that it costs nothing else.
+//! memcached counts records as they come and go. Here they are counted on request, so that other
+//! requests pay nothing.
 
 use std::collections::BTreeMap;
 use todana_core::{RecordDetails, Reply};
 use todana_protocol::memcached::item_size;
 
-/// Sizes are told to the next multiple of this.
+/// Sizes are rounded up to a multiple of this.
 const STEP: u64 = 32;
 
 /// Records counted by size.
