@@ -51,6 +51,6 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         assert_eq!(read(&path).unwrap(), 0);
         std::fs::write(&path, b"seven\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("holds no position"));
+        assert!(read(&path).unwrap_err().to_string().contains("not a replication position"));
     }
 }

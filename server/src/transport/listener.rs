@@ -478,7 +478,7 @@ mod tests {
         ] {
             let places = vec![place(one), place(ListenDialect::default())];
             let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
-            assert_eq!(error, "127.0.0.1:1 is to be served in one way and in another");
+            assert_eq!(error, "127.0.0.1:1: given twice with different dialects or TLS");
             // The system chooses two ports.
             let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", ListenDialect::default())];
             assert_eq!(
