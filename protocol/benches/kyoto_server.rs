@@ -1,6 +1,6 @@
-//! What does the server's side of Kyoto Tycoon's codec cost: decoding one request of each common kind, and decoding plus
-//! writing its answer? Requests come 16 to a buffer, as from a pipelining client; a bulk request has 16 records, and the
-//! time is a record's.
+//! What does the server side of Kyoto Tycoon's codec cost: decoding one request of each common
+//! kind, and decoding plus writing its answer? A buffer contains 16 requests, as from a pipelining
+//! client. A bulk request has 16 records, and the time is per record.
 //!
 //! Run: `cargo bench -p todana-protocol --bench kyoto_server`
 
@@ -54,7 +54,7 @@ fn measure(name: &str, stream: &[u8]) {
     println!("{name:<34.34} {decode:>12.1} {both:>16.1}");
 }
 
-/// The best of some rounds: other work on the machine only ever adds.
+/// Returns the best of several rounds, because other work on the machine can only add time.
 fn nanoseconds_a_request(stream: &[u8], with_answer: bool) -> f64 {
     let (mut out, mut scratch, banner) =
         (Vec::with_capacity(1 << 16), MapScratch::default(), AnswerBanner::new("T", 0));

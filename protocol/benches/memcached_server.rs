@@ -1,5 +1,5 @@
-//! What does the server's side of the memcached codec cost: decoding one request of each common kind, and decoding
-//! plus writing its reply? Requests come 16 to a buffer, as from a pipelining client.
+//! What does the server side of the memcached codec cost: decoding one request of each common kind,
+//! and decoding plus writing its reply? A buffer contains 16 requests, as from a pipelining client.
 //!
 //! Run: `cargo bench -p todana-protocol --bench memcached_server`
 
@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-/// The best of some rounds: other work on the machine only ever adds.
+/// Returns the best of several rounds, because other work on the machine can only add time.
 fn nanoseconds_a_request(stream: &[u8], with_reply: bool) -> f64 {
     let mut out = Vec::with_capacity(1 << 16);
     let mut best = f64::MAX;

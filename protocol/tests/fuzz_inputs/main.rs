@@ -1,8 +1,9 @@
-//! The short form of the fuzz targets that take protocols and files apart: their code, with the inputs that the fuzzer keeps and with
-//! changed ones. The short forms of the others stand beside what they open: `openers`, `spoils` and `streams` of `todana`,
-//! `disk_hash_openers` of `engine`, `session_model` and `mixed_dialects` of `server`.
+//! The short form of the fuzz targets that decode protocols and files: the same code, run on the
+//! fuzzer's corpus and on modified inputs. The short forms of the other targets are next to the
+//! code they test: `openers`, `spoils` and `streams` of `todana`, `disk_hash_openers` of `engine`,
+//! `session_model` and `mixed_dialects` of `server`.
 
-// Targets share files, and each is a program of its own to the fuzzer.
+// Targets share files, and the fuzzer compiles each as a separate program.
 #![allow(clippy::duplicate_mod)]
 
 // The name by which the targets call the macro.
@@ -14,7 +15,7 @@ mod inputs;
 use inputs::{fuzz_folder, play_all};
 use std::fs;
 
-/// Takes the place of libFuzzer's: a function instead of a program.
+/// Replaces libFuzzer's macro: it defines a function instead of a program.
 #[macro_export]
 macro_rules! fuzz_target {
     (|$input:ident: &[u8]| $body:expr) => {
@@ -27,7 +28,8 @@ macro_rules! fuzz_target {
 macro_rules! targets {
     ($($path:literal $name:ident)*) => {
         $(
-            // A target is a program of its own without a main function, and uses a part of what it shares with tests.
+            // Each target is a program without a main function, and uses only a part of the code it
+            // shares with tests.
             #[path = $path]
             #[allow(unused_attributes, dead_code, unreachable_pub)]
             mod $name;
@@ -53,7 +55,7 @@ targets! {
     "../../../fuzz/fuzz_targets/text_server.rs" text_server
 }
 
-/// Those of the manifest whose short forms stand elsewhere.
+/// The targets of the manifest whose short forms are elsewhere.
 const ELSEWHERE: [&str; 7] =
     ["session", "data_directory", "backup_stream", "log_stream", "salvage", "disk_hash", "mixed_dialects"];
 

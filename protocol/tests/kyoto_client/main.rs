@@ -1,4 +1,4 @@
-//! The client's side of Kyoto Tycoon's protocols; what it writes the server's side reads, and the other way round.
+//! Tests the client side of Kyoto Tycoon's protocols against the server side, in both directions.
 
 use todana_protocol::kyoto::client::{
     AnswerDecoder, AnswerStep, BinaryAnswer, BinaryAnswerDecoder, BinaryStep, CallOutcome, HttpAnswer,
@@ -16,7 +16,7 @@ fn banner() -> AnswerBanner {
     AnswerBanner::new("T", 0)
 }
 
-/// The one answer that some bytes are, however they come.
+/// Decodes the single answer in these bytes, split in several ways.
 fn with_answer(bytes: &[u8], see: impl Fn(&HttpAnswer<'_>)) {
     let mut cuts: Vec<Vec<usize>> = (0..bytes.len()).map(|cut| vec![cut]).collect();
     cuts.push((1..bytes.len()).collect());
@@ -40,7 +40,7 @@ fn with_answer(bytes: &[u8], see: impl Fn(&HttpAnswer<'_>)) {
 }
 
 #[test]
-fn a_call_is_written_as_the_original_s_client_would() {
+fn call_has_the_bytes_of_the_original_client() {
     let mut call = AnswerPairs::default();
     call.push(b"value", b"tokyo");
     call.push(b"key", b"japan");
@@ -54,7 +54,7 @@ fn a_call_is_written_as_the_original_s_client_would() {
 }
 
 #[test]
-fn what_a_client_calls_with_the_server_is_given() {
+fn server_receives_the_client_s_parameters() {
     for value in [&b"tokyo"[..], b"a\tb\nc", &[0; 100], &[b'x'; 300], b"\xFF", b""] {
         let mut call = AnswerPairs::default();
         call.push(b"key", b"\0japan");
@@ -73,7 +73,7 @@ fn what_a_client_calls_with_the_server_is_given() {
 }
 
 #[test]
-fn what_a_server_answers_the_client_is_given() {
+fn client_receives_the_server_s_answer() {
     for value in [&b"tokyo"[..], b"a\tb\nc", &[0; 100], b"\xFF"] {
         let mut output = AnswerPairs::default();
         output.push_record(b"k", value);
@@ -92,7 +92,7 @@ fn what_a_server_answers_the_client_is_given() {
 }
 
 #[test]
-fn failures_are_told_by_ranges() {
+fn outcome_follows_from_the_status_range() {
     for (failure, outcome) in [
         (CallFailure::InvalidParameters, CallOutcome::Invalid),
         (CallFailure::Database(DatabaseError::NoRecord), CallOutcome::Logic),
@@ -142,7 +142,7 @@ fn resources_travel_both_ways() {
 }
 
 #[test]
-fn an_answer_to_head_has_a_length_and_no_body() {
+fn answer_to_head_has_only_a_length() {
     let (mut answers, mut scratch) = (AnswerDecoder::default(), MapScratch::default());
     let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP";
     let step = answers.decode(&KyotoLimits::default(), bytes, &mut scratch, false);
@@ -159,7 +159,7 @@ fn answers_may_come_in_chunks() {
 }
 
 #[test]
-fn what_is_no_answer_is_malformed() {
+fn invalid_answers_are_malformed() {
     for bytes in [
         &b"HTTP/2.0 200 OK\r\n"[..],
         b"GET / HTTP/1.1\r\n",
@@ -175,7 +175,7 @@ fn what_is_no_answer_is_malformed() {
 }
 
 #[test]
-fn bulk_requests_are_read_by_the_server_as_written() {
+fn server_decodes_bulk_requests_of_the_client() {
     let mut out = Vec::new();
     let record = BulkRecord { database: 2, key: b"k", value: b"v", xt: -5 };
     put_bulk(BulkOperation::Set, 1, true, &mut out);
@@ -206,7 +206,7 @@ fn bulk_requests_are_read_by_the_server_as_written() {
 }
 
 #[test]
-fn binary_answers_are_read_record_by_record_however_they_come() {
+fn binary_answers_are_decoded_from_any_pieces() {
     let bytes = b"\xB8\0\0\0\x02\xBA\0\0\0\x01\0\x03\0\0\0\x01\0\0\0\x01\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFFpq\
         \xB4\0\0\0\x01\0\0\0\x01\0\0\0\x02a22\xB4\0\0\0\0\xB9\0\0\0\0\xBF";
     let record = BulkRecord { database: 3, key: b"p", value: b"q", xt: i64::MAX };

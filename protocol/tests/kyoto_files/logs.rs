@@ -4,8 +4,8 @@ use todana_protocol::kyoto::update_log::{
 };
 use todana_protocol::kyoto::{StoredValue, UpdateChange, UpdateMessage, expiry};
 
-/// The log of server 17 after: set japan=tokyo; set in persistent database 1; remove; clear of database 1. The head says
-/// 648 bytes, as other records were between those that were captured.
+/// The log of server 17 after: set japan=tokyo; set in persistent database 1; remove; clear of
+/// database 1. The head says 648 bytes, as other records were between those that were captured.
 const RECORDS: &str = "a1 18e9d46749a31d80 00000016 0011 0000 a1 05 0a 6a6170616e ffffffffff 746f6b796f a2
     a1 18e9d4675ba34500 00000009 0011 0001 a1 01 01 70 71 a2
     a1 18e9d46764a358c0 0000000b 0011 0000 a2 05 6a6170616e a2
@@ -52,7 +52,7 @@ fn the_captured_head_is_read_and_written() {
 }
 
 #[test]
-fn the_captured_records_are_read_however_they_come() {
+fn captured_records_are_decoded_from_any_pieces() {
     assert_eq!(
         read(&file()),
         [
@@ -80,21 +80,21 @@ fn the_captured_records_are_written() {
 }
 
 #[test]
-fn what_is_behind_the_size_in_the_head_counts_for_nothing() {
+fn bytes_after_the_head_s_size_are_ignored() {
     let whole = file();
     let torn = [&whole[..], b"\xA1torn"].concat();
     assert_eq!(read(&torn), read(&whole));
 }
 
 #[test]
-fn a_file_that_is_shorter_than_its_head_says_wants_more() {
+fn file_shorter_than_its_head_wants_more() {
     let whole = file();
     assert_eq!(read(&whole[..whole.len() - 1]).last().unwrap(), "... 18");
     assert_eq!(read(&whole[..16]), ["... 16"]);
 }
 
 #[test]
-fn damage_is_told_with_its_place() {
+fn damage_is_reported_with_its_offset() {
     let whole = file();
     let mut other = whole.clone();
     other[0] = 0xA1;
@@ -114,7 +114,7 @@ fn damage_is_told_with_its_place() {
 }
 
 #[test]
-fn a_rest_that_is_too_short_for_a_record_is_told_the_same_however_it_comes() {
+fn error_of_a_short_rest_ignores_pieces() {
     let head = LogFileHead { size: 20, newest: 0 }.to_bytes();
     let read_behind = |rest: &[u8]| read(&[&head[..], rest].concat())[1..].to_vec();
     assert_eq!(read_behind(b"\x18345678901234567890"), ["17: no record begins here"]);
@@ -123,7 +123,7 @@ fn a_rest_that_is_too_short_for_a_record_is_told_the_same_however_it_comes() {
 }
 
 #[test]
-fn unknown_updates_are_shown_as_such_and_cut_ones_refused() {
+fn unknown_updates_are_kept_and_truncated_ones_refused() {
     let message = UpdateMessage::parse(b"\x00\x11\x00\x00\xA3abc").unwrap();
     assert_eq!(message.change, UpdateChange::Other { operation: 0xA3, body: b"abc" });
     let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! What Kyoto Tycoon writes to files and to replicas, read and written. The bytes are captures of the original's.
+//! Reads and writes the data that Kyoto Tycoon writes to files and replicas. The bytes are captures
+//! of the original's output.
 
 mod logs;
 mod pieces;

@@ -1,17 +1,17 @@
-//! Bytes that come in pieces, and what is read of them.
+//! Input that arrives in pieces, and the results of reading it.
 
 /// One step of a reader.
 pub(crate) enum Read {
-    /// So many bytes were something, which shows itself.
+    /// An item of this length, as text.
     Item(usize, String),
-    /// Something that takes no bytes, and is the last.
+    /// The last item, which has no length.
     Last(String),
-    /// So many more bytes are needed.
+    /// At least this number of bytes is missing.
     More(usize),
 }
 
-/// What a reader makes of bytes that come in pieces which end at these offsets; at the end, `...` and how much is unread, if
-/// it wants more.
+/// Returns the results of a reader for bytes in pieces that end at these offsets. If the reader
+/// wants more at the end, the last result is `...` and the number of unread bytes.
 pub(crate) fn read_in_pieces(
     bytes: &[u8],
     cuts: &[usize],
@@ -41,7 +41,8 @@ pub(crate) fn read_in_pieces(
     items
 }
 
-/// The same comes of all ways to cut the bytes in two, and of single bytes; returns it.
+/// Asserts that all splits into two pieces and single bytes give the same results, and returns
+/// them.
 pub(crate) fn read_in_any_pieces<R: Copy>(
     bytes: &[u8],
     reader: R,
@@ -60,14 +61,14 @@ pub(crate) fn read_in_any_pieces<R: Copy>(
     whole
 }
 
-/// Bytes written in hexadecimal, with blanks anywhere.
+/// Parses hexadecimal bytes, with blanks anywhere.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(pair).collect()
 }
 
-/// Bytes as text.
+/// Returns bytes as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }

@@ -9,7 +9,8 @@ use todana_protocol::kyoto::{
     UpdateChange, UpdateMessage, expiry,
 };
 
-/// What a master sent to a replica of server id 2 that had nothing: accepted, an update, caught up.
+/// The messages of a master to a replica with server ID 2 and no data: accepted, an update, caught
+/// up.
 const STREAM: &str = "b1
     b1 18e9d46749a31d80 00000016 0011 0000 a1 05 0a 6a6170616e ffffffffff 746f6b796f
     b0 18e9d4679aff5cc0";
@@ -55,7 +56,7 @@ fn replicas_say_hello_as_captured() {
         }
         let step = dialect.decode(&KyotoLimits::default(), &out, &mut scratch);
         assert_eq!(step, KyotoStep::Request { consumed: 15, request: KyotoRequest::Replicate(hello) });
-        // From here on it may do nothing but acknowledge.
+        // From here on only acknowledgements are allowed.
         let step = dialect.decode(&KyotoLimits::default(), b"\xB1\xB1", &mut scratch);
         assert_eq!(step, KyotoStep::Request { consumed: 1, request: KyotoRequest::Acknowledged });
         assert_eq!(dialect.decode(&KyotoLimits::default(), b"GET", &mut scratch), KyotoStep::Close);
@@ -63,7 +64,7 @@ fn replicas_say_hello_as_captured() {
 }
 
 #[test]
-fn a_replica_gets_what_was_not_born_at_it_or_only_that() {
+fn replica_gets_foreign_updates_or_only_its_own() {
     let all_but = ReplicaRequest { timestamp: 0, server_id: 17, wants_only: false };
     assert!(!all_but.wants(17) && all_but.wants(5));
     let only = ReplicaRequest { wants_only: true, ..all_but };
@@ -71,7 +72,7 @@ fn a_replica_gets_what_was_not_born_at_it_or_only_that() {
 }
 
 #[test]
-fn the_captured_stream_is_read_however_it_comes() {
+fn captured_stream_is_decoded_from_any_pieces() {
     assert_eq!(
         read(&hex(STREAM)),
         [
@@ -99,7 +100,7 @@ fn the_captured_stream_is_written() {
 }
 
 #[test]
-fn an_update_of_no_length_is_only_a_position() {
+fn empty_update_only_advances_the_position() {
     let mut stream = hex("b1");
     put_progress(7, &mut stream);
     assert_eq!(stream, hex("b1 b1 0000000000000007 00000000"));
@@ -115,7 +116,7 @@ fn a_replica_may_be_refused() {
 }
 
 #[test]
-fn what_is_no_news_ends_the_stream() {
+fn invalid_messages_end_the_stream() {
     assert_eq!(read(b"HTTP/1.1 400"), ["malformed"]);
     assert_eq!(read(&hex("b1 ba")), ["Accepted", "malformed"]);
     assert_eq!(read(&hex("b1 b1 0000000000000007 ffffffff")), ["Accepted", "malformed"]);

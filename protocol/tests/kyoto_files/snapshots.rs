@@ -4,15 +4,15 @@ use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 use todana_protocol::kyoto::snapshot::{self, SnapshotHead, SnapshotReader, SnapshotStep, file_name};
 use todana_protocol::kyoto::{StoredValue, expiry};
 
-/// japan=tokyo for ever, k2=v until 2000000000.
+/// japan=tokyo without expiry, k2=v until 2000000000.
 const PLAIN: &str = "4b5453530a00 00000000 18e9d47e9bfefb00 0000000000000002 0000000000002ff8
     cc 05 0a 6a6170616e ffffffffff 746f6b796f cc 02 06 6b32 0077359400 76";
 
-/// The same, packed by zlib.
+/// The same, compressed by zlib.
 const PACKED: &str = "4b5453530a00 87454510 18e9d47f1596e900 0000000000000002 0000000000002ff8
     0000001e 3bc3ca9595589098f71f044af2b32bf3cf30b1651b31949b4e6128030000";
 
-/// The same two records in Kyoto Cabinet's dump.
+/// The same two records in Kyoto Cabinet's dump format.
 const DUMP: &str = "4b4353530a00 00 05 0a 6a6170616e ffffffffff 746f6b796f 00 02 06 6b32 0077359400 76 ff";
 
 const HEAD: SnapshotHead =
@@ -54,7 +54,7 @@ fn put_both(out: &mut Vec<u8>, put: fn(&[u8], &StoredValue<'_>, &mut Vec<u8>)) {
 }
 
 #[test]
-fn the_captured_snapshot_is_read_however_it_comes() {
+fn captured_snapshot_is_decoded_from_any_pieces() {
     let items = read_snapshot(&hex(PLAIN), SnapshotReader::default());
     assert_eq!(items[0], format!("{HEAD:x?}"));
     assert_eq!(items[1..], ["japan=tokyo", "k2=v until 2000000000", "... 0"]);
@@ -68,7 +68,7 @@ fn the_captured_snapshot_is_written() {
 }
 
 #[test]
-fn a_packed_snapshot_is_read_and_written_chunk_by_chunk() {
+fn compressed_snapshot_is_read_and_written_by_chunks() {
     let file = hex(PACKED);
     let head = SnapshotHead { check: SNAPSHOT_DEFLATE, timestamp: 0x18e9_d47f_1596_e900, ..HEAD };
     let items = read_snapshot(&file, SnapshotReader::default());
@@ -86,7 +86,7 @@ fn an_unpacked_chunk_is_read_as_records() {
 }
 
 #[test]
-fn a_snapshot_may_end_behind_a_record_and_nowhere_else() {
+fn snapshot_may_end_only_after_a_record() {
     let file = hex(PLAIN);
     let ends: Vec<usize> = (0..=file.len())
         .filter(|&end| {
@@ -105,7 +105,7 @@ fn a_snapshot_may_end_behind_a_record_and_nowhere_else() {
 }
 
 #[test]
-fn a_damaged_snapshot_tells_where() {
+fn damaged_snapshot_reports_the_offset() {
     let mut file = hex(PLAIN);
     file[34 + 18] = 0xCD;
     let items = read_snapshot(&file, SnapshotReader::default());
@@ -129,7 +129,7 @@ fn the_captured_dump_is_read_and_written() {
 }
 
 #[test]
-fn a_cut_or_damaged_dump_is_told() {
+fn truncated_or_damaged_dump_is_reported() {
     let file = hex(DUMP);
     assert_eq!(read_dump(&file[..file.len() - 1]).last().unwrap(), "... 0");
     let mut damaged = file.clone();
@@ -139,6 +139,6 @@ fn a_cut_or_damaged_dump_is_told() {
 }
 
 #[test]
-fn snapshots_are_named_by_the_number_of_their_database() {
+fn snapshot_names_contain_the_database_number() {
     assert_eq!(file_name(3), "00000003.ktss");
 }

@@ -10,7 +10,7 @@ fn send(text: &str) -> crate::exchange::Outcome {
 #[test]
 fn records_come_out_as_they_come_in() {
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
-    // The second record has not come yet.
+    // The second record has not arrived yet.
     let input = hex("b8 00000000 00000002 0000 00000001 00000001 7fffffffffffffff 61 62 0000");
     let step = dialect.decode(&KyotoLimits::default(), &input, &mut scratch);
     let KyotoStep::Request { consumed: 9, request: KyotoRequest::Bulk(begin) } = step else {
@@ -44,7 +44,7 @@ fn requests_of_no_records_are_answered() {
 }
 
 #[test]
-fn a_silent_request_that_is_too_long_closes_without_a_word() {
+fn silent_request_over_the_limit_closes_silently() {
     for text in [
         "b8 00000001 00000001 0000 10000001 00000000 7fffffffffffffff",
         "b9 00000001 00000001 0000 10000001",
@@ -61,7 +61,7 @@ fn a_silent_request_that_is_too_long_closes_without_a_word() {
 }
 
 #[test]
-fn an_unknown_first_byte_closes_without_a_word() {
+fn unknown_first_byte_closes_silently() {
     for first in (0x80..=0xFFu8).chain([0]).filter(|byte| ![0xB1, 0xB4, 0xB8, 0xB9, 0xBA].contains(byte)) {
         let outcome = send_in_pieces(&KyotoLimits::default(), &[first, 0, 0, 0], &[]);
         assert!(outcome.is_closed && outcome.answers.is_empty() && outcome.requests.is_empty(), "{first:x}");
@@ -69,7 +69,7 @@ fn an_unknown_first_byte_closes_without_a_word() {
 }
 
 #[test]
-fn a_script_of_very_many_empty_pairs_is_refused_in_time() {
+fn script_of_many_empty_pairs_is_refused_quickly() {
     let limits = KyotoLimits { body_len_max: 1000, ..KyotoLimits::default() };
     let mut stream = hex("b4 00000000 00000000 ffffffff");
     stream.resize(100_000, 0);
@@ -78,7 +78,7 @@ fn a_script_of_very_many_empty_pairs_is_refused_in_time() {
 }
 
 #[test]
-fn of_equal_names_given_to_a_script_the_last_counts() {
+fn last_of_equal_script_parameters_counts() {
     let outcome = send(
         "b4 00000000 00000004 00000003 6563686f 00000001 00000001 62 31 00000001 00000001 61 32 00000001 00000001 62 33",
     );
@@ -86,7 +86,7 @@ fn of_equal_names_given_to_a_script_the_last_counts() {
 }
 
 #[test]
-fn what_is_missing_of_a_record_is_told_exactly() {
+fn missing_bytes_of_a_record_are_exact() {
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     let mut input = hex("b8 00000000 00000001");
     let step = dialect.decode(&KyotoLimits::default(), &input, &mut scratch);

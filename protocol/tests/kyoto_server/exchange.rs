@@ -1,5 +1,5 @@
-//! Streams of requests, cut in any way, and what a toy server makes of them: it keeps records in a map, so that answers
-//! are written, too.
+//! Feeds streams of requests, split in any way, to a simplified server that keeps records in a map,
+//! so that answers are written too.
 
 use std::collections::BTreeMap;
 use todana_protocol::kyoto::{
@@ -9,17 +9,17 @@ use todana_protocol::kyoto::{
     answer_rest, answer_stranger, binary, expiry,
 };
 
-/// The second in which all happens.
+/// The time at which all requests are executed.
 pub(crate) const NOW: u64 = 1_800_000_000;
 
-/// What came of a stream.
+/// The result of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The requests, as they show themselves.
+    /// The requests as text.
     pub(crate) requests: Vec<String>,
-    /// The answers, one behind the other.
+    /// The answers, concatenated.
     pub(crate) answers: Vec<u8>,
-    /// Whether the decoder has closed the connection.
+    /// True if the decoder has closed the connection.
     pub(crate) is_closed: bool,
 }
 
@@ -28,10 +28,10 @@ pub(crate) fn send_in_pieces(limits: &KyotoLimits, stream: &[u8], cuts: &[usize]
     let (mut dialect, mut scratch, mut toy) =
         (KyotoDecoder::default(), MapScratch::default(), Toy::default());
     let mut outcome = Outcome::default();
-    // What has been received, from which what is done with is dropped.
+    // The received bytes; consumed bytes are removed.
     let mut input = Vec::new();
     let mut sent = 0;
-    // What is said to be needed never is more than what would have done.
+    // The requested number of bytes must never exceed the number that is sufficient.
     let mut needed = 0;
     for &end in cuts.iter().chain([&stream.len()]) {
         input.extend_from_slice(&stream[sent..end]);
@@ -77,19 +77,19 @@ pub(crate) fn send_in_pieces(limits: &KyotoLimits, stream: &[u8], cuts: &[usize]
     outcome
 }
 
-/// The one user's password is `secret`.
+/// The single user's password is `secret`.
 fn is_of_alice(authorization: &[u8]) -> bool {
     let said = BasicCredentials::read(authorization);
     said.is_some_and(|said| (said.user(), said.password()) == (b"alice", b"secret"))
 }
 
-/// Sends the stream whole, and says what was answered, with the headers that vary left out.
+/// Sends the stream in one piece; returns the answers without the headers that vary.
 pub(crate) fn answers(stream: &[u8]) -> String {
     let outcome = send_in_pieces(&KyotoLimits::default(), stream, &[]);
     show(&outcome.answers)
 }
 
-/// Answers with the headers that vary left out, escaped.
+/// Returns escaped answers without the headers that vary.
 pub(crate) fn show(answers: &[u8]) -> String {
     let banner = b"Server: KyotoTycoon/T\r\nDate: Fri, 15 Jan 2027 08:00:00 GMT\r\n";
     let mut rest = answers;
@@ -103,7 +103,8 @@ pub(crate) fn show(answers: &[u8]) -> String {
     shown.escape_ascii().to_string()
 }
 
-/// A server of one database, of which a time to live is kept and never comes; beyond it, what tests need.
+/// A server of one database, whose records keep an expiry that is never reached, and the other
+/// features that tests need.
 #[derive(Default)]
 struct Toy {
     records: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -183,7 +184,7 @@ impl Toy {
                 self.output.push_number(b"num", call.records().count());
             }
             Some(Procedure::Void) => {}
-            // The name borrows from the request, which the failure is to outlive here.
+            // The name borrows from the request, but the failure must outlive it here.
             _ => return Err(CallFailure::Other { status: AnswerStatus::NotImplemented, text: "not here" }),
         }
         Ok(())
@@ -212,7 +213,7 @@ impl Toy {
     }
 
     fn bulk_record(&mut self, operation: BulkOperation, record: BulkRecord<'_>) {
-        // A persistent one, of one record.
+        // A persistent database with one record.
         if record.database == 3 {
             self.hits += 1;
             let answer = BulkRecord { value: b"q", xt: expiry::PERSISTENT, ..record };
@@ -240,7 +241,7 @@ impl Toy {
     }
 }
 
-/// Bytes written in hexadecimal, with blanks anywhere.
+/// Parses hexadecimal bytes, with blanks anywhere.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();

@@ -1,4 +1,4 @@
-//! HTTP as the original understands it.
+//! HTTP as the original implements it.
 
 use crate::exchange::{Outcome, answers, send_in_pieces};
 use todana_protocol::kyoto::{
@@ -10,7 +10,7 @@ fn send(stream: &[u8]) -> Outcome {
     send_in_pieces(&KyotoLimits::default(), stream, &[])
 }
 
-/// The one request of a stream, handed on.
+/// Passes the single request of a stream to a function.
 fn with_request(stream: &[u8], see: impl FnOnce(KyotoRequest<'_>)) {
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     match dialect.decode(&KyotoLimits::default(), stream, &mut scratch) {
@@ -52,7 +52,7 @@ fn only_the_exact_request_line_is_one() {
 }
 
 #[test]
-fn a_target_may_lack_its_slash_and_line_ends_their_cr() {
+fn slash_and_cr_are_optional() {
     let stream = b"PUT key HTTP/1.1\nContent-Length: 1\n\nvGET /key HTTP/1.1\r\r\n\r\n";
     let outcome = send(stream);
     assert_eq!(outcome.requests.len(), 2, "{outcome:?}");
@@ -68,18 +68,18 @@ fn every_cr_is_dropped() {
 }
 
 #[test]
-fn a_connection_is_kept_as_its_version_and_its_header_say() {
+fn version_and_header_decide_about_keep_alive() {
     assert!(keeps_alive("GET /rpc/void HTTP/1.1\r\n\r\n"));
     assert!(!keeps_alive("GET /rpc/void HTTP/1.0\r\n\r\n"));
     assert!(!keeps_alive("GET /rpc/void HTTP/1.1\r\nConnection: Close\r\n\r\n"));
     assert!(keeps_alive("GET /rpc/void HTTP/1.0\r\nCONNECTION:Keep-Alive\r\n\r\n"));
-    // The whole value is compared, and trailing blanks belong to it.
+    // The complete value is compared, and trailing blanks belong to it.
     assert!(keeps_alive("GET /rpc/void HTTP/1.1\r\nConnection: close \r\n\r\n"));
     assert!(keeps_alive("GET /rpc/void HTTP/1.1\r\nConnection: close, te\r\n\r\n"));
 }
 
 #[test]
-fn a_closing_answer_says_so_between_date_and_length() {
+fn closing_answer_has_a_connection_header() {
     assert_eq!(
         answers(b"GET /rpc/void HTTP/1.0\r\n\r\n"),
         "HTTP/1.1 200 OK\\r\\n...Connection: close\\r\\nContent-Length: 0\\r\\n\
@@ -100,14 +100,14 @@ fn bodies_of_requests_that_have_none_are_dropped() {
             assert!(!outcome.is_closed);
         }
     }
-    // Chunks cannot be told from requests without reading them.
+    // Chunks cannot be distinguished from requests without parsing them.
     let outcome = send(b"GET /rpc/void HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
     assert_eq!(outcome.requests.len(), 1);
     assert!(outcome.is_closed);
 }
 
 #[test]
-fn an_answer_to_head_has_no_body_and_of_calls_no_length() {
+fn head_answer_has_no_body() {
     assert_eq!(
         answers(b"HEAD /rpc/echo?a=b HTTP/1.1\r\n\r\n"),
         "HTTP/1.1 200 OK\\r\\n...Content-Type: text/tab-separated-values\\r\\n\\r\\n"
@@ -123,7 +123,7 @@ fn an_answer_to_head_has_no_body_and_of_calls_no_length() {
 }
 
 #[test]
-fn resources_are_put_as_their_mode_says_and_deleted() {
+fn resources_are_stored_by_mode_and_deleted() {
     let put = |mode: &str| format!("PUT /k HTTP/1.1\r\nX-KT-Mode: {mode}\r\nContent-Length: 1\r\n\r\nv");
     let stream = [&put("REPLACE"), &put("add"), &put("Add"), &put("other")].map(String::as_str).concat()
         + "DELETE /k HTTP/1.1\r\n\r\nDELETE /k HTTP/1.1\r\n\r\nPOST /k HTTP/1.1\r\n\r\nBREW /k HTTP/1.1\r\n\r\nGET /x/k HTTP/1.1\r\n\r\n";
@@ -170,15 +170,15 @@ fn times_of_resources_are_absolute() {
 }
 
 #[test]
-fn a_line_is_cut_where_it_becomes_too_long() {
-    // A header of 8191 bytes is whole; the 8192nd begins the next line, which is another header.
+fn long_line_is_split_at_the_limit() {
+    // A header of 8191 bytes is complete; byte 8192 begins the next line, which is another header.
     let filler = "a".repeat(8191 - 3);
     let stream = format!("PUT /k HTTP/1.1\r\nx: {filler}Content-Length: 1\r\n\r\nv");
     with_request(stream.as_bytes(), |request| assert!(format!("{request:?}").contains("value: [118]")));
-    // Before that border it belongs to the long one.
+    // Bytes before that limit belong to the long header.
     let stream = format!("PUT /k HTTP/1.1\r\nx: {}Content-Length: 1\r\n\r\n", &filler[1..]);
     with_request(stream.as_bytes(), |request| assert!(format!("{request:?}").contains("value: []")));
-    // A request line that is cut has no version.
+    // A request line that is split has no version.
     let stream = format!("GET /{} HTTP/1.1\r\n\r\n", "k".repeat(8191));
     assert!(send(stream.as_bytes()).is_closed);
     let longest = 8191 - "GET / HTTP/1.1".len();
@@ -187,7 +187,7 @@ fn a_line_is_cut_where_it_becomes_too_long() {
 }
 
 #[test]
-fn a_head_that_does_not_end_closes_the_connection() {
+fn endless_head_closes_the_connection() {
     let limits = KyotoLimits { head_len_max: 1000, ..KyotoLimits::default() };
     let head = format!("GET /k HTTP/1.1\r\n{}", "x: y\r\n".repeat(163));
     assert_eq!(head.len(), 995);
@@ -202,7 +202,7 @@ fn a_head_that_does_not_end_closes_the_connection() {
 }
 
 #[test]
-fn too_much_is_answered_and_closes() {
+fn body_over_the_limit_is_answered_and_closes() {
     let told = "HTTP/1.1 413 Request Entity Too Large\\r\\n...Connection: close\\r\\nContent-Length: 59\\r\\n\
         Content-Type: text/plain\\r\\n\\r\\n413 KyotoRequest Entity Too Large (request entity too large)\\n";
     let told =
@@ -216,19 +216,19 @@ fn too_much_is_answered_and_closes() {
         assert_eq!(answers(stream), told, "{}", stream.escape_ascii());
         assert!(send(stream).is_closed);
     }
-    // The largest is waited for.
+    // The largest allowed body is awaited.
     let outcome = send(b"POST /rpc/void HTTP/1.1\r\nContent-Length: 268435456\r\n\r\n");
     assert!(outcome.requests.is_empty() && !outcome.is_closed);
 }
 
 #[test]
-fn what_outgrows_the_memory_there_is_is_too_much() {
+fn body_beyond_the_available_memory_is_too_large() {
     let limits = KyotoLimits { unfinished_len_max: 100, ..KyotoLimits::default() };
     let head = "PUT /k HTTP/1.1\r\nContent-Length: 200\r\n\r\n";
     let stream = format!("{head}{}", "v".repeat(100));
     let outcome = send_in_pieces(&limits, stream.as_bytes(), &[100]);
     assert_eq!(outcome.requests, ["Refused(TooLarge)"]);
-    // What has come whole has not.
+    // A body that has arrived completely is not refused.
     let stream = format!("{head}{}", "v".repeat(200));
     assert_eq!(send_in_pieces(&limits, stream.as_bytes(), &[]).requests.len(), 1);
 }
@@ -249,7 +249,7 @@ fn a_length_wins_over_chunks() {
 }
 
 #[test]
-fn what_a_cut_request_is_answered_hangs_on_where_it_was_cut() {
+fn interrupted_request_is_answered_by_its_position() {
     for (input, refusal) in [
         (&b""[..], None),
         (b"GET /k HT", None),
@@ -272,7 +272,7 @@ fn what_a_cut_request_is_answered_hangs_on_where_it_was_cut() {
 }
 
 #[test]
-fn a_shared_port_tells_whose_a_request_is() {
+fn first_bytes_identify_the_protocol_on_shared_ports() {
     for (input, beginning) in [
         (&b""[..], ProtocolGuess::Unsure),
         (b"\xB1", ProtocolGuess::Kyoto),

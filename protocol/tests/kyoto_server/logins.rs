@@ -1,4 +1,4 @@
-//! Requests of users and of strangers.
+//! Requests with and without a valid login.
 
 use crate::exchange::{Outcome, send_in_pieces, show};
 use todana_protocol::kyoto::{
@@ -9,7 +9,7 @@ use todana_protocol::kyoto::{
 const RIGHT: &str = "Authorization: Basic YWxpY2U6c2VjcmV0\r\n";
 const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=\r\n";
 
-/// A bulk request of the binary protocol for no record.
+/// A bulk request of the binary protocol without records.
 const BINARY: &[u8] = b"\xBA\0\0\0\0\0\0\0\0";
 
 fn limits() -> KyotoLimits<'static> {
@@ -29,15 +29,15 @@ fn put(headers: &str, value: &str) -> Vec<u8> {
     format!("PUT /k HTTP/1.1\r\n{headers}Content-Length: {len}\r\n\r\n{value}").into_bytes()
 }
 
-/// The status of each answer.
+/// Returns the status of each answer.
 fn statuses(outcome: &Outcome) -> Vec<String> {
     let answers = String::from_utf8_lossy(&outcome.answers);
     answers.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].to_owned()).collect()
 }
 
 #[test]
-fn a_strangers_request_is_answered_by_401_and_its_body_passed_over() {
-    // What is passed over is not taken for a request.
+fn request_without_login_gets_401_and_is_skipped() {
+    // The skipped body is not decoded as a request.
     let inner = String::from_utf8(get(RIGHT)).unwrap();
     let outcome = send(&[put("", &inner), put(WRONG, &inner), put(RIGHT, "v"), get(RIGHT)].concat());
     assert_eq!(statuses(&outcome), ["401", "401", "201", "200"]);
@@ -50,7 +50,7 @@ fn a_strangers_request_is_answered_by_401_and_its_body_passed_over() {
 }
 
 #[test]
-fn a_stranger_with_a_body_of_no_known_length_is_turned_away_for_good() {
+fn unauthenticated_body_of_unknown_length_closes_the_connection() {
     let chunked = b"POST /rpc/void HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     let endless = b"PUT /k HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n";
     for stream in [&chunked[..], endless, b"GET /k HTTP/1.0\r\n\r\n"] {
@@ -64,13 +64,13 @@ fn a_stranger_with_a_body_of_no_known_length_is_turned_away_for_good() {
 }
 
 #[test]
-fn a_head_request_of_a_stranger_gets_no_body() {
+fn head_request_without_login_gets_no_body() {
     let outcome = send(b"HEAD /k HTTP/1.1\r\n\r\n");
     assert!(outcome.answers.ends_with(b"WWW-Authenticate: Basic realm=\"todana\"\r\n\r\n"));
 }
 
 #[test]
-fn the_body_of_a_stranger_is_not_waited_for() {
+fn unauthenticated_body_is_not_awaited() {
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     let head = format!("PUT /k HTTP/1.1\r\n{WRONG}Content-Length: 1000000\r\n\r\n");
     for _ in 0..2 {
@@ -94,7 +94,7 @@ fn the_body_of_a_stranger_is_not_waited_for() {
 }
 
 #[test]
-fn the_binary_protocol_is_for_those_whose_last_http_request_was_a_users() {
+fn binary_protocol_requires_an_authenticated_http_request() {
     for stream in [BINARY.to_vec(), [get(""), BINARY.to_vec()].concat(), b"\xB1".to_vec(), b"\xB4".to_vec()] {
         let outcome = send(&stream);
         assert!(outcome.is_closed && outcome.answers.ends_with(b"\xBF"), "{outcome:?}");
@@ -124,13 +124,13 @@ fn an_authorization_counts_only_as_one_whole_line() {
     ] {
         assert_eq!(statuses(&send(&get(headers))), ["404"], "{headers}");
     }
-    // Where nobody is asked it means nothing.
+    // If no login is required, the header is ignored.
     let outcome = send_in_pieces(&KyotoLimits::default(), &get(WRONG), &[]);
     assert_eq!(statuses(&outcome), ["404"]);
 }
 
 #[test]
-fn the_head_of_a_stranger_is_bounded_more_tightly() {
+fn head_without_login_has_a_lower_limit() {
     let head = |len: usize| get(&format!("{RIGHT}{}", "X: yyyyyyyy\r\n".repeat(len / 13)));
     assert_eq!(statuses(&send(&head(15_000))), ["404"]);
     let outcome = send(&head(20_000));
@@ -140,13 +140,13 @@ fn the_head_of_a_stranger_is_bounded_more_tightly() {
 }
 
 #[test]
-fn a_page_of_another_site_is_refused_before_anybody_is_asked() {
+fn foreign_page_is_refused_before_the_login() {
     let outcome = send(&get(&format!("{RIGHT}Origin: http://other.example\r\n")));
     assert_eq!(statuses(&outcome), ["403"]);
 }
 
 #[test]
-fn cuts_of_a_stream_with_logins_do_not_matter() {
+fn streams_with_logins_may_be_split_anywhere() {
     let stream = [
         &get(""),
         &put(WRONG, "vvvvvvvvvv"),
@@ -168,7 +168,7 @@ fn cuts_of_a_stream_with_logins_do_not_matter() {
 }
 
 #[test]
-fn credentials_are_a_name_a_colon_and_a_password_in_base64() {
+fn credentials_are_base64_of_name_colon_password() {
     let read = |text: &str| {
         let said = BasicCredentials::read(text.as_bytes())?;
         Some((said.user().to_vec(), said.password().to_vec()))

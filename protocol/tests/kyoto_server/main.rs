@@ -1,4 +1,4 @@
-//! The server's side of Kyoto Tycoon's protocols.
+//! Tests the server side of Kyoto Tycoon's protocols.
 
 mod binary;
 mod exchange;

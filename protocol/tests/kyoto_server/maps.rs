@@ -1,8 +1,9 @@
-//! Maps as they come in.
+//! Maps of requests.
 
 use todana_protocol::kyoto::{KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch};
 
-/// Each was sorted in now and then, and then taken for sorted with a name behind it that was not.
+/// Entries were sorted from time to time, and then treated as sorted although an unsorted name had
+/// been added.
 #[test]
 fn a_name_before_many_smaller_ones_is_found() {
     let names: String = (0..20_000).map(|key| format!("_{key}\tv\n")).collect();

@@ -1,11 +1,11 @@
-//! Maps as they come in and go out, against a model that is written as simply as can be.
+//! Compares the maps of requests and answers with a model that is as simple as possible.
 
 use crate::exchange::send_in_pieces;
 use std::collections::BTreeMap;
 use todana_protocol::kyoto::client::{AnswerDecoder, AnswerStep};
 use todana_protocol::kyoto::{KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch};
 
-/// Numbers that look random (xorshift), from a seed that is printed when something is found.
+/// A pseudo-random generator (xorshift); a failing test prints its seed.
 struct Random(u64);
 
 impl Random {
@@ -68,7 +68,7 @@ fn model_of_percent(text: &[u8]) -> Vec<u8> {
     found
 }
 
-/// The pairs of a call, and of what the toy answers to it.
+/// Returns the pairs of a call, and the pairs that the simplified server answers.
 fn called(stream: &[u8]) -> (Pairs, Pairs) {
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
     let step = dialect.decode(&KyotoLimits::default(), stream, &mut scratch);
@@ -89,7 +89,7 @@ fn called(stream: &[u8]) -> (Pairs, Pairs) {
 }
 
 #[test]
-fn maps_are_given_as_the_model_reads_them_and_echoed_as_they_are_given() {
+fn maps_agree_with_the_model() {
     for seed in 1..3000u64 {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let query = random.bytes(b"ab%4+&;=1\xC3", 20);

@@ -1,11 +1,11 @@
-//! What calls are given.
+//! The parameters of calls.
 
 use todana_protocol::kyoto::{
     DatabaseTarget, IncrementOrigin, KyotoDecoder, KyotoLimits, KyotoRequest, KyotoStep, MapScratch,
     ProcedureCall, SignalSend, SignalWait, TimestampParameter,
 };
 
-/// The call with this query.
+/// Passes the call with this query to a function.
 fn with_call(query: &str, see: impl FnOnce(ProcedureCall<'_>)) {
     let stream = format!("GET /rpc/x?{query} HTTP/1.1\r\n\r\n");
     let (mut dialect, mut scratch) = (KyotoDecoder::default(), MapScratch::default());
@@ -15,7 +15,7 @@ fn with_call(query: &str, see: impl FnOnce(ProcedureCall<'_>)) {
     }
 }
 
-/// The pairs of a call that is posted with this body.
+/// Returns the pairs of a call that is posted with this body.
 fn posted(query: &str, content_type: &str, body: &[u8]) -> Vec<(String, String)> {
     let head = format!(
         "POST /rpc/x{query} HTTP/1.1\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
@@ -90,7 +90,7 @@ fn waits_have_a_name_and_an_end() {
 }
 
 #[test]
-fn records_of_bulk_calls_have_a_mark_before_their_names() {
+fn bulk_records_have_an_underscore_before_their_names() {
     with_call("_b=2&_=0&atomic&_a=1&_b=3&__=x", |call| {
         let records: Vec<_> = call.records().collect();
         assert_eq!(records, [(&b""[..], &b"0"[..]), (b"_", b"x"), (b"a", b"1"), (b"b", b"3")]);
@@ -98,13 +98,13 @@ fn records_of_bulk_calls_have_a_mark_before_their_names() {
 }
 
 #[test]
-fn the_body_counts_before_the_query_and_later_lines_before_earlier_ones() {
+fn body_overrides_query_and_later_lines_override_earlier() {
     let found = posted("?a=1&b=2", "text/tab-separated-values", b"b\t3\nc\t4\nb\t5\n");
     assert_eq!(found, pairs(&[("a", "1"), ("b", "5"), ("c", "4")]));
 }
 
 #[test]
-fn what_is_in_the_query_of_an_encoded_map_is_decoded_twice() {
+fn query_of_an_encoded_map_is_decoded_twice() {
     let found = posted("?a=%2541&b=1%252b", "TEXT/Tab-Separated-Values;  ColEnc=u", b"c\t%42\n");
     assert_eq!(found, pairs(&[("a", "A"), ("b", "1+"), ("c", "B")]));
 }
@@ -121,7 +121,7 @@ fn a_body_of_another_type_is_ignored() {
 #[test]
 fn names_that_become_equal_by_decoding_are_one() {
     let found = posted("", "text/tab-separated-values; colenc=U", b"%61\t1\na\t2\n%61\t3\n");
-    // Of the two that are left before decoding the greater counts.
+    // Of two names that become equal by decoding, the one that was greater before counts.
     assert_eq!(found, pairs(&[("a", "2")]));
 }
 

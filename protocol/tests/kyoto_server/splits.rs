@@ -1,9 +1,10 @@
-//! However a stream is cut, the same comes of it.
+//! Tests that the results do not depend on how a stream is split.
 
 use crate::exchange::{Outcome, hex, send_in_pieces};
 use todana_protocol::kyoto::KyotoLimits;
 
-/// Sends the stream whole, cut in two at every place, cut in three at many, and byte by byte.
+/// Sends the stream in one piece, in all splits into two, in many splits into three, and byte by
+/// byte.
 fn assert_cuts_do_not_matter(stream: &[u8]) -> Outcome {
     let limits = KyotoLimits::default();
     let whole = send_in_pieces(&limits, stream, &[]);
@@ -68,7 +69,7 @@ fn forms_and_encoded_columns_are_decoded() {
 }
 
 #[test]
-fn what_is_refused_ends_the_stream() {
+fn refused_requests_end_the_stream() {
     for stream in [
         &b"PUT /k HTTP/1.1\r\nContent-Length: 268435457\r\n\r\nabc"[..],
         b"PUT /k HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n10000001\r\nabc",

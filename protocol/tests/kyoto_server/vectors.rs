@@ -1,5 +1,5 @@
-//! What the original answered, byte for byte: captures. `...` stands for the headers that vary. Of those that need a whole
-//! database, here is the codec's half.
+//! The original's answers, byte for byte: captures. `...` replaces the headers that vary. For
+//! answers that need a complete database, this file tests the codec's part.
 
 use crate::exchange::{answers, hex, send_in_pieces, show};
 use todana_protocol::kyoto::{
@@ -13,7 +13,7 @@ fn banner() -> AnswerBanner {
     AnswerBanner::new("T", crate::exchange::NOW)
 }
 
-/// The status and the body of a failed call.
+/// Returns the status and the body of a failed call.
 fn failed(failure: CallFailure<'_>) -> String {
     let mut out = Vec::new();
     answer_failure(&FORM, &banner(), &failure, &mut out);
@@ -22,7 +22,7 @@ fn failed(failure: CallFailure<'_>) -> String {
     format!("{} {body}", &shown["HTTP/1.1 ".len()..][..3])
 }
 
-/// What `echo` answers to a body of this type: the encoding of its header, and its body.
+/// Returns the answer of `echo` to a body of this type: the encoding in its header, and its body.
 fn echoed(content_type: &str, body: &str) -> String {
     let head = format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n\r\n", body.len());
     let stream = format!("POST /rpc/echo HTTP/1.1\r\n{head}{body}");
@@ -87,7 +87,7 @@ fn failures_are_told_by_status_and_text() {
 }
 
 #[test]
-fn columns_come_in_every_encoding_and_go_out_in_the_one_that_the_rule_chooses() {
+fn all_encodings_are_accepted_and_one_is_chosen() {
     let tsv = "text/tab-separated-values";
     let form = "application/x-www-form-urlencoded";
     for (content_type, body, answer) in [
@@ -114,14 +114,14 @@ fn increments_are_shown_and_stored_as_whole_numbers() {
         output.write(&FORM, &banner(), AnswerStatus::Ok, &mut out);
         assert!(out.ends_with(&[b"\r\n\r\n", &hex(shown)[..]].concat()));
     }
-    // 5, then -7, as it is stored: raw, as bytes from 0x80 on are no reason to encode.
+    // 5, then -7, as stored: raw, because bytes from 0x80 on need no encoding.
     let mut out = Vec::new();
     answer(&FORM, &banner(), AnswerStatus::Ok, &[("value", &(-2i64).to_be_bytes())], &mut out);
     assert!(out.ends_with(&[b"\r\n\r\n", &hex("76616c7565 09 fffffffffffffffe 0a")[..]].concat()));
 }
 
 #[test]
-fn real_increments_are_shown_with_six_decimals_and_stored_in_two_parts() {
+fn real_increments_have_six_decimals_and_two_parts() {
     for (number, shown, stored, told) in [
         (1.5, "1.500000", "0000000000000001 0001c6bf52634000", "AAAAAAAAAAEAAca/UmNAAA=="),
         (-1.75, "-1.750000", "fffffffffffffffe 0000e35fa931a000", "//////////4AAONfqTGgAA=="),
@@ -135,7 +135,7 @@ fn real_increments_are_shown_with_six_decimals_and_stored_in_two_parts() {
 }
 
 #[test]
-fn what_is_found_is_told_by_name_and_by_position() {
+fn matches_are_listed_by_name_and_position() {
     let mut output = AnswerPairs::default();
     output.push_record(b"apricot", b"0");
     output.push_record(b"apple", b"1");
@@ -174,14 +174,14 @@ fn records_travel_in_binary() {
 }
 
 #[test]
-fn a_persistent_database_has_times_without_end_and_one_that_is_not_there_nothing() {
+fn persistent_database_reports_endless_expiry() {
     let stream = "ba 00000000 00000001 0003 00000001 70 ba 00000000 00000001 0063 00000001 70";
     let outcome = send_in_pieces(&KyotoLimits::default(), &hex(stream), &[]);
     assert_eq!(outcome.answers, hex("ba 00000001 0003 00000001 00000001 7fffffffffffffff 70 71 ba 00000000"));
 }
 
 #[test]
-fn a_key_that_is_too_long_is_an_error_that_closes() {
+fn key_over_the_limit_closes_the_connection() {
     let stream = "b8 00000000 00000001 0000 10000001 00000000 7fffffffffffffff";
     let outcome = send_in_pieces(&KyotoLimits::default(), &hex(stream), &[]);
     assert_eq!(outcome.answers, hex("bf"));
@@ -189,7 +189,7 @@ fn a_key_that_is_too_long_is_an_error_that_closes() {
 }
 
 #[test]
-fn scripts_are_given_a_map_and_answer_with_one() {
+fn scripts_take_and_return_a_map() {
     let echo = "b4 00000000 00000004 00000002 6563686f 00000001 00000001 61 31 00000002 00000002 6262 3232";
     let unknown = "b4 00000000 00000006 00000000 6e6f73756368";
     let outcome = send_in_pieces(&KyotoLimits::default(), &hex(&[echo, unknown, echo].concat()), &[]);
@@ -200,7 +200,7 @@ fn scripts_are_given_a_map_and_answer_with_one() {
 
 #[test]
 fn names_are_sorted_as_they_are_encoded() {
-    // In base64 the order is another than of the bytes: "~" is fg==, 0xFF is /w==.
+    // The order in base64 differs from the order of the bytes: "~" is fg==, 0xFF is /w==.
     let mut output = AnswerPairs::default();
     let long = [0u8; 64];
     for name in [&b"a"[..], b"~", b"\xFF"] {

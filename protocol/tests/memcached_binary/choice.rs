@@ -1,4 +1,4 @@
-//! Which dialect a connection speaks.
+//! The choice of the dialect for a connection.
 
 use crate::exchange::{send, send_within};
 use crate::packet::Packet;
@@ -14,7 +14,7 @@ fn the_first_byte_chooses_for_the_whole_connection() {
     assert_eq!(outcome.replies, Packet::new(0x0a).response());
     assert!(outcome.closed, "text behind a packet");
 
-    // A line, then: it begins with a byte that no command has.
+    // Decoded as a line: it begins with a byte that no command has.
     let outcome = send(&[b"version\r\n".to_vec(), Packet::new(0x0b).request(), b"\r\n".to_vec()].concat());
     assert_eq!(outcome.replies, b"VERSION 1.6.45\r\nERROR\r\n");
     assert!(!outcome.closed);
@@ -37,7 +37,7 @@ fn binary_only_closes_on_text() {
 }
 
 #[test]
-fn nothing_is_chosen_before_something_has_come() {
+fn dialect_is_open_before_the_first_byte() {
     for choice in [DialectChoice::Auto, DialectChoice::Text, DialectChoice::Binary] {
         let outcome = send_within(limits(choice), b"");
         assert!(!outcome.closed && outcome.requests.is_empty());

@@ -1,4 +1,4 @@
-//! What each packet asks for.
+//! The command of each packet.
 
 use crate::exchange::assert_commands;
 use crate::packet::{Packet, set};
@@ -9,7 +9,7 @@ use todana_protocol::memcached::MemcachedCommand;
 
 const SHOWN: ReplyNeeds = ReplyNeeds { version: true, access: false };
 
-/// What any read asks for: a version is in every answer.
+/// Returns the operation of a read: every answer contains a version.
 fn read() -> Get<'static> {
     Get { key: b"key", needs: SHOWN, ..Get::default() }
 }
@@ -38,7 +38,7 @@ fn a_header_is_read_as_it_is_drawn() {
 }
 
 #[test]
-fn data_type_and_bucket_of_a_request_mean_nothing() {
+fn data_type_and_bucket_are_ignored() {
     let mut bytes = Packet::new(0x00).key("key").request();
     bytes[5..8].copy_from_slice(&[9, 8, 7]);
     assert_commands(&bytes, &[MemcachedCommand::Operation(Operation::Get(read()))]);
@@ -61,7 +61,7 @@ fn keys_may_hold_any_byte() {
 }
 
 #[test]
-fn touch_and_gat_read_and_bring_a_time_to_live() {
+fn touch_and_gat_set_a_time_to_live() {
     for opcode in [0x1c, 0x1d, 0x1e, 0x23, 0x24] {
         let get = Get { touch: Some(Ttl::Seconds(100)), counts_as_touch: true, ..read() };
         assert_command(
@@ -72,7 +72,7 @@ fn touch_and_gat_read_and_bring_a_time_to_live() {
 }
 
 #[test]
-fn expiry_is_unsigned_and_beyond_thirty_days_a_unix_time() {
+fn expiry_beyond_thirty_days_is_a_unix_time() {
     for (expiry, ttl) in [
         (0, Ttl::Never),
         (1, Ttl::Seconds(1)),
@@ -100,7 +100,7 @@ fn expiry_is_unsigned_and_beyond_thirty_days_a_unix_time() {
 }
 
 #[test]
-fn stores_differ_in_mode_and_quiet_ones_need_no_version() {
+fn quiet_stores_need_no_version() {
     for (opcode, mode, quiet) in [
         (0x01, StoreMode::Set, false),
         (0x02, StoreMode::Add, false),
@@ -121,14 +121,14 @@ fn stores_differ_in_mode_and_quiet_ones_need_no_version() {
         };
         let packet = Packet::new(opcode).u32(0xdead_beef).u32(60).key("key").value("value");
         assert_command(&packet, MemcachedCommand::Operation(Operation::Store(store)));
-        // With a version, any of them stores if that is the record's.
+        // With a version, each of them stores only if the record has this version.
         let store = Store { mode: StoreMode::Set, compare: Some(u64::MAX), ..store };
         assert_command(&packet.cas(u64::MAX), MemcachedCommand::Operation(Operation::Store(store)));
     }
 }
 
 #[test]
-fn append_and_prepend_keep_their_mode_beside_a_version() {
+fn append_and_prepend_keep_their_mode_with_versions() {
     for (opcode, mode, quiet) in [
         (0x0e, StoreMode::Append, false),
         (0x0f, StoreMode::Prepend, false),

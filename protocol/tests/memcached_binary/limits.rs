@@ -1,4 +1,4 @@
-//! Values over the limit, what is kept of a packet that is not whole, and what the server forbids.
+//! Values over the limit, the kept bytes of incomplete packets, and forbidden commands.
 
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
@@ -43,15 +43,15 @@ fn refused_set(refusal: RefusalReason) -> RefusedStore<'static> {
 }
 
 #[test]
-fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
+fn value_over_the_limit_is_discarded() {
     for opcode in [0x01, 0x02, 0x03, 0x11, 0x12, 0x13, 0x0e, 0x0f, 0x19, 0x1a] {
-        // A value that would be packets, if it were looked at.
+        // The value would be valid packets if it were decoded.
         let packet = Packet::new(opcode).key("key").value(Packet::new(0x0b).request().repeat(5));
         let packet = if opcode & 0x0f < 4 { packet.u32(0).u32(0) } else { packet };
         let stream = [packet.request(), Packet::new(0x0a).request()].concat();
         let outcome = send_within(small(), &stream);
         assert_eq!(outcome.replies, [error(opcode, 0x03).response(), Packet::new(0x0a).response()].concat());
-        // The client of a set believes its old value gone.
+        // The client of a set assumes that the old value is gone.
         let end = format!("discards: {}, refusal: TooLarge }})) ", opcode & 0x0f == 1);
         let request = &outcome.requests[0];
         assert!(
@@ -62,7 +62,7 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 }
 
 #[test]
-fn a_set_over_the_limit_discards_whatever_version_it_names() {
+fn set_over_the_limit_discards_any_version() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
     let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(RefusalReason::TooLarge) };
     let expected = format!("{:?} ", MemcachedCommand::Operation(Operation::RefusedStore(expected)));
@@ -70,7 +70,7 @@ fn a_set_over_the_limit_discards_whatever_version_it_names() {
 }
 
 #[test]
-fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
+fn value_over_the_limit_is_never_kept() {
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let head = Packet { body_len: Some(1 << 30), ..set("key", "") }.request();
     let step = dialect.decode(&small(), &head[..head.len() - 1], &mut scratch);
@@ -104,7 +104,7 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
 }
 
 #[test]
-fn what_is_missing_of_a_value_is_known_exactly() {
+fn missing_bytes_of_a_value_are_exact() {
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let packet = set("key", vec![b'v'; 1000]).request();
     for (arrived, at_least) in
@@ -134,7 +134,7 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
 }
 
 #[test]
-fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
+fn value_beyond_available_memory_is_refused() {
     let limits = MemcachedLimits { unfinished_len_max: 1000, ..MemcachedLimits::default() };
     let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
@@ -162,7 +162,7 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
         let step = dialect.decode(&limits, &bytes[consumed..], &mut scratch);
         assert!(matches!(step, MemcachedStep::NeedMore { consumed: 5000, at_least: 1 }), "{step:?}");
 
-        // What has come whole need not be kept, and is taken.
+        // A packet that has arrived completely need not be kept, so it is accepted.
         let step = MemcachedDecoder::default().decode(&limits, &bytes, &mut scratch);
         assert!(
             matches!(step, MemcachedStep::Request { request, .. } if matches!(request.command, MemcachedCommand::Operation(Operation::Store(_)))),
@@ -172,7 +172,7 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
 }
 
 #[test]
-fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
+fn long_value_is_announced_then_stored_or_refused() {
     let limits = MemcachedLimits { long_block_len: 5000, ..MemcachedLimits::default() };
     let set_refused = refused_set(RefusalReason::OutOfMemory);
     let refused = |mode| {
@@ -201,7 +201,8 @@ fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
         assert_eq!(len, head_len);
         let mut stored = dialect;
         let whole = LongBlock::Whole { value: &value, end: b"" };
-        // Meanwhile others may have taken all that unfinished requests may keep; this one is finished.
+        // Meanwhile other requests may use all memory for incomplete requests; this one is
+        // complete.
         let none_left = MemcachedLimits { unfinished_len_max: 0, ..limits };
         let step = stored.decode_block(&none_left, &bytes[..len], whole, &mut scratch);
         let MemcachedStep::Request { request, .. } = step else { panic!("{step:?}") };
@@ -235,7 +236,7 @@ fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
 }
 
 #[test]
-fn long_values_make_the_same_requests_as_short_ones() {
+fn long_and_short_values_decode_alike() {
     let stream = [
         set("key", vec![b'v'; 20]).request(),
         Packet::new(0x19).key("key").value(vec![b'w'; 10]).request(),

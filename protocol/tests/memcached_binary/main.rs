@@ -1,6 +1,7 @@
-//! The server's side of memcached's binary protocol, by bytes: what goes in and what must come out.
+//! Tests the server side of memcached's binary protocol byte by byte.
 //!
-//! As with the text dialect, every exchange is run whole and one byte at a time, and both must agree.
+//! As for the text dialect, every exchange is run in one piece and byte by byte, and both must
+//! agree.
 
 #[path = "../memcached_server/exchange.rs"]
 mod exchange;

@@ -1,19 +1,19 @@
-//! Packets, written field by field and read back.
+//! Packets, encoded field by field and decoded again.
 
-/// What every request here carries, and every response must give back.
+/// The opaque of every request, which every response must return.
 pub(crate) const OPAQUE: [u8; 4] = [0xde, 0xad, 0xbe, 0xef];
 
 /// A packet, request or response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) opcode: u8,
-    /// Of a response.
+    /// The status of a response.
     pub(crate) status: u16,
     pub(crate) cas: u64,
     pub(crate) extras: Vec<u8>,
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    /// In the place of the real ones.
+    /// Replaces the real value.
     pub(crate) key_len: Option<u16>,
     pub(crate) extras_len: Option<u8>,
     pub(crate) body_len: Option<u32>,
@@ -32,18 +32,18 @@ impl Packet {
         Packet { value: value.as_ref().to_vec(), ..self }
     }
 
-    /// More extras.
+    /// Appends extras.
     pub(crate) fn extras(mut self, extras: impl AsRef<[u8]>) -> Packet {
         self.extras.extend_from_slice(extras.as_ref());
         self
     }
 
-    /// More extras: a number of 32 bits.
+    /// Appends a 32-bit number to the extras.
     pub(crate) fn u32(self, number: u32) -> Packet {
         self.extras(number.to_be_bytes())
     }
 
-    /// More extras: a number of 64 bits.
+    /// Appends a 64-bit number to the extras.
     pub(crate) fn u64(self, number: u64) -> Packet {
         self.extras(number.to_be_bytes())
     }
@@ -56,12 +56,12 @@ impl Packet {
         Packet { status, ..self }
     }
 
-    /// The bytes of a request with this opaque.
+    /// Returns the bytes of a request with this opaque.
     pub(crate) fn request(&self) -> Vec<u8> {
         self.bytes(0x80)
     }
 
-    /// The bytes of a response with this opaque.
+    /// Returns the bytes of a response with this opaque.
     pub(crate) fn response(&self) -> Vec<u8> {
         self.bytes(0x81)
     }
@@ -82,7 +82,7 @@ impl Packet {
     }
 }
 
-/// An error: its number, and the text that is its body.
+/// Returns an error with its number and its text as the body.
 pub(crate) fn error(opcode: u8, status: u16) -> Packet {
     let text = match status {
         0x01 => "Not found",
@@ -99,7 +99,7 @@ pub(crate) fn error(opcode: u8, status: u16) -> Packet {
     Packet::new(opcode).status(status).value(text)
 }
 
-/// A set of `value` under `key`, the requests' most common shape.
+/// Returns a set of `value` under `key`, the most common request.
 pub(crate) fn set(key: &str, value: impl AsRef<[u8]>) -> Packet {
     Packet::new(0x01).u32(0).u32(0).key(key).value(value)
 }
@@ -110,7 +110,7 @@ pub(crate) const SERVED: [u8; 32] = [
     0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1c, 0x1d, 0x1e, 0x23, 0x24,
 ];
 
-/// A well-formed request of each opcode that is served (with key `key`, where there is one).
+/// Returns a well-formed request of each supported opcode (with key `key`, if it has one).
 pub(crate) fn well_formed(opcode: u8) -> Packet {
     let packet = Packet::new(opcode);
     match opcode {

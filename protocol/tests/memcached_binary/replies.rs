@@ -1,11 +1,12 @@
-//! Every reply, in bytes. The exchange answers by the key: see its `answer`.
+//! The bytes of every reply. The exchange answers depending on the key: see its `answer`.
 
 use crate::exchange::send;
 use crate::packet::{OPAQUE, Packet, error, well_formed};
 use todana_core::{Attributes, Record, Reply, SharedBytes};
 use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplySink, encode};
 
-/// The request is answered by exactly these packets, and the connection stays.
+/// Asserts that the request is answered by exactly these packets, and that the connection stays
+/// open.
 #[track_caller]
 fn assert_answer(request: &Packet, answer: &[Packet]) {
     let outcome = send(&request.request());
@@ -39,7 +40,7 @@ fn an_error_is_written_as_it_is_drawn() {
 }
 
 #[test]
-fn hits_carry_flags_and_version_and_the_key_if_it_is_asked_for() {
+fn hits_have_flags_version_and_requested_keys() {
     for opcode in [0x00, 0x09, 0x1d, 0x1e] {
         assert_answer(&keyed(opcode, "key"), &[Packet::new(opcode).u32(5).value("value").cas(42)]);
     }
@@ -56,7 +57,7 @@ fn touch_answers_flags_and_version_without_the_value() {
 }
 
 #[test]
-fn misses_say_so_or_give_the_key_back_or_are_hidden() {
+fn misses_are_reported_echoed_or_hidden() {
     for opcode in [0x00, 0x1d] {
         assert_answer(&keyed(opcode, "missing"), &[error(opcode, 0x01)]);
     }
@@ -86,7 +87,7 @@ fn stores_answer_the_new_version() {
 }
 
 #[test]
-fn a_store_whose_condition_does_not_hold_says_which() {
+fn failed_store_condition_is_reported() {
     for (opcodes, status) in
         [([0x02, 0x12], 0x02), ([0x03, 0x13], 0x01), ([0x0e, 0x19], 0x05), ([0x0f, 0x1a], 0x05)]
     {
@@ -129,7 +130,7 @@ fn counting_answers_eight_bytes_and_the_version() {
 }
 
 #[test]
-fn what_is_done_is_an_empty_packet_or_none() {
+fn success_is_an_empty_packet_or_none() {
     for opcode in [0x04, 0x08, 0x0a] {
         assert_answer(&well_formed(opcode), &[Packet::new(opcode)]);
     }
@@ -144,7 +145,7 @@ fn version_is_the_body() {
 }
 
 #[test]
-fn statistics_are_a_packet_each_and_an_empty_one_at_the_end() {
+fn statistics_are_packets_with_an_empty_last_one() {
     let stat = Packet::new(0x10);
     assert_answer(
         &stat,
@@ -157,7 +158,7 @@ fn statistics_are_a_packet_each_and_an_empty_one_at_the_end() {
 }
 
 #[test]
-fn quit_is_answered_and_closes_and_quitq_only_closes() {
+fn quit_is_answered_and_quitq_only_closes() {
     let behind = well_formed(0x0a).request();
     let quit = send(&[Packet::new(0x07).request(), behind.clone()].concat());
     assert_eq!(quit.replies, Packet::new(0x07).response());
@@ -171,7 +172,7 @@ fn quit_is_answered_and_closes_and_quitq_only_closes() {
 }
 
 #[test]
-fn the_form_of_quit_says_that_it_closes() {
+fn form_of_quit_closes_the_connection() {
     for (packet, closes) in
         [(Packet::new(0x07), true), (Packet::new(0x0a), false), (well_formed(0x01), false)]
     {
@@ -183,7 +184,7 @@ fn the_form_of_quit_says_that_it_closes() {
     }
 }
 
-/// A sink that keeps shares apart from copies.
+/// A sink that separates shared from copied bytes.
 #[derive(Default)]
 struct Shares {
     copied: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The packets that say who a client is. What they mean is the server's; here is how they look.
+//! The shape of the SASL packets; their meaning is the server's.
 
 use crate::exchange::{send, send_within};
 use crate::packet::{Packet, error, well_formed};
@@ -10,7 +10,7 @@ fn sasl() -> MemcachedLimits {
 }
 
 #[test]
-fn they_are_unknown_where_there_is_no_authentication() {
+fn sasl_is_unknown_without_authentication() {
     for opcode in 0x20..=0x22 {
         let stream = [well_formed(opcode).request(), Packet::new(0x0a).request()].concat();
         let expected = [error(opcode, 0x81).response(), Packet::new(0x0a).response()].concat();
@@ -26,7 +26,7 @@ fn a_list_of_mechanisms_is_the_body() {
 }
 
 #[test]
-fn mechanism_and_response_reach_the_server_as_they_are() {
+fn mechanism_and_response_reach_the_server_unchanged() {
     for (opcode, continues) in [(0x21, false), (0x22, true)] {
         let packet = Packet::new(opcode).key("PLAIN").value("\0user\0secret");
         let outcome = send_within(sasl(), &packet.request());
@@ -41,7 +41,7 @@ fn mechanism_and_response_reach_the_server_as_they_are() {
 }
 
 #[test]
-fn a_refusal_is_an_authentication_failure_and_a_challenge_goes_on() {
+fn refusal_fails_and_challenge_continues() {
     for opcode in [0x21, 0x22] {
         let refused = Packet::new(opcode).key("PLAIN").value("\0missing\0secret");
         assert_eq!(send_within(sasl(), &refused.request()).replies, error(opcode, 0x20).response());
@@ -52,7 +52,7 @@ fn a_refusal_is_an_authentication_failure_and_a_challenge_goes_on() {
 }
 
 #[test]
-fn a_mechanism_over_32_bytes_and_a_response_over_16_kibibytes_are_swallowed() {
+fn long_mechanisms_and_responses_are_discarded() {
     let version = Packet::new(0x0b);
     let answer = Packet::new(0x0b).value("1.6.45");
     for (packet, is_fine) in [
@@ -69,7 +69,7 @@ fn a_mechanism_over_32_bytes_and_a_response_over_16_kibibytes_are_swallowed() {
 }
 
 #[test]
-fn a_stranger_may_ask_for_version_and_mechanisms_and_say_who_they_are() {
+fn version_and_sasl_are_allowed_before_login() {
     let stream =
         [Packet::new(0x0b).request(), Packet::new(0x20).request(), Packet::new(0x0b).request()].concat();
     let outcome = send_within(sasl(), &stream);
@@ -79,13 +79,13 @@ fn a_stranger_may_ask_for_version_and_mechanisms_and_say_who_they_are() {
 }
 
 #[test]
-fn anything_else_a_stranger_asks_for_is_refused_and_the_end() {
+fn other_opcodes_before_login_close_the_connection() {
     let noop = Packet::new(0x0a);
     for opcode in 0..=0xff {
         if matches!(opcode, 0x0b | 0x20..=0x22) {
             continue;
         }
-        // Also quit, and what there is not.
+        // Includes quit and unknown opcodes.
         let outcome = send_within(sasl(), &[well_formed(opcode).request(), noop.request()].concat());
         assert_eq!(outcome.replies, error(opcode, 0x20).response(), "{opcode:#x}");
         assert!(outcome.closed, "{opcode:#x}");
@@ -93,7 +93,7 @@ fn anything_else_a_stranger_asks_for_is_refused_and_the_end() {
 }
 
 #[test]
-fn a_strangers_value_is_not_waited_for() {
+fn value_before_login_is_not_awaited() {
     let packet = Packet { body_len: Some(1 << 20), ..Packet::new(0x01).extras("12345678").key("k") };
     let outcome = send_within(sasl(), &packet.request()[..24]);
     assert_eq!(outcome.replies, error(0x01, 0x20).response());
@@ -101,7 +101,7 @@ fn a_strangers_value_is_not_waited_for() {
 }
 
 #[test]
-fn whoever_is_known_is_served_until_they_fail_to_be_someone_else() {
+fn failed_second_login_ends_the_first() {
     let known = Packet::new(0x21).key("PLAIN").value("\0user\0secret");
     let unknown = Packet::new(0x21).key("PLAIN").value("\0missing\0secret");
     let challenged = Packet::new(0x21).key("PLAIN");
@@ -119,7 +119,7 @@ fn whoever_is_known_is_served_until_they_fail_to_be_someone_else() {
 }
 
 #[test]
-fn they_have_shapes_like_all_others() {
+fn sasl_packets_with_wrong_shapes_are_refused() {
     for packet in [
         Packet::new(0x20).key("PLAIN"),
         Packet::new(0x20).value("x"),

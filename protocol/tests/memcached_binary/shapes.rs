@@ -1,9 +1,10 @@
-//! Packets of the wrong shape, and opcodes that mean nothing.
+//! Packets with wrong shapes, and unknown opcodes.
 
 use crate::exchange::send;
 use crate::packet::{Packet, SERVED, error, well_formed};
 
-/// The packet is answered by this status, and the connection closed with what stands behind it unserved.
+/// Asserts that the packet is answered by this status, and that the connection is closed without
+/// serving the following bytes.
 #[track_caller]
 fn assert_fatal(packet: &Packet, status: u16) {
     let stream = [packet.request(), Packet::new(0x0a).request()].concat();
@@ -30,11 +31,11 @@ fn extras_of_another_length_are_fatal() {
 }
 
 #[test]
-fn a_key_where_there_should_be_none_and_none_where_there_should_be_one_are_fatal() {
+fn missing_and_unexpected_keys_are_fatal() {
     for opcode in SERVED {
         let right = well_formed(opcode);
         match opcode {
-            // Its key is the group, if there is one.
+            // The optional key is the group.
             0x10 => {}
             _ if right.key.is_empty() => assert_fatal(&right.key("key"), 0x04),
             _ => assert_fatal(&right.key(""), 0x04),
@@ -43,7 +44,7 @@ fn a_key_where_there_should_be_none_and_none_where_there_should_be_one_are_fatal
 }
 
 #[test]
-fn a_value_where_there_should_be_none_is_fatal() {
+fn unexpected_value_is_fatal() {
     for opcode in SERVED {
         if well_formed(opcode).value.is_empty() {
             assert_fatal(&well_formed(opcode).value("v"), 0x04);
@@ -70,7 +71,7 @@ fn a_body_over_a_gigabyte_is_fatal() {
 }
 
 #[test]
-fn key_and_extras_that_do_not_fit_the_body_are_fatal_and_an_unknown_command() {
+fn key_and_extras_beyond_the_body_are_fatal() {
     for opcode in SERVED {
         for packet in [
             Packet { key_len: Some(u16::MAX), ..well_formed(opcode) },
@@ -103,7 +104,7 @@ fn a_response_sent_as_a_request_closes() {
 }
 
 #[test]
-fn what_is_unknown_is_swallowed_exactly_and_the_connection_goes_on() {
+fn unknown_packets_are_discarded_exactly() {
     for opcode in (0..=255).filter(|opcode| !SERVED.contains(opcode) && !(0x20..=0x22).contains(opcode)) {
         for packet in [
             Packet::new(opcode),
@@ -120,7 +121,7 @@ fn what_is_unknown_is_swallowed_exactly_and_the_connection_goes_on() {
 }
 
 #[test]
-fn an_unknown_group_of_statistics_is_not_found_and_the_connection_goes_on() {
+fn unknown_statistics_group_is_not_found() {
     let stream = [Packet::new(0x10).key("conns").request(), Packet::new(0x0a).request()].concat();
     let outcome = send(&stream);
     assert_eq!(outcome.replies, [error(0x10, 0x01).response(), Packet::new(0x0a).response()].concat());

@@ -1,4 +1,5 @@
-//! However a stream is cut, the same comes of it; and no bytes make the decoder panic or stand still.
+//! Tests that the results do not depend on how a stream is split, and that no bytes make the
+//! decoder panic or stop.
 
 use crate::exchange::send_in_pieces;
 use crate::packet::Packet;
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use todana_protocol::memcached::MemcachedLimits;
 
-/// A packet that is nearly right: lengths mostly fit, and opcodes mostly mean something.
+/// Returns a nearly valid packet: lengths mostly fit, and opcodes are mostly known.
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let opcode = prop_oneof![8 => 0u8..0x26, 1 => any::<u8>()];
     let extras = prop_oneof![Just(0usize), Just(4), Just(8), Just(20), 0usize..30];
@@ -53,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn streams_of_packets_mean_the_same_however_they_are_cut(
+    fn packet_streams_may_be_split_anywhere(
         limits in limits(),
         packets in vec(packet(), 0..6),
         cuts in vec(any::<Index>(), 0..6),

@@ -1,5 +1,5 @@
-//! A server without a store: it feeds a dialect, answers every command from its key, and checks the
-//! decoder's promises on the way.
+//! A server without a store: it feeds a decoder, answers every command depending on its key, and
+//! checks the decoder's promises.
 
 use std::sync::Arc;
 use todana_core::{
@@ -11,19 +11,19 @@ use todana_protocol::memcached::{
     LongBlock, MemcachedDecoder, MemcachedLimits, MemcachedRequest, MemcachedStep, encode,
 };
 
-/// The clock of all answers.
+/// The time of all answers.
 pub(crate) const NOW: UnixSeconds = UnixSeconds(1000);
 
-/// What came of a stream of requests.
+/// The result of a stream of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Each command, and the form that it came with, as text.
+    /// Each command and its form, as text.
     pub(crate) requests: Vec<String>,
     /// All reply bytes.
     pub(crate) replies: Vec<u8>,
-    /// The connection was closed, by the dialect or by `quit`.
+    /// True if the connection was closed, by the decoder or by `quit`.
     pub(crate) closed: bool,
-    /// Bytes of the stream that were not used up.
+    /// The number of unconsumed bytes of the stream.
     pub(crate) unread: usize,
 }
 
@@ -42,21 +42,21 @@ impl Outcome {
     }
 }
 
-/// One connection: what has arrived and is unread, and what came of the rest.
+/// One connection: its unread bytes, and the results so far.
 #[derive(Default)]
 pub(crate) struct Connection {
     limits: MemcachedLimits,
     dialect: MemcachedDecoder,
     unread: Vec<u8>,
     scratch: Vec<u8>,
-    /// Bytes that the decoder said are surely needed before anything can come of them.
+    /// The number of bytes that the decoder requires before it can return anything.
     awaited: usize,
     /// The long block that is being received.
     block: Option<Block>,
     outcome: Outcome,
 }
 
-/// A block that was announced: the head of its request, and the lengths of what follows.
+/// An announced block: the head of its request, and the lengths of the rest.
 struct Block {
     head: Vec<u8>,
     value_len: usize,
@@ -64,12 +64,12 @@ struct Block {
 }
 
 impl Connection {
-    /// A connection under these limits.
+    /// Creates a connection with these limits.
     pub(crate) fn new(limits: MemcachedLimits) -> Self {
         Connection { limits, ..Connection::default() }
     }
 
-    /// More bytes arrive.
+    /// Appends received bytes.
     pub(crate) fn arrive(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         let mut used = 0;
@@ -87,7 +87,8 @@ impl Connection {
                 let MemcachedStep::Request { request, .. } = step else {
                     panic!("announced, yet no request")
                 };
-                // What comes of it may depend on who asks, and the dialect is still lent to the request.
+                // The result may depend on the login, and the decoder is still borrowed by the
+                // request.
                 let mut dialect = self.dialect;
                 self.outcome.play(&mut dialect, &request);
                 self.dialect = dialect;
@@ -129,7 +130,7 @@ impl Connection {
         self.unread.drain(..used);
     }
 
-    /// The end of the stream.
+    /// Ends the stream.
     pub(crate) fn finish(mut self) -> Outcome {
         self.outcome.unread = if self.outcome.closed { 0 } else { self.unread.len() };
         self.outcome
@@ -148,7 +149,7 @@ pub(crate) fn send_in_pieces(limits: MemcachedLimits, stream: &[u8], cuts: &[usi
     connection.finish()
 }
 
-/// Sends a stream whole and byte by byte, and asserts that the same comes of both.
+/// Sends a stream in one piece and byte by byte, and asserts that the results are the same.
 pub(crate) fn send_within(limits: MemcachedLimits, stream: &[u8]) -> Outcome {
     let whole = send_in_pieces(limits, stream, &[]);
     let every_byte: Vec<usize> = (1..stream.len()).collect();
@@ -157,14 +158,14 @@ pub(crate) fn send_within(limits: MemcachedLimits, stream: &[u8]) -> Outcome {
     whole
 }
 
-/// As [`send_within`] the default limits.
+/// Does the same as [`send_within`] with the default limits.
 #[allow(dead_code, reason = "the fuzz targets, which share this file, have limits of their own")]
 pub(crate) fn send(stream: &[u8]) -> Outcome {
     send_within(MemcachedLimits::default(), stream)
 }
 
-/// Answers a command by its key: `missing`, `exists`, `notstored`, `full`, `large` and `words` (what is no number) say
-/// their outcome; any other key is there.
+/// Answers a command depending on its key: `missing`, `exists`, `notstored`, `full`, `large` and
+/// `words` (not a number) select the outcome; any other key exists.
 pub(crate) fn answer(command: &MemcachedCommand<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
     match *command {
         MemcachedCommand::Operation(Operation::Get(get)) => reply(match get.key {
@@ -194,7 +195,10 @@ pub(crate) fn answer(command: &MemcachedCommand<'_>, reply: &mut dyn FnMut(Reply
             reply(by_key(arithmetic.key, Reply::Number(number)));
         }
         MemcachedCommand::Operation(Operation::Touch(touch)) => reply(by_key(touch.key, Reply::Touched)),
-        // No dialect of memcached's has these.
+        // Returns the record of any other key: five bytes, flags 5, an expiry in one minute that
+        // this request changes to 100 s, version 42, last read 9 seconds ago. `won`, `stale` and
+        // `told` have marks, `forever` has no expiry, `past` has an expired one, `bare` has no
+        // attributes.
         MemcachedCommand::Operation(Operation::Modify(_)) => reply(Reply::Unknown),
         MemcachedCommand::Operation(Operation::Inspect(inspect)) => reply(match inspect.key {
             b"missing" => Reply::Miss,
@@ -245,9 +249,7 @@ pub(crate) fn answer(command: &MemcachedCommand<'_>, reply: &mut dyn FnMut(Reply
     }
 }
 
-/// What is stored under any key that is there: five bytes, flags 5, a minute to live that this request has
-/// made 100 s, version 42, read 9 seconds ago. `won`, `stale` and `told` carry marks, `forever` no expiry, `past`
-/// one that is over, `bare` nothing.
+/// Asserts the replies to each request of a table, alone and between two other commands.
 pub(crate) fn hit(key: &[u8]) -> HitReply<'static> {
     let before = Expiry::At(UnixSeconds(NOW.0 + 60));
     let after = Expiry::At(UnixSeconds(NOW.0 + 100));
@@ -283,7 +285,7 @@ fn by_key<'r>(key: &[u8], done: Reply<'r>) -> Reply<'r> {
     }
 }
 
-/// Asserts the replies to each request of a table, alone and with a command before and behind it.
+/// Asserts that a stream, split in any way, yields exactly these commands.
 #[track_caller]
 #[allow(dead_code, reason = "the fuzz targets share this file")]
 pub(crate) fn assert_replies(table: &[(&str, &str)]) {

@@ -1,4 +1,4 @@
-//! Lines, words, short lines, long lines, and what closes a connection.
+//! Lines, words, short lines, long lines, and the conditions that close a connection.
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
 use todana_core::{Get, Operation};
@@ -8,13 +8,13 @@ use todana_protocol::memcached::MemcachedLimits;
 const BAD: &str = "CLIENT_ERROR bad command line format\r\n";
 
 #[test]
-fn lines_end_at_a_line_feed_and_lose_one_carriage_return() {
+fn lines_end_at_lf_or_crlf() {
     assert_replies(&[
         ("get missing\n", "END\r\n"),
         ("get missing\r\n", "END\r\n"),
         ("verbosity 1\n", "OK\r\n"),
         ("set k 0 0 1\na\r\n", "STORED\r\n"),
-        // A second carriage return, and one in the middle, are bytes like others.
+        // A second carriage return, and one in the middle, are ordinary bytes.
         ("version\r\r\n", "ERROR\r\n"),
         ("get a\rb\r\n", "VALUE a\rb 5 5\r\nvalue\r\nEND\r\n"),
     ]);
@@ -33,7 +33,7 @@ fn words_are_parted_by_spaces_only() {
 }
 
 #[test]
-fn keys_may_hold_control_bytes_nul_and_eight_bit_bytes() {
+fn keys_may_contain_control_and_high_bytes() {
     let key = b"\0\x01\x7f\x80\xff\xe6\x88\xb8";
     assert_commands(
         &[b"get ", &key[..], b"\r\n"].concat(),
@@ -42,7 +42,7 @@ fn keys_may_hold_control_bytes_nul_and_eight_bit_bytes() {
 }
 
 #[test]
-fn commands_are_lower_case_and_unknown_ones_are_errors() {
+fn commands_are_lower_case() {
     assert_replies(&[
         ("GET foo\r\n", "ERROR\r\n"),
         ("getx foo\r\n", "ERROR\r\n"),
@@ -65,7 +65,7 @@ fn commands_are_lower_case_and_unknown_ones_are_errors() {
 }
 
 #[test]
-fn lines_under_four_bytes_are_bad_but_for_mn() {
+fn lines_under_four_bytes_are_bad_except_mn() {
     assert_replies(&[
         ("\n", BAD),
         ("\r\n", BAD),
@@ -84,7 +84,7 @@ fn lines_under_four_bytes_are_bad_but_for_mn() {
 }
 
 #[test]
-fn http_closes_without_a_word() {
+fn http_closes_silently() {
     for request in
         ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\n", "HTTP/1.1\r\n", "foo HTTP/\r\n", "GET / HTTP/1.1  \r\n"]
     {
@@ -95,7 +95,7 @@ fn http_closes_without_a_word() {
     assert_replies(&[
         ("foo xHTTP/1.1\r\n", "ERROR\r\n"),
         ("foo HTTP/1.1 x\r\n", "ERROR\r\n"),
-        // Known commands are what they are.
+        // Known commands are not affected.
         ("delete HTTP/1.1\r\n", "DELETED\r\n"),
     ]);
 }
@@ -109,7 +109,7 @@ fn quit_drops_what_follows() {
 }
 
 #[test]
-fn a_line_end_must_be_among_the_first_2048_bytes() {
+fn line_must_end_within_2048_bytes() {
     let line = |len: usize| [vec![b'x'; len - 2], b"\r\n".to_vec()].concat();
     assert_eq!(send(&line(2048)).replies, b"ERROR\r\n");
     for too_long in [line(2049), line(5000), vec![b'x'; 2048], vec![b'x'; 9000]] {
@@ -138,9 +138,9 @@ fn only_lists_of_keys_may_grow() {
 }
 
 #[test]
-fn leading_spaces_do_not_cost_get_its_grace_up_to_a_hundred() {
+fn up_to_100_leading_spaces_allow_long_gets() {
     let line = |spaces: usize| format!("{}get {}\r\n", " ".repeat(spaces), "k ".repeat(2000));
-    // It may grow, but it is no command.
+    // The line may grow, but it is not a command.
     assert_eq!(send(line(1).as_bytes()).replies, b"ERROR\r\n");
     assert_eq!(send(line(100).as_bytes()).replies, b"ERROR\r\n");
     assert!(send(line(101).as_bytes()).closed);
@@ -156,7 +156,7 @@ fn get_lines_are_bounded_too() {
 }
 
 #[test]
-fn a_small_line_limit_does_not_depend_on_how_the_line_is_cut() {
+fn small_line_limit_ignores_the_split() {
     let limits = MemcachedLimits { line_len_max: 1, ..MemcachedLimits::default() };
     let line = |len: usize| [vec![b'x'; len - 2], b"\r\n".to_vec()].concat();
     assert_eq!(send_within(limits, &line(128)).replies, b"ERROR\r\n");

@@ -1,4 +1,4 @@
-//! The size rule, and blocks that nobody wants.
+//! The size rule, and discarded blocks.
 
 use crate::exchange::{Connection, assert_commands, send, send_within};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn set(key_len: usize, flags: u32, value_len: usize) -> Vec<u8> {
     [line.into_bytes(), vec![b'v'; value_len], b"\r\n".to_vec()].concat()
 }
 
-/// A stream of a megabyte is sent whole: byte by byte it would be a million calls for each.
+/// Sends a stream of a megabyte in one piece; byte by byte it would be a million calls.
 fn send_whole(stream: &[u8]) -> Vec<u8> {
     let mut connection = Connection::new(MemcachedLimits::default());
     connection.arrive(stream);
@@ -23,7 +23,7 @@ fn send_whole(stream: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_largest_item_is_as_large_as_memcached_s() {
+fn largest_item_equals_memcached_s() {
     for (key_len, flags, value_len) in
         [(1, 0, 1_048_516), (1, 1, 1_048_512), (250, 0, 1_048_267), (1, 4_294_967_295, 1_048_512)]
     {
@@ -37,7 +37,7 @@ fn the_largest_item_is_as_large_as_memcached_s() {
     assert_eq!(send_whole(&meta(1_048_513)), TOO_LARGE);
 }
 
-/// Runs a request whose block is over a small limit, and a command behind it.
+/// Runs a request whose block exceeds a small limit, followed by another command.
 fn refused(line: &str) -> (Vec<String>, String) {
     let limits = MemcachedLimits { item_size_max: 100, ..MemcachedLimits::default() };
     let stream = format!("{line}\r\n{}\r\nversion\r\n", "version\r\n".repeat(6));
@@ -48,14 +48,15 @@ fn refused(line: &str) -> (Vec<String>, String) {
 
 const REFUSED: &str = "Operation(RefusedStore(RefusedStore { key: [107], ";
 
-/// Whether this is a store refused for its size, and whether that takes the old record along.
+/// Returns true if this is a store refused for its size that discards, or keeps, the old record as
+/// expected.
 fn is_refused(request: &str, discards: bool) -> bool {
     request.starts_with(REFUSED)
         && request.contains(&format!("discards: {discards}, refusal: TooLarge }})) "))
 }
 
 #[test]
-fn a_set_too_large_discards_the_old_value_and_swallows_the_block() {
+fn set_over_the_limit_discards_value_and_block() {
     let answered = format!("{}VERSION 1.6.45\\r\\n", TOO_LARGE.escape_ascii());
     for line in
         ["set k 0 0 54", "ms k 54", "ms k 54 q", "ms k 54 ME", "ms k 54 MA", "ms k 54 MP", "ms k 54 MR"]
@@ -73,7 +74,7 @@ fn a_set_too_large_discards_the_old_value_and_swallows_the_block() {
 }
 
 #[test]
-fn a_set_too_large_under_noreply_is_silent_and_discards_all_the_same() {
+fn noreply_set_over_the_limit_discards_silently() {
     let (requests, replies) = refused("set k 0 0 54 noreply");
     assert!(is_refused(&requests[0], true), "{}", requests[0]);
     assert_eq!(replies, "VERSION 1.6.45\\r\\n");
@@ -90,7 +91,7 @@ fn two_gigabytes_are_swallowed_as_they_arrive() {
     let chunk = vec![b'v'; 1 << 20];
     let mut left = 2_147_483_647;
     while left > chunk.len() {
-        // Nothing is kept, and nobody is asked to hold the rest.
+        // Nothing is kept, and no more bytes are required.
         let step = dialect.decode(&limits, &chunk, &mut scratch);
         assert!(matches!(step, MemcachedStep::NeedMore { consumed, at_least: 1 } if consumed == chunk.len()));
         left -= chunk.len();
@@ -103,7 +104,7 @@ fn two_gigabytes_are_swallowed_as_they_arrive() {
 }
 
 #[test]
-fn what_is_missing_of_a_block_is_told_exactly() {
+fn missing_bytes_of_a_block_are_exact() {
     let (limits, mut dialect, mut scratch) =
         (MemcachedLimits::default(), MemcachedDecoder::default(), Vec::new());
     let stream = set(1, 0, 100_000);
@@ -120,7 +121,7 @@ fn what_is_missing_of_a_block_is_told_exactly() {
 }
 
 #[test]
-fn the_item_limit_rides_along_for_append() {
+fn append_carries_the_item_limit() {
     let store = Store { key: b"k", value: b"a", item_size_max: Some(1 << 20), ..Store::default() };
     assert_commands(b"set k 0 0 1\r\na\r\n", &[MemcachedCommand::Operation(Operation::Store(store))]);
 }
@@ -132,7 +133,7 @@ fn an_empty_block_is_a_block() {
 }
 
 #[test]
-fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
+fn block_beyond_available_memory_is_refused() {
     let limits = MemcachedLimits { unfinished_len_max: 1000, ..MemcachedLimits::default() };
     for (line, discards, answer) in [
         ("set k 0 0 5000", true, &b"SERVER_ERROR out of memory storing object\r\n"[..]),
@@ -144,7 +145,7 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
     ] {
         let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
         let stream = [line.as_bytes(), b"\r\n", &[b'v'; 5000], b"\r\nversion\r\n"].concat();
-        // As long as little has come there is room for more.
+        // As long as few bytes have arrived, there is room for more.
         let step = dialect.decode(&limits, &stream[..500], &mut scratch);
         assert!(matches!(step, MemcachedStep::NeedMore { consumed: 0, .. }), "{line}: {step:?}");
         let step = dialect.decode(&limits, &stream[..1001], &mut scratch);
@@ -171,7 +172,7 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
             }
         ));
     }
-    // What has come in one piece is served, however long.
+    // A block that has arrived in one piece is served, whatever its length.
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let stream = [b"set k 0 0 5000\r\n", &[b'v'; 5000][..], b"\r\n"].concat();
     let step = dialect.decode(&limits, &stream, &mut scratch);
@@ -185,7 +186,7 @@ fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
 }
 
 #[test]
-fn a_get_line_that_may_not_be_kept_closes() {
+fn get_line_beyond_available_memory_closes() {
     let limits = MemcachedLimits { unfinished_len_max: 10_000, ..MemcachedLimits::default() };
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(10_000)].concat();
@@ -195,7 +196,7 @@ fn a_get_line_that_may_not_be_kept_closes() {
     assert!(matches!(step, MemcachedStep::Close), "{step:?}");
 }
 
-/// What is announced of a request, and what comes of it when it fares so.
+/// Returns the announcement of a request, and its result for this outcome of the block.
 fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec<u8>) {
     let limits = MemcachedLimits { long_block_len: 5000, ..MemcachedLimits::default() };
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
@@ -219,7 +220,7 @@ fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec
         MemcachedCommand::Faulty { message } => encode(&request.form, &Reply::Faulty(message), &mut replies),
         _ => {}
     }
-    // What is left of the block is dropped, and then comes the next line.
+    // The rest of the block is discarded, and the next line follows.
     let received = match block {
         LongBlock::Refused { received } => received,
         LongBlock::Whole { .. } => value_len + 2,
@@ -232,7 +233,7 @@ fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec
 }
 
 #[test]
-fn a_long_block_is_announced_and_may_be_refused_before_or_while_it_comes() {
+fn long_block_may_be_refused_at_any_time() {
     for (line, is_set, is_silent) in [
         ("set k 0 0 5000", true, false),
         ("set k 0 0 5000 noreply", true, true),
@@ -260,7 +261,7 @@ fn a_long_block_is_announced_and_may_be_refused_before_or_while_it_comes() {
 }
 
 #[test]
-fn a_long_block_that_is_whole_rides_along_as_it_is() {
+fn complete_long_block_is_passed_unchanged() {
     let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
     let whole = LongBlock::Whole { value: &value, end: b"\r\n" };
     let (command, _) = announced("set k 3 0 5000", 5000, whole);
@@ -278,7 +279,7 @@ fn a_long_block_that_is_whole_rides_along_as_it_is() {
 }
 
 #[test]
-fn long_blocks_make_the_same_requests_as_short_ones() {
+fn long_and_short_blocks_decode_alike() {
     let stream = [
         &b"set a 1 0 10\r\n0123456789\r\nget a b\r\n"[..],
         b"ms azE= 12 b k c MA N30 Oo\r\n0123456789ab\r\nadd a 0 0 9 noreply\r\n012345678\r\n",

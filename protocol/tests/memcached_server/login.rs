@@ -1,4 +1,4 @@
-//! Logging in over the text dialect.
+//! The login of the text dialect.
 
 use crate::exchange::{Outcome, send_within};
 use todana_protocol::memcached::MemcachedLimits;
@@ -20,7 +20,7 @@ fn assert_replies(stream: &str, replies: &str) {
 }
 
 #[test]
-fn until_then_nothing_is_served() {
+fn nothing_is_served_before_login() {
     for line in [
         "get foo",
         "version",
@@ -40,7 +40,8 @@ fn until_then_nothing_is_served() {
         assert_replies(&format!("{line}\r\n"), STRANGER);
         assert_replies(&format!("{line} \n{line}\r\n"), &STRANGER.repeat(2));
     }
-    // Packets neither: the dialect is text where this is asked for, or binary dialects would be a way round it.
+    // Binary packets are refused too: the server disables that dialect, because it would circumvent
+    // the login.
     let packet = [b"\x80\x0b".as_slice(), &[0; 22], b"\r\n"].concat();
     let limits = MemcachedLimits {
         text_login: true,
@@ -51,7 +52,7 @@ fn until_then_nothing_is_served() {
 }
 
 #[test]
-fn a_set_with_name_and_password_opens_the_door() {
+fn set_with_credentials_logs_in() {
     for set in [
         "set x 0 0 11\r\nuser secret\r\n",
         "set x a b 11\r\nuser secret\r\n",
@@ -74,7 +75,7 @@ fn a_set_with_name_and_password_opens_the_door() {
 }
 
 #[test]
-fn it_may_fail_and_be_tried_again() {
+fn failed_login_may_be_retried() {
     let right = "set x 0 0 11\r\nuser secret\r\n";
     for (wrong, reply) in [
         ("set x 0 0 14\r\nmissing secret\r\n", "authentication failure"),
@@ -90,7 +91,8 @@ fn it_may_fail_and_be_tried_again() {
     }
 }
 
-/// A stranger that announced two gigabytes was waited for; memcached's suite (ascii-auth.t) goes on with the next line.
+/// An unauthenticated client that announced two gigabytes was awaited; memcached's suite
+/// (ascii-auth.t) continues with the next line.
 #[test]
 fn long_token_is_refused_without_its_block() {
     let right = "set x 0 0 11\r\nuser secret\r\n";
@@ -110,7 +112,7 @@ fn short_and_endless_lines_close() {
         assert_eq!((outcome.replies.as_slice(), outcome.closed), (&b""[..], true), "{line:?}");
     }
     for len in [2048, 5000] {
-        // Keys of a get, which may be more later on, are no excuse.
+        // The keys of a get, which may be long after a login, are no exception.
         for start in ["get ", "x"] {
             let outcome = send(format!("{start}{}", "k".repeat(len - start.len())).as_bytes());
             assert_eq!((outcome.replies.as_slice(), outcome.closed), (&b""[..], true), "{len}");

@@ -1,6 +1,7 @@
-//! The server's side of memcached's text and meta dialects, by bytes: what goes in and what must come out.
+//! Tests the server side of memcached's text and meta dialects byte by byte.
 //!
-//! Every exchange in these tests is run whole, one byte at a time, and cut in other ways; all must agree.
+//! Every exchange in these tests is run in one piece, byte by byte, and in other splits; all must
+//! agree.
 
 mod exchange;
 

@@ -1,4 +1,5 @@
-//! The meta commands: their replies, their faults and which of several is told, and the commands that they become.
+//! The meta commands: their replies, their errors and the choice among several errors, and the
+//! decoded commands.
 
 use crate::exchange::{assert_commands, assert_replies, send};
 use todana_core::{
@@ -18,7 +19,7 @@ const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
 const BAD_MS_MODE: &str = "CLIENT_ERROR invalid mode for ms M token\r\n";
 const BAD_MA_MODE: &str = "CLIENT_ERROR invalid mode for ma M token\r\n";
 
-/// A line of each command, with the block that `ms` needs.
+/// Returns a line of each command, with the block that `ms` needs.
 fn of_each(key: &str, flags: &str) -> [String; 4] {
     [
         format!("mg {key} {flags}\r\n"),
@@ -49,7 +50,7 @@ fn mg_replies() {
 }
 
 #[test]
-fn t_is_before_or_after_the_new_time_as_it_stands_before_or_after_it() {
+fn position_of_t_selects_old_or_new_time() {
     assert_replies(&[
         ("mg k t\r\n", "HD t100\r\n"),
         ("mg k T100 t\r\n", "HD t100\r\n"),
@@ -63,7 +64,7 @@ fn t_is_before_or_after_the_new_time_as_it_stands_before_or_after_it() {
 }
 
 #[test]
-fn marks_follow_the_flags_that_were_asked_for() {
+fn marks_follow_the_requested_flags() {
     assert_replies(&[
         ("mg won s v\r\n", "VA 5 s5 W\r\nvalue\r\n"),
         ("mg stale s\r\n", "HD s5 X\r\n"),
@@ -73,11 +74,11 @@ fn marks_follow_the_flags_that_were_asked_for() {
 }
 
 #[test]
-fn c_leaves_out_a_value_that_the_client_has() {
+fn c_omits_a_value_that_the_client_has() {
     assert_replies(&[
         ("mg k v s C42\r\n", "HD s5\r\n"),
         ("mg k v s C41\r\n", "VA 5 s5\r\nvalue\r\n"),
-        // A record whose version nobody was shown is known to nobody.
+        // No client knows the version of a record whose version was never shown.
         ("mg bare v C0\r\n", "VA 5\r\nvalue\r\n"),
     ]);
 }
@@ -150,7 +151,7 @@ fn me_replies() {
 }
 
 #[test]
-fn a_key_is_needed_and_has_at_most_250_bytes() {
+fn key_is_required_with_at_most_250_bytes() {
     let (longest, too_long) = ("k".repeat(250), "k".repeat(251));
     assert_replies(&[
         ("mg\r\n", BAD),
@@ -167,7 +168,7 @@ fn a_key_is_needed_and_has_at_most_250_bytes() {
 }
 
 #[test]
-fn a_bad_length_or_what_cannot_be_a_flag_leaves_the_block_to_be_parsed() {
+fn block_after_a_bad_length_is_parsed() {
     for line in
         ["ms k", "ms k x", "ms k -1", "ms k 2147483646", "ms k +4", "ms k S4", "ms k x v v", "ms kk x b"]
     {
@@ -231,7 +232,8 @@ fn flag_faults() {
         ("M", "CLIENT_ERROR incorrect length for M token\r\n", MA_INVALID),
         (&long_opaque, LONG_OPAQUE, LONG_OPAQUE),
         (&format!("q {long_opaque} k"), LONG_OPAQUE, LONG_OPAQUE),
-        // Of several: unknown or twice as they stand, before any bad number; of those the last, but F.
+        // Among several errors: unknown or duplicate flags in order, before any bad number; of bad
+        // numbers the last, except F.
         ("v v y", DUPLICATE, MA_INVALID),
         ("y v v", INVALID, MA_INVALID),
         ("Tx y", INVALID, MA_INVALID),
@@ -267,7 +269,7 @@ fn at_most_twenty_words() {
         (&format!("md k {}\r\n", flags(19)), TOO_MANY),
         (&format!("ma k {}\r\n", flags(18)), ""),
         (&format!("ma k {}\r\n", flags(19)), TOO_MANY),
-        // Before all that a flag can have wrong.
+        // Reported before all errors of single flags.
         (&format!("mg k {}\r\n", "v ".repeat(30)), TOO_MANY),
         (&format!("ma k {}\r\n", "y ".repeat(30)), TOO_MANY),
     ]);
@@ -339,9 +341,9 @@ fn base64_keys() {
         ("ms Zm9v 2 k b\r\nab\r\n", "HD kZm9v b\r\n"),
         ("md Zm9v b k\r\n", "HD kZm9v b\r\n"),
         ("ma Zm9v b k\r\n", "HD kZm9v b\r\n"),
-        // Nothing is returned for b alone.
+        // `b` alone returns nothing.
         ("mg Zm9v b\r\n", "HD\r\n"),
-        // Bits too many are ignored, and the key goes back without them.
+        // Excess bits are ignored, and the returned key does not contain them.
         ("mg Zh== b k\r\n", "HD kZg== b\r\n"),
         ("mg Z b\r\n", BAD_KEY),
         ("mg Zg b\r\n", BAD_KEY),
@@ -351,7 +353,7 @@ fn base64_keys() {
         ("mg Zm-_ b\r\n", BAD_KEY),
         ("mg Zg==Z b\r\n", BAD_KEY),
         ("mg kk b y\r\n", INVALID),
-        // A key that is no base64 counts where its b stands.
+        // An invalid base64 key is reported at the position of its `b`.
         ("mg kk b Tx\r\n", BAD_TOKEN),
         ("mg kk Tx b\r\n", BAD_KEY),
         ("ma kk Tx b\r\n", MA_INVALID),
@@ -367,7 +369,7 @@ fn base64_keys() {
         }))
     };
     assert_commands(b"mg Zm9v b\r\nmg AAEC b\r\n", &[get(b"foo"), get(b"\0\x01\x02")]);
-    // The text, not what it stands for, is what may have 250 bytes.
+    // The limit of 250 bytes applies to the text, not to the decoded key.
     let longest = "QUFB".repeat(62);
     assert_replies(&[
         (&format!("mg {longest} b k\r\n"), &format!("HD k{longest} b\r\n")),

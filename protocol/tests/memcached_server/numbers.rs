@@ -1,9 +1,9 @@
-//! The number formats, each at its edges.
+//! The number formats at their limits.
 
 use crate::exchange::send;
 use todana_core::Ttl;
 
-/// The value of one field of the command that a request becomes.
+/// Returns one field of the command that a request decodes to.
 fn field(stream: &str, name: &str) -> Option<String> {
     let requests = send(stream.as_bytes()).requests;
     let (_, after) = requests[0].split_once(&format!(" {name}: "))?;
@@ -71,7 +71,7 @@ fn expiry_of_storage_commands_goes_through_strtol() {
 }
 
 #[test]
-fn other_times_are_signed_32_bit_numbers_of_at_most_11_characters() {
+fn other_times_are_signed_32_bit_numbers() {
     for (text, ttl) in [
         ("0", Some(Ttl::Never)),
         ("-0", Some(Ttl::Never)),
@@ -103,7 +103,7 @@ fn other_times_are_signed_32_bit_numbers_of_at_most_11_characters() {
     assert_eq!(field("mg k R2147483648\r\n", "recache_below_s"), None);
 }
 
-/// `ms k 1 F4294967296` stored flags 0.
+/// `ms k 1 F4294967296` used to store flags 0.
 #[test]
 fn meta_client_flags_are_unsigned_32_bit_numbers() {
     for (text, number) in [

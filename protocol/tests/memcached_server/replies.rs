@@ -1,4 +1,4 @@
-//! What `encode` does with replies that no exchange of these tests brings about.
+//! Tests `encode` with replies that do not occur in the other tests.
 
 use crate::exchange::hit;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use todana_protocol::memcached::{
     MemcachedDecoder, MemcachedLimits, MemcachedStep, ReplyForm, ReplySink, encode,
 };
 
-/// A sink that keeps shares apart from copies.
+/// A sink that separates shared from copied bytes.
 #[derive(Default)]
 struct Parts {
     copied: Vec<u8>,
@@ -50,7 +50,7 @@ fn a_large_value_is_shared_not_copied() {
             encode(form, &reply, &mut parts);
             assert_eq!(parts.copied.escape_ascii().to_string(), expected.escape_ascii().to_string());
             assert!(parts.shared.iter().all(|share| Arc::ptr_eq(share, &shared)));
-            // A sink that cannot share copies.
+            // A sink without sharing copies the bytes.
             let mut copied = Vec::new();
             encode(form, &reply, &mut copied);
             let expected = expected.escape_ascii().to_string().replace("<shared>", "vvvvv");
@@ -98,7 +98,7 @@ fn a_get_line_ends_with_its_last_key() {
 }
 
 #[test]
-fn the_end_of_gets_can_be_written_by_itself() {
+fn end_of_gets_can_be_written_separately() {
     with_form(b"version\r\n", |_, form| {
         let mut out = Vec::new();
         encode(form, &Reply::End, &mut out);
@@ -119,12 +119,12 @@ fn numbers_are_written_at_their_edges() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_no_miss() {
+fn unreadable_record_is_not_a_miss() {
     let damaged = "SERVER_ERROR the record is damaged on disk\r\n";
     for (request, expected) in [
         (&b"get k\r\n"[..], damaged),
         (b"gets k\r\n", damaged),
-        // An error ends a list, so there is none before its last key.
+        // An error ends a list, so none is written before its last key.
         (b"get k l\r\n", ""),
         (b"mg k v q\r\n", damaged),
         (b"md k q\r\n", damaged),

@@ -1,4 +1,5 @@
-//! However a stream is cut, the same comes of it; and no bytes make the decoder panic or stand still.
+//! Tests that the results do not depend on how a stream is split, and that no bytes make the
+//! decoder panic or stop.
 
 use crate::exchange::send_in_pieces;
 use proptest::collection::vec;
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use todana_protocol::memcached::{MemcachedDecoder, MemcachedLimits, MemcachedStep};
 
-/// Lines and blocks, good and bad, that streams are put together from.
+/// Lines and blocks, valid and invalid, from which streams are assembled.
 const PIECES: &[&[u8]] = &[
     b"get a\r\n",
     b"get a bb  ccc a\r\n",
@@ -59,7 +60,7 @@ const PIECES: &[&[u8]] = &[
     b"\n",
 ];
 
-/// The starts of lines that may or may not grow long.
+/// The beginnings of lines that may or may not grow long.
 const LINE_STARTS: &[&[u8]] = &[b"get ", b"gets ", b"  get ", b"gat 0 ", b"mg ", b"x"];
 
 fn small_limits() -> MemcachedLimits {
@@ -118,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn long_lines_close_or_not_however_they_are_cut(
+    fn long_line_rule_ignores_the_split(
         start in select(LINE_STARTS),
         words in vec("[a-z]{1,12}", 0..60),
         cuts in vec(any::<Index>(), 0..8),
@@ -129,9 +130,9 @@ proptest! {
 }
 
 #[test]
-fn a_long_line_is_looked_at_once_however_slowly_it_arrives() {
-    // 4 MiB in 4-byte pieces: a million calls. Looked at from its start each time, the line would cost 2^41 byte
-    // steps, and this test would not end.
+fn long_line_is_scanned_once() {
+    // 4 MiB in 4-byte pieces are a million calls. If each call examined the line from its start,
+    // this would take 2^41 byte steps, and the test would not end.
     let limits = MemcachedLimits { get_line_len_max: 8 << 20, ..MemcachedLimits::default() };
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(1 << 20)].concat();
@@ -142,7 +143,7 @@ fn a_long_line_is_looked_at_once_however_slowly_it_arrives() {
 }
 
 #[test]
-fn a_long_list_of_keys_is_served_in_one_pass() {
+fn long_list_of_keys_takes_one_pass() {
     let limits = MemcachedLimits { get_line_len_max: 8 << 20, ..MemcachedLimits::default() };
     let (mut dialect, mut scratch) = (MemcachedDecoder::default(), Vec::new());
     let line = ["get ", &"key ".repeat(1 << 20), "\r\n"].concat();

@@ -1,4 +1,4 @@
-//! The text commands: their replies, their faults, and the commands that they become.
+//! The text commands: their replies, their errors, and the decoded commands.
 
 use crate::exchange::{assert_commands, assert_replies, send, send_within};
 use todana_core::{
@@ -37,7 +37,7 @@ fn storage_replies() {
 }
 
 #[test]
-fn missing_words_and_bad_lengths_swallow_nothing_and_cannot_be_silenced() {
+fn missing_words_and_bad_lengths_discard_nothing() {
     for command in ["set", "add", "replace", "append", "prepend"] {
         assert_replies(&[
             (&format!("{command}\r\n"), BAD),
@@ -59,10 +59,11 @@ fn missing_words_and_bad_lengths_swallow_nothing_and_cannot_be_silenced() {
     assert_replies(&[("cas k 0 0 x 5\r\nabcd\r\n", &format!("{BAD}ERROR\r\n"))]);
 }
 
-/// The suite of memcached sends a `cas` without its last word (cas.t). It was answered twice, as its block was read as a
-/// command, and each later reply on that connection belonged to the request before.
+/// memcached's suite sends a `cas` without its last word (cas.t). It was answered twice because its
+/// block was read as a command, and each later reply on that connection belonged to the previous
+/// request.
 #[test]
-fn cas_without_version_swallows_its_block() {
+fn cas_without_version_discards_its_block() {
     for line in ["cas k 0 0 7", "cas k 0 0 7 ", "cas k 0 0 7 x", "cas k 0 0 7 -1"] {
         assert_replies(&[(&format!("{line}\r\nversion\r\n"), BAD)]);
     }
@@ -70,7 +71,7 @@ fn cas_without_version_swallows_its_block() {
 }
 
 #[test]
-fn other_faults_of_a_storage_line_swallow_the_block() {
+fn other_errors_of_storage_lines_discard_the_block() {
     let long_key = "k".repeat(251);
     for (line, with_noreply) in [
         (format!("set {long_key} 0 0 4"), true),
@@ -90,12 +91,12 @@ fn other_faults_of_a_storage_line_swallow_the_block() {
             assert_replies(&[(&format!("{line} noreply\r\nmn\r\n\r\n"), "")]);
         }
     }
-    // The last word is noreply and, as a unique, bad.
+    // The last word is noreply and, as a version, invalid.
     assert_replies(&[("cas k 0 0 4 noreply\r\nmn\r\n\r\n", "")]);
 }
 
 #[test]
-fn a_block_that_ends_badly_is_used_up_all_the_same() {
+fn block_with_a_bad_end_is_consumed() {
     assert_replies(&[
         ("set k 0 0 1\r\nabc\r\n", &format!("{BAD_CHUNK}CLIENT_ERROR bad command line format\r\n")),
         ("set k 0 0 2\r\nabcdversion\r\n", &format!("{BAD_CHUNK}VERSION 1.6.45\r\n")),
@@ -182,7 +183,7 @@ fn retrieval_replies() {
 }
 
 #[test]
-fn one_key_too_long_spoils_the_whole_line() {
+fn one_long_key_invalidates_the_line() {
     let (longest, too_long) = ("k".repeat(250), "k".repeat(251));
     assert_replies(&[
         (&format!("get {longest}\r\n"), &format!("VALUE {longest} 5 5\r\nvalue\r\nEND\r\n")),

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_one_word_of_at_most_250_bytes() {
+    fn key_is_one_word_up_to_250_bytes() {
         for key in [&b"k"[..], b"ok:1", "\u{e9}".as_bytes(), &[b'k'; 250]] {
             assert_eq!(check_key(key), Ok(()));
         }
