@@ -19,7 +19,10 @@
 //! use todana::Db;
 //! use todana_script::{Interpreter, Options, Program};
 //!
-//! let text = b"function hit(input, output) output.hits = __kyototycoon__.db:increment(input.page, 1) return 0 end";
+//! let text = b"function hit(input, output)
+//!     output.hits = __kyototycoon__.db:increment(input.page, 1)
+//!     return 0
+//! end";
 //! let program = Program::new("hits.lua", text)?;
 //! let db = Db::open("mem:hash").map_err(|error| error.to_string()).unwrap();
 //! let mut interpreter = Interpreter::new(&program, vec![Arc::new(db)], 0, &Options::default())?;

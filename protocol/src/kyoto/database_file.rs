@@ -8,7 +8,7 @@
 //!    8     1  0x30 a hash, 0x31 a tree
 //!    9     1  A: records begin at multiples of 2^A
 //!   10     1  F: there is room for 2^F free blocks; none if 0
-//!   11     1  1: offsets of four bytes instead of six; 2: one link instead of two; 4: values are compressed
+//!   11     1  1: 4-byte offsets instead of 6; 2: one link instead of two; 4: values compressed
 //!   16     8  buckets
 //!   24     1  1: open, or not closed properly; 2: broken
 //!   32     8  records

@@ -1,7 +1,7 @@
 //! Files of Kyoto Tycoon's update log.
 //!
 //! ```text
-//! file   = A0 size:u64 newest:u64  record*        17 bytes before the first record; size counts the entire file
+//! file   = A0 size:u64 newest:u64  record*        17 bytes, then records; size: the entire file
 //! record = A1 timestamp:u64 len:u32 message A2
 //! ```
 //!

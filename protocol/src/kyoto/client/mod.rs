@@ -2,8 +2,10 @@
 //! [`replication`](super::replication).
 //!
 //! ```text
-//! AnswerPairs::write_call, put_resource -> bytes    bytes -> AnswerDecoder::decode       -> HttpAnswer
-//! put_bulk, put_record, put_key ...     -> bytes    bytes -> BinaryAnswerDecoder::decode -> BinaryAnswer, record by record
+//! AnswerPairs::write_call, put_resource -> bytes
+//! put_bulk, put_record, put_key ...     -> bytes
+//! bytes -> AnswerDecoder::decode        -> HttpAnswer
+//! bytes -> BinaryAnswerDecoder::decode  -> BinaryAnswer, record by record
 //! ```
 //!
 //! Like the server's decoders, these are a few words of state without a buffer, and bounded.

@@ -215,7 +215,9 @@ pub enum LongBlock<'a> {
 ///
 /// ```
 /// use todana_core::{Get, Operation, Reply};
-/// use todana_protocol::memcached::{MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode};
+/// use todana_protocol::memcached::{
+///     MemcachedCommand, MemcachedDecoder, MemcachedLimits, MemcachedStep, encode,
+/// };
 ///
 /// let (mut decoder, mut scratch, mut out) = (MemcachedDecoder::default(), Vec::new(), Vec::new());
 /// let step = decoder.decode(&MemcachedLimits::default(), b"get cart:17\r\n", &mut scratch);
