@@ -428,14 +428,17 @@ impl DataDirectory {
         &self.checkpoint_store
     }
 
-    /// Brings the part of the log that was read to disk.
+    /// Makes durable what has been read of the log: its last bytes, and the names of its segments.
+    ///
+    /// A process that was killed may have named a segment without syncing the directory. If the
+    /// next segment were named first, a power failure could keep that name and lose the earlier
+    /// one, which would be a gap in the log.
     fn secure(&self, reader: &LogReader) -> Result<()> {
-        match reader.unsynced() {
-            Some((path, offset)) => {
-                write_again(&self.log_disk, path, offset).map_err(|error| cannot("write", path, &error))
-            }
-            None => Ok(()),
+        if let Some((path, offset)) = reader.unsynced() {
+            write_again(&self.log_disk, path, offset).map_err(|error| cannot("write", path, &error))?;
         }
+        let log = self.path.join(LOG);
+        self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))
     }
 
     /// Cuts off a torn tail, and syncs the file before anything is written after the cut.
