@@ -23,9 +23,9 @@ fn is_full() -> bool {
 /// The progress to be recorded with each operation: the moment that is on disk in the upper half,
 /// the one that has begun in the lower.
 #[derive(Clone, Default)]
-struct Told(Arc<AtomicU64>);
+struct EvictionReport(Arc<AtomicU64>);
 
-impl Told {
+impl EvictionReport {
     fn begun(&self, moment: usize) {
         self.0.store(self.0.load(Ordering::SeqCst) >> 32 << 32 | moment as u64, Ordering::SeqCst);
     }
@@ -99,7 +99,7 @@ fn interrupted_openings_lose_nothing() {
     let (seeds, one_in) = if is_full() { (1..=4, 150) } else { (1..=1, 400) };
     let mut openings = 0;
     for seed in seeds {
-        let (disk, told) = (CrashDisk::new(), Told::default());
+        let (disk, told) = (CrashDisk::new(), EvictionReport::default());
         told.record(&disk);
         let moments = run(&disk, seed, 600, &mut |step| match step {
             Step::Begun(moment) => told.begun(moment),
@@ -112,7 +112,7 @@ fn interrupted_openings_lose_nothing() {
                 there.apply_in_part(&step.op, &mut dice);
                 let reboot = dice.roll(1 << 40);
                 let story = format!("seed {seed}, operation {index} ({}), reboot {reboot}", name(&step.op));
-                let range = Told::of(step.note);
+                let range = EvictionReport::of(step.note);
                 openings += stop_openings(&there.reboot(reboot), range, &moments, 3, &story, &mut dice);
             }
             state.apply(&step.op).unwrap();
@@ -141,7 +141,7 @@ fn lose_power(
             let story = format!("{story}, operation {index} ({}), reboot {reboot}", name(&step.op));
             let disk = CrashDisk::shown_or_read(there.reboot(reboot), dice.coin());
             let hash = open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
-            assert_is_of_a_moment(&records(&hash), moments, Told::of(step.note), &story);
+            assert_is_of_a_moment(&records(&hash), moments, EvictionReport::of(step.note), &story);
             disk.stop();
         }
         state.apply(&step.op).unwrap();
@@ -150,14 +150,14 @@ fn lose_power(
 
 /// Changes, maintenance and syncs, any of which may fail. A failed change has no effect.
 struct Course {
-    told: Told,
+    told: EvictionReport,
     moments: Moments,
     expected: Records,
     failures: u64,
 }
 
 impl Course {
-    fn new(hash: &DiskHash, told: &Told) -> Course {
+    fn new(hash: &DiskHash, told: &EvictionReport) -> Course {
         let expected = records(hash);
         let moments = Moments { records: vec![expected.clone()], ..Moments::default() };
         told.begun(0);
@@ -190,7 +190,7 @@ fn full_disk_during_compaction_loses_nothing_after_crash() {
     let (mut failures, mut troubles) = (0, 0);
     for seed in 1..=seeds {
         let mut dice = Dice::new(seed);
-        let (disk, told) = (CrashDisk::new(), Told::default());
+        let (disk, told) = (CrashDisk::new(), EvictionReport::default());
         disk.show_in_memory(seed % 2 == 0);
         let mut expected = Records::new();
         let hash = open(&disk).unwrap();
@@ -232,7 +232,7 @@ fn failing_operations_lose_nothing_after_crash() {
     let mut failures = 0;
     for seed in 1..=seeds {
         let mut dice = Dice::new(seed);
-        let (disk, told) = (CrashDisk::new(), Told::default());
+        let (disk, told) = (CrashDisk::new(), EvictionReport::default());
         disk.show_in_memory(seed % 2 == 0);
         told.record(&disk);
         let hash = open(&disk).unwrap();

@@ -11,10 +11,10 @@ use todana_core::{Action, Attributes, CheckpointedEngine, Engine, Error, ErrorKi
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
-/// Ends other threads, even if the thread that owns this fails.
-struct Ends<'d>(&'d AtomicBool);
+/// StopOnDrop other threads, even if the thread that owns this fails.
+struct StopOnDrop<'d>(&'d AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -143,7 +143,7 @@ fn checkpoint_contains_exactly_the_changes_before_its_cut() {
     let tree = open(directory.path(), 1 << 20, false);
     let (applied, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let _ends = Ends(&done);
+        let _ends = StopOnDrop(&done);
         for writer in 0..3 {
             let (tree, applied, done) = (&tree, &applied, &done);
             scope.spawn(move || {
@@ -227,7 +227,7 @@ fn a_file_that_outgrows_its_map_goes_on() {
     let tree = DiskTree::open(directory.path(), options).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = Ends(&done);
+        let _ends = StopOnDrop(&done);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
 //! Clearing an engine.
 
 use crate::model::{scan, view};
-use crate::subject::{Ends, Subject, put};
+use crate::subject::{StopOnDrop, Subject, put};
 use crate::visitor::Set;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::Attributes;
@@ -31,7 +31,7 @@ pub(crate) fn clearing_calls_back_once_while_nobody_can_write(subject: &Subject)
     let engine = subject.fresh();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = Ends(&done);
+        let _ends = StopOnDrop(&done);
         for writer in 0..2 {
             let (engine, done) = (&*engine, &done);
             scope.spawn(move || {

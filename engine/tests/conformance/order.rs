@@ -1,7 +1,7 @@
 //! Ordered engines: walks in both directions from every kind of bound.
 
 use crate::model::{Map, owned};
-use crate::subject::{Ends, Subject, cases, put, remove};
+use crate::subject::{StopOnDrop, Subject, cases, put, remove};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{Attributes, Engine};
@@ -124,7 +124,7 @@ pub(crate) fn walk_shows_stable_records_once_during_writes(subject: &Subject) {
     let done = AtomicBool::new(false);
     let rounds = cases(30);
     std::thread::scope(|scope| {
-        let _ends = Ends(&done);
+        let _ends = StopOnDrop(&done);
         for seed in 0..2 {
             let (engine, stays, done) = (&*engine, &stays, &done);
             scope.spawn(move || {

@@ -71,10 +71,10 @@ pub(crate) fn remove(engine: &dyn Engine, key: &[u8]) -> bool {
     visitor.seen.is_some()
 }
 
-/// Ends other threads, even if the thread that owns this fails.
-pub(crate) struct Ends<'d>(pub(crate) &'d AtomicBool);
+/// StopOnDrop other threads, even if the thread that owns this fails.
+pub(crate) struct StopOnDrop<'d>(pub(crate) &'d AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

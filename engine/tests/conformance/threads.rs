@@ -4,7 +4,7 @@
 //! by one reader must therefore never fall, no two writers may get the same number, and in the end
 //! each key must have the number of writes that were made.
 
-use crate::subject::{Ends, Subject, cases};
+use crate::subject::{StopOnDrop, Subject, cases};
 use crate::visitor::{Remove, Set};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -71,7 +71,7 @@ pub(crate) fn every_key_has_a_serial_history(subject: &Subject) {
     let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let ends = Ends(&done);
+        let ends = StopOnDrop(&done);
         let engine: &dyn Engine = &*opened;
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
@@ -141,7 +141,7 @@ pub(crate) fn scan_shows_every_record_that_stays(subject: &Subject) {
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let ends = Ends(&done);
+        let ends = StopOnDrop(&done);
         scope.spawn(|| {
             // From no records to many and back, so that all structures split and merge during the
             // scans.

@@ -9,12 +9,12 @@ use todana_core::{Record, SizeClass};
 use todana_engine::{Departure, EvictionObserver};
 
 /// Key, value, flags, and true if the record had been read.
-pub(crate) type Told = (Vec<u8>, Vec<u8>, u32, bool);
+pub(crate) type EvictionReport = (Vec<u8>, Vec<u8>, u32, bool);
 
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     listens: AtomicBool,
-    told: Mutex<Vec<Told>>,
+    told: Mutex<Vec<EvictionReport>>,
     departures: Mutex<Vec<Departure>>,
     /// The number of records that were passed over: for the first time, and again.
     passed: Mutex<[u64; 2]>,
@@ -32,7 +32,7 @@ impl Listener {
     }
 
     /// Returns the evictions since the last call.
-    pub(crate) fn take(&self) -> Vec<Told> {
+    pub(crate) fn take(&self) -> Vec<EvictionReport> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 
