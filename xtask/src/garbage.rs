@@ -70,7 +70,7 @@ const PIECES: [&[u8]; 36] = [
     b"\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 ];
 
-/// What a client that has gone mad could send.
+/// Requests that a broken client could send.
 pub(crate) fn session(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..=random.below(12) {

@@ -13,7 +13,7 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-/// What has been done so far.
+/// The steps so far and their outcomes.
 #[derive(Default)]
 pub(crate) struct Report {
     only: Option<String>,

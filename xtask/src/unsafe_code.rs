@@ -45,7 +45,7 @@ fn unsafe_stands_only_where_it_may() {
             }
         }
         let is_root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| name.ends_with(end));
-        // What is forbidden cannot be allowed for one file.
+        // `forbid` cannot be overridden in a file.
         let denies =
             ["engine/", "bindings/c/src/", "bindings/python/"].iter().any(|place| name.starts_with(place));
         let promises = |line: &str| match line.trim() {

@@ -5,7 +5,7 @@ use crate::step::{Outcome, install_debian, program};
 use std::path::{Path, PathBuf};
 
 pub(crate) const PYTHON: &str = ".venv/bin/python";
-/// What the other languages' package managers install; git ignores it.
+/// Folder for the packages of the other languages; git ignores it.
 const INSTALLED: &str = ".clients";
 
 type Prepared = Result<Program, Outcome>;

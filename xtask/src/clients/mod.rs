@@ -15,7 +15,7 @@ pub(crate) use server::Server;
 use crate::step::{Outcome, Report};
 use program::Program;
 
-/// What a client speaks; many can speak both.
+/// The protocol of a client; many support both.
 #[derive(Clone, Copy)]
 enum Protocol {
     Text,
@@ -65,7 +65,7 @@ const LOGINS: [LoginClient; 4] = [
     ("php-memcached", language::php_memcached_login),
 ];
 
-/// Who may log in, as in the transcripts.
+/// The users that may log in, as in the transcripts.
 const PASSWORDS: &str = "tests/transcripts/memcached-binary/passwords";
 
 pub(crate) fn run(report: &mut Report) {

@@ -19,7 +19,7 @@ enum Proof {
     Count,
 }
 
-/// What to run.
+/// The program to run.
 pub(super) struct Program {
     command: Command,
     proof: Proof,

@@ -11,7 +11,7 @@ const MEMCACHED_TOOL: &str = "/usr/share/memcached/scripts/memcached-tool";
 const SET: &str = r#"use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => shift) or die;
     print $s "set alpha 3 2000000000 11\r\nhello world\r\n"; print scalar <$s>"#;
 
-/// What a tool is expected to put out.
+/// The expected output of a tool.
 enum Expected {
     /// Exactly this.
     Text(&'static str),
@@ -144,7 +144,7 @@ fn need(has: impl Fn() -> bool, package: &str) -> Result<(), Outcome> {
 /// Runs a tool and compares.
 fn call(tool: &str, words: &[String], folder: &Path, code: i32, expected: &Expected) -> Result<(), Outcome> {
     let failed = |what: String| Outcome::Failed(format!("{tool} {}: {what}", words.join(" ")));
-    // What hangs is a failure with a name.
+    // A hanging program fails by name.
     let output = Command::new("timeout")
         .args(["60", tool])
         .args(words)

@@ -16,7 +16,7 @@ use request::{Part, Request};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// So many findings are printed; a broken server would fill the screen.
+/// Maximum number of printed findings; a broken server would fill the screen.
 const FINDINGS_MAX: usize = 20;
 
 /// The version whose answers are ours.
@@ -33,7 +33,7 @@ pub(crate) fn run_installed(requests: u64) -> Outcome {
     run(Path::new("memcached"), &built("todana"), requests, Some(1))
 }
 
-/// Sends so many requests to both servers.
+/// Sends this number of requests to both servers.
 pub(crate) fn run(memcached: &Path, todana: &Path, requests: u64, seed: Option<u64>) -> Outcome {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("seed {seed}");

@@ -67,7 +67,7 @@ impl Process {
             // So that the next piece waits for its own.
             answer.extend_from_slice(b"\r\n");
         }
-        // What a request still waits for.
+        // The replies that a request still waits for.
         let _ = stream.write_all(&SENTINEL.repeat(10));
         let _ = stream.shutdown(Shutdown::Write);
         stream.read_to_end(&mut answer)?;

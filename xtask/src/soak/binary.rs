@@ -30,14 +30,14 @@ pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
     }
 }
 
-/// A noop, behind requests that may be silent.
+/// A noop, after requests that may be silent.
 pub(super) fn fence(draft: &mut Draft<'_>, batch: &mut Batch) {
     let packet = Packet::new(draft, 0x0a);
     packet.send(&[], &[], &[], 0, batch);
     batch.steps.push(Step::fixed(packet.plain(0, "")));
 }
 
-/// What a request and its reply have in common.
+/// The fields that a request and its reply share.
 #[derive(Clone, Copy)]
 struct Packet {
     opcode: u8,

@@ -73,7 +73,7 @@ pub(super) fn take(node: &Node, workers: &[Worker]) -> Result<String, String> {
         }
     }
     let items = stat(&node.stats("").map_err(|error| error.to_string())?, "curr_items")?;
-    // What has expired and not been swept is counted, but not listed.
+    // Expired records that are not yet swept are counted, but not listed.
     if items < count {
         return Err(format!("{:?} lists {count} records and counts {items}", node.name));
     }

@@ -18,7 +18,7 @@ pub(super) struct Batch {
     pub(super) replies_len: usize,
 }
 
-/// What a worker believes of one of its keys.
+/// The state of a key as its worker knows it.
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) item: Option<Item>,
@@ -54,7 +54,7 @@ impl Keys {
         Keys { prefix, slots: std::iter::repeat_with(Slot::default).take(count).collect() }
     }
 
-    /// What all their names begin with.
+    /// The common prefix of their names.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -82,7 +82,7 @@ impl Keys {
     }
 }
 
-/// What a request is made from.
+/// The inputs of a request.
 pub(super) struct Draft<'a> {
     pub(super) random: &'a mut fastrand::Rng,
     pub(super) keys: &'a Keys,
@@ -140,7 +140,7 @@ impl Draft<'_> {
         key.is_multiple_of(4)
     }
 
-    /// What its values are shorter than.
+    /// The exclusive maximum length of its values.
     fn len_max(&self, key: usize) -> usize {
         match key {
             _ if Draft::is_number(key) => 30,
@@ -186,7 +186,7 @@ impl Draft<'_> {
     /// A little to append.
     pub(super) fn piece(&mut self, key: usize) -> Arc<Vec<u8>> {
         let held = self.keys.slots[key].item.as_ref().map_or(0, |item| item.value.len());
-        // What only grows would outgrow everything.
+        // A value that only grows would exceed every limit.
         if held > self.len_max(key) {
             return Arc::default();
         }

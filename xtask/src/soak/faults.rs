@@ -1,4 +1,4 @@
-//! What clients do that they should not, all the time, while others are served.
+//! Faulty clients, which misbehave all the time while others are served.
 
 use super::node::{Node, REFUSED};
 use super::tally::{Part, Tally};
@@ -17,7 +17,7 @@ pub(super) const STORM: usize = 90;
 /// Long enough for a refusal to arrive on most days; on others it is counted as one that cannot be told.
 const REFUSAL_MS: u64 = 300;
 
-/// Who is troubled with what.
+/// The servers and their faults.
 pub(super) struct Faults {
     pub(super) nodes: Vec<Arc<Node>>,
     /// Refuses connections over its limit, and closes idle ones.
@@ -294,7 +294,7 @@ impl Faults {
         Ok("no descriptors left")
     }
 
-    /// What is no TLS, or no whole handshake.
+    /// Bytes that are not TLS, or an incomplete handshake.
     fn bad_tls(&self, random: &mut fastrand::Rng) -> Done {
         let places = self.nodes.iter().flat_map(|node| &node.places);
         for place in places {

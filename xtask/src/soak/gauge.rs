@@ -14,7 +14,7 @@ const COLOURS: [&str; 5] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7", "#999900
 /// By what RssAnon may ever exceed the memory limit.
 const EXCESS_MIB: f64 = 4.0;
 
-/// What is to be known of a server.
+/// The measured figures of a server.
 struct Watched {
     name: &'static str,
     /// Its memory is full before long.

@@ -57,7 +57,7 @@ impl Line {
         batch.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// What flags k and O answer.
+    /// The reply to the flags k and O.
     fn echo(&self, flag: &str, reply: &mut Vec<Piece>) {
         if flag == "k" {
             let end: &[u8] = if self.base64 { b" b" } else { b"" };
@@ -146,7 +146,7 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
             flags.push(format!("N{}", draft.random.u32(..100)));
         }
     }
-    // What both N and T mean for a new record is left to the transcripts.
+    // The transcripts cover N together with T for a new record.
     let creates = flags.iter().any(|flag| flag.starts_with('N'));
     if draft.chance(10) && !creates {
         flags.push(format!("T{}", seconds(draft.plain_ttl())));

@@ -46,7 +46,7 @@ use worker::{Setting, Worker};
 
 /// Runs shorter than this say nothing about memory.
 const MEMORY_MIN: Duration = Duration::from_secs(120);
-/// What RssAnon may grow by between the middle and the end. That it shrinks is no leak.
+/// The allowed growth of RssAnon between the middle and the end. Shrinking is no leak.
 const MEMORY_GROWTH: f64 = 0.05;
 /// Files that the poor server may open beyond those that it has.
 const POOR_FILES: u64 = 24;
@@ -285,7 +285,7 @@ fn strain(
     gauge
 }
 
-/// What must hold of a server once everybody has gone.
+/// Conditions on a server after all clients have disconnected.
 fn settle(node: &Arc<Node>, workers: &mut [Worker], shared: Option<&Shared>) -> Result<(), String> {
     let text = |error: std::io::Error| format!("server {:?}: {error}", node.name);
     for worker in workers.iter_mut() {

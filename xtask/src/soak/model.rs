@@ -1,4 +1,4 @@
-//! What a server must hold and answer, written from the protocol and not from the code.
+//! The expected records and replies of a server, derived from the protocol, not from the code.
 //!
 //! An operation is played on what the model believes of its key and gives the reply that must come. Where the server may
 //! know less than the model (something was evicted, or refused for want of memory) several replies are right, and the one
@@ -16,7 +16,7 @@ const NUMBER_ITEM_MAX: usize = 512 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(usize);
 
-/// What is known of versions.
+/// The known versions.
 #[derive(Default)]
 pub(super) struct Versions {
     known: Vec<Known>,
@@ -134,7 +134,7 @@ impl Expiry {
     }
 }
 
-/// What is stored under a key.
+/// The record of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) value: Arc<Vec<u8>>,
@@ -156,7 +156,7 @@ impl Item {
     }
 }
 
-/// What a reply consists of.
+/// The parts of a reply.
 #[derive(Clone, Debug)]
 pub(super) enum Piece {
     Bytes(Vec<u8>),
@@ -169,13 +169,13 @@ pub(super) enum Piece {
     Digits,
     /// `yes` or `no`.
     Word,
-    /// What must not come next.
+    /// The reply that must not come next.
     Not(Vec<u8>),
     /// A packet with this opaque must not come next.
     NotOpaque(u32),
 }
 
-/// What an operation plays in: the time, and what is known of versions.
+/// The context of an operation: the time, and the known versions.
 pub(super) struct Context<'a> {
     pub(super) now: u64,
     pub(super) versions: &'a mut Versions,
@@ -208,7 +208,7 @@ impl Play {
     }
 }
 
-/// What becomes of the record when a request is refused for want of memory.
+/// The effect on the record if a request is refused because memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     Nothing,
@@ -223,9 +223,9 @@ type Rule = Box<dyn Fn(Option<&Item>, &mut Context<'_>) -> Play + Send>;
 pub(super) struct Step {
     pub(super) key: Option<usize>,
     pub(super) rule: Rule,
-    /// What may come instead where memory is full.
+    /// The alternative reply if memory is full.
     pub(super) refusals: Vec<(Vec<u8>, Left)>,
-    /// No reply tells whether it was refused.
+    /// No reply shows whether the request was refused.
     pub(super) is_silent: bool,
     /// Where its request stands among those that are sent together.
     pub(super) request: Range<usize>,
@@ -356,7 +356,7 @@ impl Store {
 pub(super) struct Count {
     pub(super) up: bool,
     pub(super) delta: u64,
-    /// What a missing one is created with.
+    /// The value with which a missing record is created.
     pub(super) vivify: Option<(u64, Ttl)>,
     pub(super) touch: Option<Ttl>,
     pub(super) compare: Option<u64>,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// In which a server must come up, go, and settle; far above what it takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What its records do when there are too many of them.
+/// The policy of the server when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fullness {
     /// There never are: the model is exact.
@@ -35,7 +35,7 @@ pub(super) struct Moment {
     pub(super) flush_at: Option<u64>,
 }
 
-/// What clients have seen of their connections.
+/// The observations of clients on their connections.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Refused with the right line.
@@ -80,7 +80,7 @@ pub(super) struct Plan<'a> {
     pub(super) folder: &'a Path,
 }
 
-/// What `-m` says.
+/// The value of `-m`.
 fn memory_mib(words: &[String]) -> f64 {
     let value = words.iter().skip_while(|word| *word != "-m").nth(1);
     value.and_then(|value| value.parse().ok()).unwrap_or(f64::INFINITY)
@@ -251,7 +251,7 @@ impl Drop for Node {
     }
 }
 
-/// What a connection above the limit is told.
+/// The message to a connection above the limit.
 pub(super) const REFUSED: &str = "ERROR Too many open connections";
 
 /// `stats GROUP` over a connection.

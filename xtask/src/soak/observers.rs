@@ -61,7 +61,7 @@ fn look(node: &Node, tally: &Tally, random: &mut fastrand::Rng) -> io::Result<()
             }
             for _ in 0..50 {
                 let line = match wire.line() {
-                    // When the load has come to its end there is nothing more to tell.
+                    // After the end of the load nothing more is reported.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     outcome => outcome?,
                 };

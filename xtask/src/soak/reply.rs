@@ -4,7 +4,7 @@ use super::model::{Piece, Token, Versions};
 
 /// How bytes compare to a reply.
 pub(super) enum Match {
-    /// The reply has so many bytes, and these versions.
+    /// The length of the reply in bytes, and its versions.
     Yes(usize, Vec<(Token, u64)>),
     /// So far it is.
     NeedsMore,

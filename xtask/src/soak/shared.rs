@@ -11,7 +11,7 @@ const BLOB_LEN_MAX: usize = 60_000;
 
 #[derive(Default)]
 pub(super) struct Shared {
-    /// What was added to each counter.
+    /// The sum added to each counter.
     added: [AtomicU64; COUNT],
     /// How often somebody won.
     won: [AtomicU64; COUNT],

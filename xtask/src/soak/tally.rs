@@ -1,4 +1,4 @@
-//! What has been done, and how it goes on: shared by all threads.
+//! The progress of the run, shared by all threads.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

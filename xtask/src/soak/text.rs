@@ -26,13 +26,13 @@ pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
     }
 }
 
-/// `mn`, behind requests that may be silent.
+/// `mn`, after requests that may be silent.
 pub(super) fn fence(batch: &mut Batch) {
     batch.bytes.extend_from_slice(b"mn\r\n");
     batch.steps.push(Step::fixed("MN\r\n"));
 }
 
-/// Of a miss nothing is told.
+/// A miss has no reply.
 fn miss(name: &[u8]) -> Play {
     Play::new(vec![Piece::Not([b"VALUE ", name, b" "].concat())], None)
 }
@@ -49,7 +49,7 @@ pub(super) fn get(name: &[u8], key: usize, batch: &mut Batch) {
     batch.steps.push(Step::fixed("END\r\n"));
 }
 
-/// What a hit of `get` or `gets` shows.
+/// The reply to a hit of `get` or `gets`.
 fn hit(name: &[u8], item: &mut Item, versions: bool, context: &mut Context<'_>) -> Vec<Piece> {
     let head = [b"VALUE ", name, format!(" {} {}", item.flags, item.value.len()).as_bytes()].concat();
     let mut reply = vec![Piece::Bytes(head)];
@@ -211,7 +211,7 @@ fn touch(draft: &mut Draft<'_>, batch: &mut Batch) {
     }));
 }
 
-/// What is refused, and leaves everything as it is.
+/// Requests that are refused and change nothing.
 fn fault(draft: &mut Draft<'_>, batch: &mut Batch) {
     let key = draft.key();
     let name = draft.keys.name(key);

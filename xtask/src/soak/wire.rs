@@ -146,7 +146,7 @@ impl Wire {
         }
     }
 
-    /// So many bytes.
+    /// This number of bytes.
     pub(super) fn exactly(&mut self, len: usize) -> io::Result<Vec<u8>> {
         while self.unread.len() < len {
             self.receive()?;

@@ -130,7 +130,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What it believes to be there: name, item.
+    /// The expected records: name, item.
     pub(super) fn held(&self, now: u64) -> impl Iterator<Item = (Vec<u8>, &Item)> {
         let living =
             self.keys.slots.iter().enumerate().filter_map(|(key, slot)| Some((key, slot.item.as_ref()?)));
@@ -139,7 +139,7 @@ impl Worker {
             .map(|(key, item)| (self.keys.name(key), item))
     }
 
-    /// Whether it is there, nobody can tell.
+    /// The existence of the record is unknown.
     pub(super) fn is_unsure(&self, name: &[u8]) -> bool {
         self.keys.find(name).is_some_and(|key| self.keys.slots[key].is_unsure)
     }
@@ -393,7 +393,7 @@ impl Worker {
                     if let Some(key) = step.key {
                         let slot = &mut self.keys.slots[key];
                         slot.item = chosen.play.after;
-                        // What was not answered has made nothing clearer.
+                        // A missing reply reveals nothing.
                         slot.is_unsure = chosen.is_unsure || (slot.is_unsure && len == 0);
                     }
                     if chosen.is_refusal {
@@ -464,7 +464,7 @@ impl Worker {
 /// A reply that may come.
 struct Candidate {
     play: Play,
-    /// Whether the record is there afterwards, nobody can tell.
+    /// The existence of the record afterwards is unknown.
     is_unsure: bool,
     is_refusal: bool,
 }
