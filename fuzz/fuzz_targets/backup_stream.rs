@@ -1,5 +1,5 @@
-//! Receiving a backup: any bytes for its stream, its pieces or its list are received as a whole backup, which verifies and is
-//! restored, or are refused, and nothing stays of them.
+//! Receiving a backup: any bytes for its stream, its pieces or its list are either received as a
+//! complete backup, which verifies and can be restored, or refused without leaving any files.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]

@@ -1,8 +1,9 @@
-//! Binary packets: any bytes, cut in any way, yield the same commands and responses, keep the decoder's promises, and are
-//! answered in whole packets.
+//! Binary packets: any bytes, split in any way, yield the same commands and responses, keep the
+//! decoder's promises, and are answered in complete packets.
 //!
-//! The input is as that of `text_server`: a byte that chooses the limits, a byte that says how many cuts follow, the
-//! cuts (two bytes each), and the stream, which here begins behind the first packet's first byte.
+//! The input has the form of `text_server`: a byte that selects the limits, a byte with the number
+//! of cuts, the cuts (two bytes each), and the stream, which here begins after the first byte of
+//! the first packet.
 #![no_main]
 
 mod cuts;
@@ -18,14 +19,20 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         MemcachedLimits::default(),
         MemcachedLimits { item_size_max: 70, ..MemcachedLimits::default() },
         MemcachedLimits { sasl: true, ..MemcachedLimits::default() },
-        MemcachedLimits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..MemcachedLimits::default() },
+        MemcachedLimits {
+            item_size_max: u64::MAX,
+            flush_allowed: false,
+            long_block_len: 4,
+            ..MemcachedLimits::default()
+        },
     ];
     if let Some((stream, whole)) = cuts::assert_cuts_do_not_matter(input, b"\x80", &limits) {
         assert_replies_are_whole_packets(&whole.replies, &stream);
     }
 });
 
-/// Each begins as a response does, is as long as it says, and gives back an opcode and an opaque that were sent.
+/// Asserts that each response has the right first byte and the announced length, and returns an
+/// opcode and an opaque that were sent.
 fn assert_replies_are_whole_packets(mut replies: &[u8], stream: &[u8]) {
     while !replies.is_empty() {
         let (header, rest) = replies.split_at_checked(HEADER).expect("a header is whole");

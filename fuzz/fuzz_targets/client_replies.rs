@@ -1,5 +1,5 @@
-//! The client's decoder: no reply makes it panic or read beyond its input, and a cut reply is never taken for a whole
-//! one of another meaning.
+//! The client's decoder: no reply makes it panic or read beyond its input, and a truncated reply is
+//! never decoded as a complete one with another meaning.
 #![no_main]
 
 use todana_protocol::memcached::client::{ClientResponse, decode};
@@ -10,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         assert!(len > 0 && len <= bytes.len() - at);
         let whole = decode(&bytes[at..at + len], 1 << 16);
         assert_eq!(whole, Ok(Some((len, response))));
-        // Without its last byte it is not there yet.
+        // Without its last byte the reply is incomplete.
         assert_eq!(decode(&bytes[at..at + len - 1], 1 << 16), Ok(None));
         if let ClientResponse::Meta { flags, .. } = response {
             for (letter, _) in flags.iter() {

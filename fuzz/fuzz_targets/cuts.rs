@@ -1,10 +1,11 @@
-//! A stream and the places to cut it, from a fuzzer's bytes.
+//! A stream and the positions at which to split it, from a fuzzer's bytes.
 
 use super::exchange::{Outcome, send_in_pieces};
 use todana_protocol::memcached::MemcachedLimits;
 
-/// Sends the stream, which begins with `start`, whole, in the pieces that the input asks for, and byte by byte; the same
-/// must come of all. Returns the stream and what came of it; `None` for an input too short to say what it wants.
+/// Sends the stream, which begins with `start`, in one piece, in the pieces that the input selects,
+/// and byte by byte, and asserts that the results are the same. Returns the stream and the result;
+/// `None` if the input is too short.
 pub(crate) fn assert_cuts_do_not_matter(
     input: &[u8],
     start: &[u8],
@@ -22,7 +23,7 @@ pub(crate) fn assert_cuts_do_not_matter(
     let limits = limits[usize::from(*limit) % limits.len()];
     let whole = send_in_pieces(limits, &stream, &[]);
     assert_eq!(whole, send_in_pieces(limits, &stream, &cuts), "cut at {cuts:?}");
-    // Byte by byte costs the square of a long stream's length in the harness, which keeps it as one buffer.
+    // The harness keeps the stream in one buffer, so byte by byte costs the square of its length.
     if stream.len() <= 1024 {
         let every_byte: Vec<usize> = (1..stream.len()).collect();
         assert_eq!(whole, send_in_pieces(limits, &stream, &every_byte), "byte by byte");

@@ -1,5 +1,6 @@
-//! Opening a data directory: any bytes for an identity, a segment or its entries, a checkpoint or its blocks open or are damaged,
-//! which is said with file and offset; what has been opened opens again, to the same.
+//! Opening a data directory: any bytes for an identity, a segment or its entries, a checkpoint or
+//! its blocks either open or are reported as damaged with file and offset. A directory that has
+//! been opened opens again with the same contents.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]

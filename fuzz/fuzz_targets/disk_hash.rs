@@ -1,5 +1,6 @@
-//! Opening a hash on disk: any bytes in a segment, a checkpoint of the index, or an entry whose checksum is right, open or are
-//! damaged, which is said with file and offset; what has been opened opens again, to the same.
+//! Opening a hash on disk: any bytes in a segment, a checkpoint of the index, or an entry with a
+//! valid checksum either open or are reported as damaged with file and offset. A hash that has been
+//! opened opens again with the same contents.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]

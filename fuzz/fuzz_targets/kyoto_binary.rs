@@ -1,4 +1,5 @@
-//! As `kyoto_http`, for streams that begin with a request of the binary protocol, which a byte chooses.
+//! The same as `kyoto_http`, for streams that begin with a request of the binary protocol, which a
+//! byte selects.
 #![no_main]
 
 #[path = "../../protocol/tests/kyoto_server/exchange.rs"]

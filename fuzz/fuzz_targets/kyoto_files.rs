@@ -1,8 +1,9 @@
-//! Files of Kyoto Tycoon's and Kyoto Cabinet's: any bytes, cut in any way, yield the same records, or are damaged at the same
-//! place; and what has been read is read again as it is written.
+//! Files of Kyoto Tycoon and Kyoto Cabinet: any bytes, split in any way, yield the same records or
+//! damage at the same offset. Records that have been read are the same after being written and read
+//! again.
 //!
-//! The input is a byte that chooses the kind of file, a byte that says how many cuts follow, the cuts (two bytes each), and
-//! what is behind the file's magic.
+//! The input is a byte that selects the kind of file, a byte with the number of cuts, the cuts (two
+//! bytes each), and the bytes after the file's magic.
 #![no_main]
 
 mod kyoto_cuts;

@@ -1,8 +1,8 @@
-//! Requests of Kyoto Tycoon's: any bytes, cut in any way, yield the same requests and answers, and keep the decoder's
-//! promises.
+//! Kyoto Tycoon's HTTP requests: any bytes, split in any way, yield the same requests and answers,
+//! and keep the decoder's promises.
 //!
-//! The input is a byte that chooses the limits, a byte that says how many cuts follow, the cuts (two bytes each), and the
-//! stream.
+//! The input is a byte that selects the limits, a byte with the number of cuts, the cuts (two bytes
+//! each), and the stream.
 #![no_main]
 
 #[path = "../../protocol/tests/kyoto_server/exchange.rs"]

@@ -1,8 +1,9 @@
-//! What Kyoto Tycoon's servers send: to a replica, and to a client. Any bytes, cut in any way, yield the same; and an update
-//! that has been read is read again as it is written.
+//! Data that Kyoto Tycoon's servers send to a replica or to a client: any bytes, split in any way,
+//! yield the same results. An update that has been read is the same after being written and read
+//! again.
 //!
-//! The input is a byte that chooses who reads, a byte that says how many cuts follow, the cuts (two bytes each), and the
-//! stream.
+//! The input is a byte that selects the reader, a byte with the number of cuts, the cuts (two bytes
+//! each), and the stream.
 #![no_main]
 
 mod kyoto_cuts;
@@ -12,9 +13,9 @@ mod pieces;
 
 use kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
 use pieces::{Read, read_in_pieces};
-use todana_protocol::kyoto::client::{AnswerStep, AnswerDecoder, BinaryAnswerDecoder, BinaryStep};
+use todana_protocol::kyoto::client::{AnswerDecoder, AnswerStep, BinaryAnswerDecoder, BinaryStep};
 use todana_protocol::kyoto::replication::{MasterMessage, ReplicaDecoder, ReplicaStep};
-use todana_protocol::kyoto::{KyotoLimits, UpdateMessage, MapScratch};
+use todana_protocol::kyoto::{KyotoLimits, MapScratch, UpdateMessage};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let Some((who, rest)) = input.split_first() else { return };
@@ -46,7 +47,7 @@ fn replica(stream: &[u8], cuts: &[usize]) -> Vec<String> {
 fn answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
     let (mut answers, mut scratch, mut count) = (AnswerDecoder::default(), MapScratch::default(), 0);
     read_in_pieces(stream, cuts, |input| {
-        // Every third answers HEAD.
+        // Every third answer belongs to a HEAD request.
         match answers.decode(&KyotoLimits::default(), input, &mut scratch, count % 3 != 2) {
             AnswerStep::Answer { consumed, answer } => {
                 count += 1;

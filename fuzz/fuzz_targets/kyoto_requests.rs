@@ -4,7 +4,8 @@ use super::exchange::send_in_pieces;
 use super::kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
 use todana_protocol::kyoto::KyotoLimits;
 
-/// However the stream, which begins with `start`, is cut, the same comes of it.
+/// Asserts that the results of the stream, which begins with `start`, do not depend on how it is
+/// split.
 pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
     let Some((limit, rest)) = input.split_first() else { return };
     let Some((stream, cuts)) = stream_and_cuts(rest) else { return };

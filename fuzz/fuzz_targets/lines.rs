@@ -4,9 +4,10 @@ use super::cuts::assert_cuts_do_not_matter;
 use super::exchange::Outcome;
 use todana_protocol::memcached::{DialectChoice, MemcachedLimits};
 
-/// However the stream is cut, the same comes of it, and that is lines.
+/// Asserts that the results of the stream do not depend on how it is split, and that the replies
+/// are lines.
 pub(crate) fn assert_lines(input: &[u8], start: &[u8]) {
-    // The binary dialect has a target of its own; its replies are no lines.
+    // The binary dialect has its own target; its replies are not lines.
     let text = MemcachedLimits { choice: DialectChoice::Text, ..MemcachedLimits::default() };
     let limits = [
         text,
@@ -21,7 +22,7 @@ pub(crate) fn assert_lines(input: &[u8], start: &[u8]) {
     }
 }
 
-/// Whatever was asked, what was answered ends with a line end.
+/// Asserts that the replies to any requests end with a line end.
 fn assert_replies_are_whole_lines(outcome: &Outcome) {
     assert!(outcome.replies.is_empty() || outcome.replies.ends_with(b"\r\n"));
     if outcome.requests.is_empty() {

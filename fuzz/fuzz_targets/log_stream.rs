@@ -1,5 +1,5 @@
-//! The update log as bytes from elsewhere: in whatever portions they come, the same entries are shown, those that the log's own reader
-//! shows of a file.
+//! The update log as a stream of bytes: split into any portions, it yields the same entries that
+//! the log's own reader finds in a file.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]

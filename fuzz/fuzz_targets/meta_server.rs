@@ -1,5 +1,5 @@
-//! Meta requests: as `text_server`, but every stream starts with the `m` of a meta command and the limits are such
-//! that blocks fit or not by a few bytes.
+//! Meta requests: the same as `text_server`, but every stream starts with the `m` of a meta
+//! command, and with these limits blocks fit, or do not fit, by a few bytes.
 #![no_main]
 
 mod cuts;

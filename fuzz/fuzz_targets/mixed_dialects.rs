@@ -1,5 +1,5 @@
-//! Clients of all dialects on one server, each with any bytes, and with lists of what the others have stored: the server answers
-//! the next client all the same.
+//! Clients of all dialects on one server, each with any bytes, and with lists of the records that
+//! the others have stored: the server still answers the next client.
 #![no_main]
 
 #[path = "../../tests/mixed_dialects/mod.rs"]

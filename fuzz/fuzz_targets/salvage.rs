@@ -1,4 +1,5 @@
-//! Salvaging a data directory of any files: what is whole becomes a directory elsewhere, or nothing does; the files stay as they are.
+//! Salvaging a data directory of any files: the intact parts become a new directory, or none is
+//! created; the files stay unchanged.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]

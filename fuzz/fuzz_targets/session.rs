@@ -1,4 +1,5 @@
-//! Whole sessions, decoder to engine, against the naive model of `tests/session_model`.
+//! Complete sessions, from decoder to engine, compared with the simple model of
+//! `tests/session_model`.
 #![no_main]
 
 #[path = "../../tests/session_model/mod.rs"]

@@ -1,7 +1,8 @@
-//! Text requests: any bytes, cut in any way, yield the same commands and replies, and keep the decoder's promises.
+//! Text requests: any bytes, split in any way, yield the same commands and replies, and keep the
+//! decoder's promises.
 //!
-//! The input is a byte that chooses the limits, a byte that says how many cuts follow, the cuts (two bytes each),
-//! and the stream.
+//! The input is a byte that selects the limits, a byte with the number of cuts, the cuts (two bytes
+//! each), and the stream.
 #![no_main]
 
 mod cuts;

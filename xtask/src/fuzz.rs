@@ -43,8 +43,9 @@ pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
                 ["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1", "-verbosity=0"]
                     .map(String::from),
             );
-            // A scoped thread that has told that it is done may still have its thread-locals, which is taken for a leak now and
-            // then; what leaks in earnest the tests under AddressSanitizer find.
+            // A scoped thread that has told that it is done may still have its thread-locals, which
+            // is taken for a leak now and then; what leaks in earnest the tests under
+            // AddressSanitizer find.
             words.push("-detect_leaks=0".into());
             // New finds of a short run are not worth keeping in the tree.
             let scratch = format!("fuzz/target/corpus/{target}");

@@ -1,4 +1,5 @@
-//! Relative links in the Markdown files of the repository: each leads to a file, and to a heading if it names one.
+//! Relative links in the Markdown files of the repository: each leads to a file, and to a heading
+//! if it names one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ fn relative_links_lead_to_files_and_headings() {
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
 }
 
-/// Returns the paths of this repository that a text names, such as `server/src/transport/worker.rs`.
+/// Returns the paths of this repository that a text names, such as
+/// `server/src/transport/worker.rs`.
 fn source_paths(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     let words = text.split(move |c| !is_part(c)).map(|word| word.trim_end_matches(['.', '/']));

@@ -53,7 +53,8 @@ enum Task {
     },
     /// Make the header of the C library anew
     Header,
-    /// Build the C library as it is released, and put it with its header and a pkg-config file below a folder
+    /// Build the C library as it is released, and put it with its header and a pkg-config file
+    /// below a folder
     InstallC {
         /// The folder, say /usr/local
         #[arg(long)]
@@ -106,7 +107,8 @@ fn with_old_names(mut words: Vec<OsString>) -> Vec<OsString> {
 fn test(report: &mut Report, only: Option<&str>) {
     report.only(only);
     report.step("room", room);
-    // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards the steps will name.
+    // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards
+    // the steps will name.
     for manifest in ["Cargo.toml", "bindings/c/header/Cargo.toml"] {
         cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
     }

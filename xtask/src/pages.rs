@@ -5,11 +5,12 @@
 //! console   commands after `$ `, then their output; a line `...` stands for any lines, `...` within a line for any text
 //! ```
 //!
-//! All such blocks of a page are one script, in a folder of its own. A block that cannot run carries its reason in its
-//! first line: `sh not-run: needs root`. Ports and absolute paths are replaced, so that no other server is touched.
+//! All such blocks of a page are one script, in a folder of its own. A block that cannot run
+//! carries its reason in its first line: `sh not-run: needs root`. Ports and absolute paths are
+//! replaced, so that no other server is touched.
 //!
-//! Not here: Rust (doctests of `todana`), C (`c.rs`), docs/python.md (its binding's tests), the page on moving from
-//! Kyoto Tycoon (`cli/tests/moving.rs`).
+//! Not here: Rust (doctests of `todana`), C (`c.rs`), docs/python.md (its binding's tests), the
+//! page on moving from Kyoto Tycoon (`cli/tests/moving.rs`).
 
 use crate::clients::{PYTHON, Server, pip};
 use crate::step::{Outcome, Report, SHARED_BUILD, built, install_debian, patient, program};
@@ -212,14 +213,16 @@ fn line_matches(expected: &str, line: &str) -> bool {
     rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| line_matches(after, &rest[at..]))
 }
 
-/// Returns a script that runs the commands, each output after its number, and that stops at the first failure.
+/// Returns a script that runs the commands, each output after its number, and that stops at the
+/// first failure.
 fn script(commands: &[PageCommand]) -> String {
     // Background processes end with the script, however that ends.
     let mut script = String::from("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
     for (number, command) in commands.iter().enumerate() {
         script.push_str(&format!("printf '{MARK}{number}\\n'\n"));
         if let Some(server) = command.text.strip_suffix('&') {
-            // A reader takes longer for the next line than the server for its start; a script does not.
+            // A reader takes longer for the next line than the server for its start; a script does
+            // not.
             let is_up = match ports_in(server).first() {
                 Some(port) if !server.starts_with("todana serve") => {
                     format!("(exec 3<>/dev/tcp/127.0.0.1/{port})")
@@ -299,7 +302,8 @@ fn shell(page: &Path, text: &str) -> Outcome {
         let path = folder.path().join(&root[1..]);
         let _ = std::fs::create_dir_all(&path).and_then(|()| std::fs::set_permissions(&path, everyone()));
     }
-    // The executable of the other steps serves: that of the release takes some minutes more to build.
+    // The executable of the other steps serves: that of the release takes some minutes more to
+    // build.
     let root = std::path::absolute(".").unwrap_or_default();
     let build =
         format!("cargo {} --manifest-path '{}'", SHARED_BUILD.join(" "), root.join("Cargo.toml").display());

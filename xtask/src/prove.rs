@@ -8,7 +8,8 @@ use std::time::Duration;
 
 #[derive(Subcommand)]
 pub(crate) enum Proof {
-    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part and what is on disk under valgrind
+    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part and what is on
+    /// disk under valgrind
     Sanitize,
     /// Fuzz every target, or one
     Fuzz {
@@ -18,11 +19,12 @@ pub(crate) enum Proof {
         #[arg(long, default_value_t = 10)]
         minutes: u32,
     },
-    /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; kill 200 processes
-    /// that write to each kind of database; flip 10,000 bits of large files
+    /// Lose power at every operation that sessions make on their disk, in several ways, and open
+    /// what is left; kill 200 processes that write to each kind of database; flip 10,000 bits of
+    /// large files
     Crash,
-    /// Have pairs, chains and replicas converge after each round of writes, while lines are cut, processes killed and machines lose
-    /// their power
+    /// Have pairs, chains and replicas converge after each round of writes, while lines are cut,
+    /// processes killed and machines lose their power
     Replication {
         /// How many rounds
         #[arg(long, default_value_t = 20_000)]

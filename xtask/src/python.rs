@@ -1,4 +1,5 @@
-//! The binding for Python: its wheel, built by maturin as pip would, installed into the project's own environment, and its tests.
+//! The binding for Python: its wheel, built by maturin as pip would, installed into the project's
+//! own environment, and its tests.
 
 use crate::clients::{PYTHON, pip};
 use crate::step::{Outcome, PROFILE, Report, patient, program, target_directory};

@@ -1,8 +1,10 @@
-//! The executable as it is released: small, its debug information in a file beside it, where debuggers find it by a link.
+//! The executable as it is released: small, its debug information in a file beside it, where
+//! debuggers find it by a link.
 
 use crate::step::{Outcome, cargo, program, target_directory};
 
-/// Builds it with debug information and takes that out; the code is that of `cargo build --release`.
+/// Builds it with debug information and takes that out; the code is that of `cargo build
+/// --release`.
 pub(crate) fn run() -> Outcome {
     let with_debug_information =
         ["--config", "profile.release.debug=1", "--config", "profile.release.strip=false"];

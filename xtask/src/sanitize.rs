@@ -28,7 +28,8 @@ fn address_sanitizer(tests: &[&str], cases: u32) -> Outcome {
         .run()
 }
 
-/// Patterns of test programs, and of their tests those that valgrind runs: it takes fifty times as long.
+/// Patterns of test programs, and of their tests those that valgrind runs: it takes fifty times as
+/// long.
 type Selection = [(&'static str, &'static str)];
 
 const IN_MEMORY: &Selection = &[("*", "raw:: record:: decimal:: agrees_with")];

@@ -105,7 +105,8 @@ pub(crate) fn nightly(words: &[&str]) -> Run {
 pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
     let mut command = Command::new(name);
     command.args(words).stdin(Stdio::null());
-    // What cargo tells this task of itself; build scripts that look at it would run anew each time it comes and goes.
+    // What cargo tells this task of itself; build scripts that look at it would run anew each time
+    // it comes and goes.
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()
@@ -117,7 +118,8 @@ pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
     Run(command)
 }
 
-/// A program that waits for others: after as many seconds it is ended, with all that it has started, and has failed.
+/// A program that waits for others: after as many seconds it is ended, with all that it has
+/// started, and has failed.
 pub(crate) fn patient(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
     let mut run = program("timeout", &["--kill-after=10", LONGEST_SECONDS]);
     run.0.arg(name).args(words);
@@ -169,10 +171,12 @@ impl Run {
     }
 }
 
-/// The profile by which all steps build: optimised as the server is, so that the property tests get through many cases.
+/// The profile by which all steps build: optimised as the server is, so that the property tests get
+/// through many cases.
 pub(crate) const PROFILE: &str = "fast";
 
-/// Builds the server and the C library as the tests do, of the same features, so that after them there is nothing to do.
+/// Builds the server and the C library as the tests do, of the same features, so that after them
+/// there is nothing to do.
 pub(crate) const SHARED_BUILD: [&str; 8] =
     ["build", "--workspace", "--profile", PROFILE, "--bin", "todana", "--test", "symbols"];
 

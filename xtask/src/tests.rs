@@ -1,4 +1,5 @@
-//! The tests of the workspace: built at once, then some programs side by side, as most of them wait for servers and disks.
+//! The tests of the workspace: built at once, then some programs side by side, as most of them wait
+//! for servers and disks.
 
 use crate::step::{Outcome, PROFILE, Report, cargo, patient};
 use std::collections::VecDeque;

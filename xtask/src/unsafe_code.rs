@@ -1,5 +1,5 @@
-//! `unsafe` stands where SAFETY.md says that it does. The compiler holds each crate to its own promise; this holds all crates to
-//! having made it.
+//! `unsafe` stands where SAFETY.md says that it does. The compiler holds each crate to its own
+//! promise; this holds all crates to having made it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

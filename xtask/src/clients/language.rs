@@ -177,7 +177,8 @@ pub(super) fn dalli_login() -> Prepared {
 const BINARY_DALLI: (&str, &str) =
     ("Dalli::VERSION.to_i < 5", "this Dalli does not speak the binary protocol any more");
 
-/// The same with meta commands, which are sound from 4 on: 3.2 takes a line end in a value for the end of the value.
+/// The same with meta commands, which are sound from 4 on: 3.2 takes a line end in a value for the
+/// end of the value.
 pub(super) fn dalli_meta() -> Prepared {
     ruby("dalli.rb", "Dalli::VERSION.to_i >= 4", "this Dalli is too old to speak meta commands well")
 }

@@ -1,7 +1,8 @@
 //! Real clients against the real server.
 //!
-//! `tests/clients/LANGUAGE/` has a program for each client. What it needs is installed into the project's own folders,
-//! or as packages where this is root on Debian; what cannot be had is skipped, with the reason.
+//! `tests/clients/LANGUAGE/` has a program for each client. What it needs is installed into the
+//! project's own folders, or as packages where this is root on Debian; what cannot be had is
+//! skipped, with the reason.
 
 mod language;
 mod memccapable;

@@ -1,4 +1,5 @@
-//! The tools of those who run memcached: `memcached-tool`, and libmemcached's `memc...`. Debian's packages have them.
+//! The tools of those who run memcached: `memcached-tool`, and libmemcached's `memc...`. Debian's
+//! packages have them.
 
 use super::Server;
 use crate::step::{Outcome, install_debian, program, target_directory};
@@ -7,7 +8,8 @@ use std::process::{Command, Stdio};
 
 const MEMCACHED_TOOL: &str = "/usr/share/memcached/scripts/memcached-tool";
 
-/// Stores the record that `memcached-tool` is to find, with a time of expiry that is the same in each run.
+/// Stores the record that `memcached-tool` is to find, with a time of expiry that is the same in
+/// each run.
 const SET: &str = r#"use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => shift) or die;
     print $s "set alpha 3 2000000000 11\r\nhello world\r\n"; print scalar <$s>"#;
 

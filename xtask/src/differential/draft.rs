@@ -1,9 +1,11 @@
-//! Random requests of the text and meta dialects, most of them right, over few keys, so that they meet.
+//! Random requests of the text and meta dialects, most of them right, over few keys, so that they
+//! meet.
 
 use super::request::{Part, Request};
 use fastrand::Rng;
 
-/// Versions that requests give to records. Replies keep them; versions that a server chose are its own affair.
+/// Versions that requests give to records. Replies keep them; versions that a server chose are its
+/// own affair.
 pub(super) const VERSION_MIN: u64 = 7_000_000_000_000_000;
 
 const KEYS: [char; 4] = ['a', 'b', 'c', 'd'];
@@ -34,8 +36,8 @@ fn request(random: &mut Rng) -> Request {
     request
 }
 
-/// One byte of its words is another, one more or one less. Line ends and lengths of blocks stay, as what follows them would be
-/// taken for something else.
+/// One byte of its words is another, one more or one less. Line ends and lengths of blocks stay, as
+/// what follows them would be taken for something else.
 fn damage(random: &mut Rng, request: &mut Request) {
     let place = random.usize(..request.parts.len());
     let Part::Text(text) = &mut request.parts[place] else { return };
@@ -169,8 +171,8 @@ fn meta(random: &mut Rng, command: &str) -> Request {
     let encoding = random.u8(0..6);
     request.text(format!("{command} "));
     request.parts.push(match encoding {
-        // Whether a key is shown in base64 is a matter of the record in memcached and of the request here; these meet no
-        // plain one.
+        // Whether a key is shown in base64 is a matter of the record in memcached and of the
+        // request here; these meet no plain one.
         0 => Part::EncodedKey(letter.to_ascii_uppercase()),
         1 => Part::BinaryKey(letter),
         _ => Part::Key(letter),

@@ -1,4 +1,5 @@
-//! Requests whose answers differ on purpose. Each has its row in docs/protocol/memcached.md, "Differences to memcached 1.6.45".
+//! Requests whose answers differ on purpose. Each has its row in docs/protocol/memcached.md,
+//! "Differences to memcached 1.6.45".
 
 use super::request::Request;
 

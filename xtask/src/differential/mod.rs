@@ -1,8 +1,8 @@
 //! Random requests to a memcached and to Todana: the answers must be the same, but for what
 //! docs/protocol/memcached.md ("Differences to memcached 1.6.45") tells.
 //!
-//! Sessions of a few requests each go over a connection of their own, to keys of their own. Where answers differ, requests are
-//! taken away as long as they still do, and what is left is printed.
+//! Sessions of a few requests each go over a connection of their own, to keys of their own. Where
+//! answers differ, requests are taken away as long as they still do, and what is left is printed.
 
 mod draft;
 mod exceptions;
@@ -22,7 +22,8 @@ const FINDINGS_MAX: usize = 20;
 /// The version whose answers are ours.
 const VERSION: &str = "memcached 1.6.45";
 
-/// Sends so many requests to the memcached of this machine, if it is the right one, and to this server.
+/// Sends so many requests to the memcached of this machine, if it is the right one, and to this
+/// server.
 pub(crate) fn run_installed(requests: u64) -> Outcome {
     let output = std::process::Command::new("memcached").arg("-V").output();
     let Ok(output) = output else { return Outcome::Skipped("memcached is not installed".into()) };
@@ -73,7 +74,8 @@ fn search(memcached: &Path, todana: &Path, requests: u64, seed: u64) -> Result<u
     Ok(found.len())
 }
 
-/// The session with all taken away that the difference does not need; `None` if it does not show again.
+/// The session with all taken away that the difference does not need; `None` if it does not show
+/// again.
 fn minimise(
     pair: &mut Pair,
     mut session: Vec<Request>,

@@ -14,7 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Makes up for a block that is still waited for, and shows where an answer ends.
 const SENTINEL: &[u8] = b"mn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\nmn\r\n";
 
-/// A server under memcached's command line, on a port that it chose; stopped when it goes out of scope.
+/// A server under memcached's command line, on a port that it chose; stopped when it goes out of
+/// scope.
 struct Process {
     child: Child,
     port: u16,
@@ -108,7 +109,8 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Sends a session to both. Seconds may change between the two, so answers that differ are asked for again.
+    /// Sends a session to both. Seconds may change between the two, so answers that differ are
+    /// asked for again.
     pub(super) fn compare(&mut self, session: &[Request]) -> Result<Option<Difference>, String> {
         let mut difference = None;
         for _ in 0..2 {
@@ -137,8 +139,8 @@ impl Pair {
     }
 }
 
-/// An answer as text, without what servers choose themselves (versions that no request has named) and without the answers to
-/// the sentinels, of which a block may have swallowed some.
+/// An answer as text, without what servers choose themselves (versions that no request has named)
+/// and without the answers to the sentinels, of which a block may have swallowed some.
 fn normalised(answer: &[u8]) -> String {
     let text = answer.escape_ascii().to_string().replace("\\r\\n", "\n");
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! One request of a session. Its keys are named by a letter and rendered under a prefix, so that the same session can be sent
-//! again to servers that still hold the records of its last time.
+//! One request of a session. Its keys are named by a letter and rendered under a prefix, so that
+//! the same session can be sent again to servers that still hold the records of its last time.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -46,7 +46,8 @@ impl Request {
         bytes
     }
 
-    /// Whether memcached does it otherwise while it is still sending the value that a request before has read.
+    /// Whether memcached does it otherwise while it is still sending the value that a request
+    /// before has read.
     pub(super) fn waits(&self) -> bool {
         let bytes = self.render("");
         [&b"incr"[..], b"decr", b"ma "].iter().any(|command| bytes.starts_with(command))

@@ -27,7 +27,8 @@ fn decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Compares the list of all keys, and the number of records, with what the workers of this server know.
+/// Compares the list of all keys, and the number of records, with what the workers of this server
+/// know.
 pub(super) fn take(node: &Node, workers: &[Worker]) -> Result<String, String> {
     let now = node.moment.read().map_err(|_| "a thread has failed")?.now;
     let mut listed: HashMap<Vec<u8>, Listed> = HashMap::new();

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// How many connections a storm has; more than any server of ours allows.
 pub(super) const STORM: usize = 90;
-/// Long enough for a refusal to arrive on most days; on others it is counted as one that cannot be told.
+/// Long enough for a refusal to arrive on most days; on others it is counted as one that cannot be
+/// told.
 const REFUSAL_MS: u64 = 300;
 
 /// The servers and their faults.
@@ -305,7 +306,8 @@ impl Faults {
                 1 => [&[22, 3, 1, 2, 0, 1, 0][..], &[7; 40]].concat(),
                 _ => (0..200).map(|_| random.u8(..)).collect(),
             };
-            // Closed or refused in any way; a handshake that stops is closed when it has been idle for long.
+            // Closed or refused in any way; a handshake that stops is closed when it has been idle
+            // for long.
             let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
             let mut answer = Vec::new();
             if let Err(error) = stream.read_to_end(&mut answer)
@@ -363,7 +365,8 @@ impl Faults {
         Ok("a watcher that does not read")
     }
 
-    /// Connections that nobody uses are closed without a word, whole requests or half ones behind them.
+    /// Connections that nobody uses are closed without a word, whole requests or half ones behind
+    /// them.
     fn idle_connections(&self) -> Done {
         let node = &self.refusing;
         let mut held = Vec::new();

@@ -58,10 +58,11 @@ impl Gauge {
         values.get((values.len() as f64 * quantile) as usize).copied().unwrap_or(0.0)
     }
 
-    /// Medians over a fifth of the time each: long values come and go, and a flush takes all. Of a server whose memory is
-    /// full, what it comes back to, the ninth of ten: its long values are an eighth of its memory each, and how long it takes to
-    /// fill the gap that one leaves differs from minute to minute (medians: 57.6 and 61.5 MiB of 64 in one run, 61.8 and
-    /// 61.8 in another; the ninth of ten: 63.3 and 63.4).
+    /// Medians over a fifth of the time each: long values come and go, and a flush takes all. Of a
+    /// server whose memory is full, what it comes back to, the ninth of ten: its long values are an
+    /// eighth of its memory each, and how long it takes to fill the gap that one leaves differs
+    /// from minute to minute (medians: 57.6 and 61.5 MiB of 64 in one run, 61.8 and 61.8 in
+    /// another; the ninth of ten: 63.3 and 63.4).
     fn middle_and_end(&self, server: usize) -> (f64, f64) {
         let quantile = if self.servers[server].is_full { 0.9 } else { 0.5 };
         (self.quantile(server, quantile, 0.4, 0.6), self.quantile(server, quantile, 0.8, 1.0))

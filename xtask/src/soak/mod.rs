@@ -1,5 +1,5 @@
-//! Soak: several servers at once, all protocols and transports, all kinds of trouble, and a model that knows what must
-//! come back.
+//! Soak: several servers at once, all protocols and transports, all kinds of trouble, and a model
+//! that knows what must come back.
 //!
 //! ```text
 //! workers (own keys, exact model) \
@@ -7,8 +7,8 @@
 //! faults, observers, director     /
 //! ```
 //!
-//! The servers' clocks stand still and are moved by the director (`debugtime`), so that expiry is exact. Load, threads
-//! and connections are bounded, and everything ends by itself.
+//! The servers' clocks stand still and are moved by the director (`debugtime`), so that expiry is
+//! exact. Load, threads and connections are bounded, and everything ends by itself.
 
 mod binary;
 mod census;

@@ -1,8 +1,8 @@
 //! The expected records and replies of a server, derived from the protocol, not from the code.
 //!
-//! An operation is played on what the model believes of its key and gives the reply that must come. Where the server may
-//! know less than the model (something was evicted, or refused for want of memory) several replies are right, and the one
-//! that comes tells what holds from then on.
+//! An operation is played on what the model believes of its key and gives the reply that must come.
+//! Where the server may know less than the model (something was evicted, or refused for want of
+//! memory) several replies are right, and the one that comes tells what holds from then on.
 
 use std::collections::HashSet;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Those who look on: statistics, metrics, lists of keys, watchers. And who moves the clocks, and flushes.
+//! Those who look on: statistics, metrics, lists of keys, watchers. And who moves the clocks, and
+//! flushes.
 
 use super::node::{Node, stats};
 use super::tally::{Part, Tally};

@@ -1,6 +1,8 @@
-//! Keys that all workers of a server write to: nobody knows what they hold, but something must hold of it.
+//! Keys that all workers of a server write to: nobody knows what they hold, but something must hold
+//! of it.
 //!
-//! Counters add up; of those who compare and set the same version one wins; a value is whole and of one piece.
+//! Counters add up; of those who compare and set the same version one wins; a value is whole and of
+//! one piece.
 
 use super::wire::Wire;
 use std::io;

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Requests sent together, at most.
 const PIPELINE_MAX: usize = 24;
-/// Bytes of requests and replies together beyond which nothing is added: neither side may block on the other.
+/// Bytes of requests and replies together beyond which nothing is added: neither side may block on
+/// the other.
 const BATCH_LEN_MAX: usize = 96 << 10;
 /// Batches of a worker in a second, at most: the soak is to find faults, not limits.
 const PACE: Duration = Duration::from_micros(1500);
@@ -171,7 +172,8 @@ impl Worker {
         }
         let batch = self.draft(lane, moment);
         let mut outcome = self.exchange(lane, &batch, moment);
-        // Nothing orders what was sent over UDP without an answer and what follows over another way.
+        // Nothing orders what was sent over UDP without an answer and what follows over another
+        // way.
         if outcome.is_ok() && matches!(self.lanes[lane].place, Place::Udp(_)) {
             let fence = self.fence(lane, moment);
             outcome = self.exchange(lane, &fence, moment);

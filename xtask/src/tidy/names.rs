@@ -66,7 +66,8 @@ fn test_names(tree: &Tree) -> Vec<(&str, String)> {
     tree.code().flat_map(|source| found(source, &test)).collect()
 }
 
-/// Returns the files `foo.rs` that have parts in a folder `foo`: such a file should be `foo/mod.rs`.
+/// Returns the files `foo.rs` that have parts in a folder `foo`: such a file should be
+/// `foo/mod.rs`.
 fn beside_folder(tree: &Tree) -> Vec<String> {
     let paths: BTreeSet<&str> = tree.code().map(|source| source.path.as_str()).collect();
     let has_folder = |path: &&str| {
