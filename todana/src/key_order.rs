@@ -99,7 +99,10 @@ impl KeyOrder {
         };
         let key = key.filter(|key| self == KeyOrder::BySortKey || self.stored(key) == stored);
         key.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("a key that is not stored in the order {self:?}"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("stored key: it does not have the form of the order {self:?}"),
+            )
         })
     }
 }

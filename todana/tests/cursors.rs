@@ -192,7 +192,7 @@ fn cursor_jumps_to_a_key_and_continues() {
             for refused in [cursor.last(), cursor.step_back(), cursor.jump_back(b"k")] {
                 let error = refused.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Invalid);
-                assert!(error.to_string().contains("no order"), "{error}");
+                assert!(error.to_string().contains("unordered database"), "{error}");
             }
         }
     });

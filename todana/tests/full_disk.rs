@@ -217,7 +217,7 @@ fn log_continues_without_a_new_segment() {
         assert_eq!((segments(&disk), is_well(&kept)), (1, true));
         // A checkpoint needs a new segment, and reports why there is none.
         let error = kept.directory.checkpoint(&kept.database).unwrap_err();
-        assert!(error.to_string().starts_with("cannot begin a segment of the update log: "), "{error}");
+        assert!(error.to_string().starts_with("update log: cannot begin a segment: "), "{error}");
         assert!(is_well(&kept));
         fails.store(false, Ordering::SeqCst);
         kept.directory.checkpoint(&kept.database).unwrap();

@@ -132,7 +132,7 @@ fn snapshot_is_read_only_and_ends_by_clear() {
         ] {
             assert_eq!(
                 (error.kind(), error.to_string().as_str()),
-                (ErrorKind::Invalid, "a snapshot cannot be written to")
+                (ErrorKind::Invalid, "snapshot: it is read-only")
             );
         }
         snapshot

@@ -205,7 +205,7 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
         });
         kept.set(b"k", b"1");
         let end = log.end();
-        assert!(log.sync_to(end).unwrap_err().to_string().starts_with("the update log may not be on disk"));
+        assert!(log.sync_to(end).unwrap_err().to_string().starts_with("update log: it may not be on disk"));
         assert!(is_lost(&log.health()));
         disk.heal();
         assert_eq!(kept.set(b"k", b"2"), REFUSED);
@@ -370,7 +370,7 @@ fn closed_log_acknowledges_nothing() {
     assert_eq!(kept.set(b"k", b"w"), REFUSED);
     let late = log.append(&put(b"k", b"w"));
     assert!(!log.is_durable(late));
-    assert_eq!(log.wait(late).unwrap_err().to_string(), "the update log is closed");
+    assert_eq!(log.wait(late).unwrap_err().to_string(), "update log: it is closed");
 }
 
 #[test]

@@ -183,7 +183,7 @@ static void ranges_go_both_ways(void) {
   CHECK(todana_iterator_close(iterator) == TODANA_OK);
 
   CHECK(todana_each(db, NULL, stop_at_three, seen) == TODANA_OK && strcmp(seen, "abc") == 0);
-  CHECK(todana_iterate(hash, &range, &iterator) == TODANA_INVALID && says("no order"));
+  CHECK(todana_iterate(hash, &range, &iterator) == TODANA_INVALID && says("unordered"));
   range.prefix = S("p");
   CHECK(todana_iterate(db, &range, &iterator) == TODANA_INVALID);
   memset(&range, 0, sizeof range);

@@ -170,7 +170,7 @@ impl CheckpointReader {
         outcome?;
         let CheckpointFooter { blocks, records, content_len, .. } = self.footer;
         if (total.blocks, total.records, total.content_len) != (blocks, records, content_len) {
-            return Err(self.damaged(self.footer.offset, "the footer does not tell what is there"));
+            return Err(self.damaged(self.footer.offset, "the footer does not match the contents"));
         }
         match progress(self.len()) {
             ControlFlow::Continue(()) => Ok(()),
@@ -240,7 +240,7 @@ impl CheckpointReader {
         let mut bytes = [0; BLOCK_FRAME_LEN];
         self.read(offset, &mut bytes)?;
         let frame = BlockFrame::decode(&bytes);
-        let frame = frame.ok_or_else(|| self.damaged(offset, "this is no block"))?;
+        let frame = frame.ok_or_else(|| self.damaged(offset, "not a block"))?;
         let end = offset + BLOCK_FRAME_LEN as u64 + u64::from(frame.stored_len);
         if end > self.footer.offset {
             return Err(self.damaged(offset, "a block goes beyond the end"));
@@ -400,7 +400,7 @@ impl BlockReader<'_> {
 
 /// Returns the error for a read that its caller has stopped.
 pub(crate) fn called_off() -> Error {
-    Error::new(ErrorKind::Closed, "reading the data was called off")
+    Error::new(ErrorKind::Closed, "data: reading was cancelled")
 }
 
 fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<(), CheckpointFailure> {
@@ -445,7 +445,7 @@ impl PieceReader<'_, '_> {
             }
             let (frame, end) = self.blocks.load(self.offset)?;
             if frame.kind != BlockKind::Piece || frame.records != 0 || frame.content_len == 0 {
-                return Err(reader.damaged(self.offset, "this is no piece of a long record"));
+                return Err(reader.damaged(self.offset, "not a piece of a long record"));
             }
             self.tally.add(ReadTally { blocks: 1, records: 0, content_len: frame.content_len.into() });
             (self.offset, self.at) = (end, 0);

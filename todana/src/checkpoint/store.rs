@@ -96,7 +96,7 @@ impl CheckpointStore {
         let path = self.path_of(start);
         let reader = CheckpointReader::open(&*self.disk, &path, self.identity)?;
         if reader.start() != start {
-            return Err(format!("{} at offset 0: its name is not that of its position", path.display()));
+            return Err(format!("{} at offset 0: its name does not match its position", path.display()));
         }
         Ok(reader)
     }
@@ -226,7 +226,7 @@ impl CheckpointStore {
     ) -> Result<CheckpointInfo> {
         let _alone = self.intact.lock();
         let began = Instant::now();
-        let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
+        let no_log = || Error::new(ErrorKind::Invalid, "checkpoint: the database has no update log");
         let log = database.log().ok_or_else(no_log)?;
         log.rotate()?;
         // A commit is included completely or not at all.

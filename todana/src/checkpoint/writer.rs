@@ -59,7 +59,7 @@ pub(crate) fn write(
     stops: &AtomicBool,
     sink: &mut dyn CheckpointSink,
 ) -> Result<WrittenCheckpoint> {
-    let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
+    let no_log = || Error::new(ErrorKind::Invalid, "checkpoint: the database has no update log");
     let log = database.log().ok_or_else(no_log)?;
     let stand = database.stand().ok_or_else(no_log)?;
     let header = CheckpointHeader {
@@ -109,7 +109,7 @@ pub(crate) fn write(
             break;
         }
         if stops.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Closed, "the checkpoint was called off"));
+            return Err(Error::new(ErrorKind::Closed, "checkpoint: cancelled"));
         }
         pace.rest();
     }

@@ -97,7 +97,7 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn last(&mut self) -> Result<bool> {
-        self.check_ordered("there is no last one")?;
+        self.check_ordered("it has no last record")?;
         self.move_to(ScanDirection::Down, Bound::Unbounded)
     }
 
@@ -124,7 +124,7 @@ impl<R: Records> RecordCursor<R> {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
-        self.check_ordered("nothing lies before a key")?;
+        self.check_ordered("it has no reverse order")?;
         self.move_to(ScanDirection::Down, Bound::Included(key))
     }
 
@@ -146,7 +146,7 @@ impl<R: Records> RecordCursor<R> {
 
     /// Moves to the previous record. Returns false if the cursor stands at no record.
     pub fn step_back(&mut self) -> Result<bool> {
-        self.check_ordered("there is no going backwards in it")?;
+        self.check_ordered("it has no reverse order")?;
         match self.key.take() {
             Some(key) => self.move_to(ScanDirection::Down, Bound::Excluded(&key)),
             None => Ok(false),

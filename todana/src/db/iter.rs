@@ -69,7 +69,7 @@ impl<R: Records> RecordIter<R> {
     /// ```
     pub fn within(records: R, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Result<RecordIter<R>> {
         if !records.is_ordered() {
-            return Err(unordered("there are no ranges of them"));
+            return Err(unordered("ranges of keys are not supported"));
         }
         Ok(RecordIter(BatchedScan::new(records, ScanSource::Order { lower, upper })))
     }
@@ -227,7 +227,7 @@ impl<R: Records> BatchedScan<R> {
                 }
             }
             ScanSource::Places { .. } if direction == ScanDirection::Down => {
-                return Err(unordered("there is no going backwards in it"));
+                return Err(unordered("it has no reverse order"));
             }
             ScanSource::Places { next, prefix } => {
                 while !self.is_over && batch.is_empty() {
@@ -248,7 +248,10 @@ impl<R: Records> BatchedScan<R> {
 
 /// Returns the error for an operation that an unordered database does not support.
 pub(crate) fn unordered(what: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("this kind of database keeps no order of keys: {what}"))
+    Error::new(
+        ErrorKind::Invalid,
+        format!("unordered database: {what}; use an ordered one (mem:tree, PATH.tree)"),
+    )
 }
 
 pub(crate) fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {

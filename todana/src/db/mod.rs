@@ -213,7 +213,8 @@ impl Db {
             (Some(_), _) => Backup::of_files(Arc::new(SystemDisk), database)?,
             (None, Some(directory)) => Backup::start(directory, database, &AtomicBool::new(false))?,
             (None, None) => {
-                let message = format!("database \"{}\" is in memory alone", self.name());
+                let message =
+                    format!("database \"{}\": it is only in memory, so it cannot be backed up", self.name());
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         };

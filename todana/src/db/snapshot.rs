@@ -90,7 +90,7 @@ impl Snapshot {
 
     fn check_not_cleared(&self) -> Result<()> {
         if self.delta.is_lost() {
-            let message = format!("database \"{}\" was cleared since the snapshot was taken", self.db.name());
+            let message = format!("snapshot of \"{}\": the database was cleared since", self.db.name());
             return Err(Error::new(ErrorKind::Closed, message));
         }
         Ok(())
@@ -232,5 +232,5 @@ impl Records for Snapshot {
 }
 
 fn read_only() -> Error {
-    Error::new(ErrorKind::Invalid, "a snapshot cannot be written to")
+    Error::new(ErrorKind::Invalid, "snapshot: it is read-only")
 }

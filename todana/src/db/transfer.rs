@@ -61,7 +61,7 @@ impl Db {
     /// ```
     pub fn merge(&self, sources: &[&Db], mode: MergePolicy) -> Result<u64> {
         if sources.iter().any(|source| Arc::ptr_eq(&source.0, &self.0)) {
-            return Err(Error::new(ErrorKind::Invalid, "a database cannot be merged into itself"));
+            return Err(Error::new(ErrorKind::Invalid, "merge: a database cannot be merged into itself"));
         }
         let mut merged = 0;
         for source in sources {
@@ -95,7 +95,8 @@ impl Db {
     pub fn copy(&self, name: &str) -> Result<u64> {
         let to = Name::parse(name)?;
         let Some(path) = &to.path else {
-            let message = format!("database \"{name}\" is in memory, where a copy would be gone at once");
+            let message =
+                format!("database \"{name}\": a copy in memory would be lost; name a database on disk");
             return Err(Error::new(ErrorKind::Invalid, message));
         };
         if path.exists() {
@@ -121,7 +122,8 @@ impl Db {
     pub fn copy_unless(&self, name: &str, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
         let to = Name::parse(name)?;
         let Some(path) = &to.path else {
-            let message = format!("database \"{name}\" is in memory, where a copy would be gone at once");
+            let message =
+                format!("database \"{name}\": a copy in memory would be lost; name a database on disk");
             return Err(Error::new(ErrorKind::Invalid, message));
         };
         self.refuse_overlap(path)?;
@@ -132,7 +134,7 @@ impl Db {
         let records = snapshot.iter().records().map(|item| {
             let item = item?;
             if progress(seen).is_break() {
-                return Err(Error::new(ErrorKind::Closed, "the copy was called off"));
+                return Err(Error::new(ErrorKind::Closed, "copy: cancelled"));
             }
             seen += 1;
             lasting += u64::from(item.1.expiry == Expiry::Never);
@@ -145,7 +147,7 @@ impl Db {
         // In an unordered database some may have been seen twice.
         let is_limited = to.tuning.records_max.is_some() || to.tuning.bytes_max.is_some();
         if copied < lasting && !is_limited && self.is_ordered() {
-            let message = format!("only {copied} of {lasting} records have come into the copy");
+            let message = format!("copy: only {copied} of {lasting} records were stored");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         drop(copy);
@@ -313,9 +315,9 @@ impl<'d> RecordLoader<'d> {
 }
 
 pub(super) fn unwritable(error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the records cannot be written: {error}"))
+    Error::new(ErrorKind::Unavailable, format!("output: cannot be written: {error}"))
 }
 
 fn unreadable(error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the records cannot be read: {error}"))
+    Error::new(ErrorKind::Unavailable, format!("input: cannot be read: {error}"))
 }

@@ -250,7 +250,7 @@ impl PairEmitter<'_> {
         if run(self) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Invalid, "a pair is longer than the memory of map-reduce"))
+        Err(Error::new(ErrorKind::Invalid, "map-reduce: a pair exceeds the memory limit"))
     }
 
     /// Combines the values. If that does not free much memory, writes them to disk.

@@ -23,7 +23,7 @@ fn file_error(error: IoError) -> Error {
         std::io::ErrorKind::StorageFull => ErrorKind::Full,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("a temporary file of map-reduce: {error}"))
+    Error::new(kind, format!("map-reduce: temporary file: {error}"))
 }
 
 impl RunWriter {

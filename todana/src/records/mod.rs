@@ -254,7 +254,7 @@ pub trait Records {
         Self: Sized,
     {
         let regex = regex::bytes::Regex::new(pattern).map_err(|error| {
-            let message = format!("\"{pattern}\" is no regular expression: {error}");
+            let message = format!("regular expression \"{pattern}\": {error}");
             Error::new(ErrorKind::Invalid, message)
         })?;
         let matches = |key: &Result<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
@@ -427,9 +427,9 @@ pub trait Records {
         sum.outcome.map_err(|wrong| {
             let key = key.escape_ascii();
             let message = match wrong {
-                TextSumError::Missing => format!("there is no record \"{key}\" to add to"),
-                TextSumError::NoNumber => format!("the value of \"{key}\" is no number of 64 bits"),
-                TextSumError::Range => format!("the sum at \"{key}\" leaves the range of 64 bits"),
+                TextSumError::Missing => format!("record \"{key}\": no such record to add to"),
+                TextSumError::NoNumber => format!("record \"{key}\": not a 64-bit number"),
+                TextSumError::Range => format!("record \"{key}\": the sum exceeds 64 bits"),
             };
             Error::new(ErrorKind::Invalid, message)
         })
@@ -733,6 +733,6 @@ pub(crate) fn walk(
     match (engine.ordered(), direction) {
         (Some(ordered), ScanDirection::Up) => ordered.ascend(from, see),
         (Some(ordered), ScanDirection::Down) => ordered.descend(from, see),
-        (None, _) => Err(crate::db::unordered("there is no going through it from key to key")),
+        (None, _) => Err(crate::db::unordered("ordered iteration is not supported")),
     }
 }

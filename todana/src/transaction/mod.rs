@@ -323,14 +323,17 @@ impl<'d> Transaction<'d> {
             database.refuse_if_full(self.worker_counters())?;
         }
         if database.is_flush_due() {
-            let message = "everything was to be removed while the transaction was open: try again";
+            let message = "transaction: a planned flush became due in the meantime; try again";
             return Err(Error::new(ErrorKind::Busy, message));
         }
         database.prepare_commit()?;
         let mut encoder = TransactionEncoder::default();
         for (key, record) in changes.iter().filter(|_| log.is_some()) {
             if !encoder.push(change(key, record.as_ref())) {
-                return Err(Error::new(ErrorKind::Invalid, "more changes than one transaction can make"));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "transaction: its changes exceed one entry of the update log",
+                ));
             }
         }
         let _committing = database.transaction_lock().begin_commit();

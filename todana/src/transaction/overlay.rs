@@ -200,7 +200,7 @@ impl Engine for OverlaidEngine<'_> {
     }
 
     fn clear(&self, _: &mut dyn FnMut()) -> Result<()> {
-        Err(Error::new(ErrorKind::Invalid, "a transaction cannot remove everything at once"))
+        Err(Error::new(ErrorKind::Invalid, "transaction: cannot remove all records at once"))
     }
 
     fn status(&self) -> EngineStatus {
@@ -285,7 +285,7 @@ impl OrderedEngine for OverlaidEngine<'_> {
 }
 
 fn unordered() -> Error {
-    Error::new(ErrorKind::Invalid, "this engine keeps no order")
+    Error::new(ErrorKind::Invalid, "unordered database: ordered iteration is not supported")
 }
 
 #[cfg(test)]

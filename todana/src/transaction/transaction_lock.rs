@@ -200,7 +200,7 @@ fn refuse_own(owner: ThreadNumber) -> Result<()> {
     if owner == ThreadNumber::own() {
         return Err(Error::new(
             ErrorKind::Busy,
-            "this thread has a transaction open: write through it, or end it first",
+            "transaction: this thread has one open; write through it, or end it first",
         ));
     }
     Ok(())

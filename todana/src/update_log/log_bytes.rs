@@ -202,10 +202,8 @@ impl LogBytes {
             header.start == start && header.identity.database_id == self.identity.database_id
         });
         if !is_its_own {
-            let message = format!(
-                "{} at offset 0: this is not the segment of this log that begins there",
-                path.display()
-            );
+            let message =
+                format!("{} at offset 0: not the segment of this log that begins there", path.display());
             return Err(Error::new(ErrorKind::Corrupt, message).into());
         }
         let (file, next) = (Arc::from(file), starts.get(index + 1).copied());
@@ -276,7 +274,7 @@ impl EntryDecoder {
         let crc = u32::from_le_bytes(frame[4..].try_into().expect("four bytes"));
         let position = self.position;
         let wrong = || {
-            let message = format!("the update log at position {}: this is no whole entry", position.0);
+            let message = format!("update log at position {}: not a complete entry", position.0);
             Error::new(ErrorKind::Corrupt, message)
         };
         if size == 0 || size > CONTENT_LEN_MAX {
@@ -290,7 +288,7 @@ impl EntryDecoder {
         let len = FRAME_LEN + content.len();
         // The sender states the start position, so this sum can overflow.
         let end = position.0.checked_add(len as u64).ok_or_else(|| {
-            let message = format!("the update log at position {}: no log is so long", position.0);
+            let message = format!("update log at position {}: position out of range", position.0);
             Error::new(ErrorKind::Corrupt, message)
         })?;
         self.at += len;

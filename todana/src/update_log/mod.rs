@@ -203,7 +203,10 @@ impl UpdateLog {
             .name("update-log".into())
             .spawn(move || writer.run())
             .map_err(|error| {
-                Error::new(ErrorKind::Unavailable, format!("cannot start the update log's thread: {error}"))
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("update log: its thread cannot be started: {error}"),
+                )
             })?;
         Ok(UpdateLog { shared, clock, writer: Mutex::new(Some(thread)) })
     }
@@ -358,7 +361,7 @@ impl UpdateLog {
             return Ok(());
         }
         let why = self.shared.rotation_error.lock().clone();
-        Err(Error::new(ErrorKind::Unavailable, format!("cannot begin a segment of the update log: {why}")))
+        Err(Error::new(ErrorKind::Unavailable, format!("update log: cannot begin a segment: {why}")))
     }
 
     /// Writes and syncs everything that is pending and ends the log. Nothing may be appended
@@ -388,7 +391,7 @@ impl UpdateLog {
             // From here on no thread waits for entries that will never be written.
             match self.health() {
                 DurabilityHealth::Well if self.shared.writer_ended.load(Ordering::Acquire) => {
-                    self.shared.set_state(CLOSED, "the update log is closed".into());
+                    self.shared.set_state(CLOSED, "update log: it is closed".into());
                 }
                 DurabilityHealth::Well => unsure("the disk has not answered".into()),
                 DurabilityHealth::Stuck(why) => unsure(why),

@@ -124,7 +124,7 @@ impl LogPlace {
         };
         match is_empty && is_ours {
             true => Ok(()),
-            false => Err(name_taken(path, &"it is not a segment that is empty")),
+            false => Err(name_taken(path, &"not an empty segment")),
         }
     }
 }
@@ -146,7 +146,8 @@ impl From<io::Error> for MissingSegment {
 const CREATED_AT_OFFSET: usize = 48;
 
 fn name_taken(path: &Path, why: &dyn Display) -> io::Error {
-    let message = format!("{}: {why}; a new segment needs this name: move it away", path.display());
+    let message =
+        format!("{}: {why}; move the file away, because a new segment needs its name", path.display());
     io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
@@ -189,7 +190,7 @@ impl LogWriter {
     ) -> Result<LogWriter> {
         let file = place.first_segment(end, clock.now().0.saturating_mul(1000)).map_err(|error| {
             let name = place.directory.join(name_of(end));
-            Error::new(ErrorKind::Unavailable, format!("cannot make {}: {error}", name.display()))
+            Error::new(ErrorKind::Unavailable, format!("{}: cannot be created: {error}", name.display()))
         })?;
         let created_at = Instant::now();
         let batch = EntryBatch::default();
@@ -472,7 +473,7 @@ impl LogWriter {
     }
 
     fn fail(&self, error: &io::Error) -> bool {
-        self.shared.set_state(LOST, format!("the update log may not be on disk: {error}"));
+        self.shared.set_state(LOST, format!("update log: it may not be on disk: {error}"));
         self.shared.pending.lock().discard();
         false
     }
@@ -504,7 +505,7 @@ struct WriterEndGuard(Arc<SharedState>);
 impl Drop for WriterEndGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.set_state(LOST, "the update log's thread has failed".into());
+            self.0.set_state(LOST, "update log: its thread has failed".into());
         }
         self.0.writer_ended.store(true, Ordering::Release);
         // Listeners are not called, because one of them may have caused the panic.

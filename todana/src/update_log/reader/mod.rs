@@ -161,7 +161,9 @@ impl LogReader {
                     let segment = self.segment.as_ref().expect("it was there");
                     let content = &segment.window.at(offset)[FRAME_LEN..len];
                     let Some(entry) = entry::decode(content) else {
-                        return Err(segment.damaged(offset, "an entry that this program does not know"));
+                        return Err(
+                            segment.damaged(offset, "the entry has a kind that this program does not know")
+                        );
                     };
                     if let LogChange::Mark { synced, .. } = entry.change {
                         self.synced = self.synced.max(synced);
@@ -177,7 +179,7 @@ impl LogReader {
                     let next = *self.unopened.last().expect("there is one more");
                     if next != self.position {
                         let here = self.position.0;
-                        let what = format!("the log goes on at position {}, not at {here}", next.0);
+                        let what = format!("the log continues at position {}, not at {here}", next.0);
                         return Err(segment.damaged(offset, &what));
                     }
                     self.open_segment(next)?;
@@ -246,9 +248,9 @@ impl LogReader {
                 if header.identity.database_id != self.identity.database_id {
                     Err("it belongs to another database".into())
                 } else if header.start != start {
-                    Err("its name is not that of its first position".into())
+                    Err("its name does not match its first position".into())
                 } else if start.0.checked_add(file_len).is_none() {
-                    Err("no log is so long".into())
+                    Err("position out of range".into())
                 } else {
                     Ok(header)
                 }
@@ -273,7 +275,7 @@ impl LogReader {
         if let Some(synced) = segment.furthest_synced(offset)?
             && synced > self.position
         {
-            return Err(segment.damaged(offset, "an entry is damaged that was on disk"));
+            return Err(segment.damaged(offset, "an entry that was on disk is damaged"));
         }
         if let Some(at) = segment.flipped_bit(offset, self.position)? {
             return Err(segment.damaged(offset, &format!("one bit of the byte at offset {at} has changed")));

@@ -118,7 +118,7 @@ fn open_segment(
     let file = disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
     let file_len = file.len().map_err(|error| unreadable(&path, &error))?;
     if start.0.checked_add(file_len).is_none() {
-        let message = format!("{} at offset 0: no log is so long", path.display());
+        let message = format!("{} at offset 0: position out of range", path.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     let mut bytes = [0; HEADER_LEN];
@@ -186,7 +186,7 @@ impl SegmentReader {
             if !can_mark_lost(lost) {
                 let name = self.path.display();
                 let what = match lost {
-                    0..ENTRY_LEN_MIN => format!("{name} at offset {offset}: no entry is so short"),
+                    0..ENTRY_LEN_MIN => format!("{name} at offset {offset}: too short for an entry"),
                     _ => format!(
                         "{name} at offset {offset}: {lost} bytes of entries are missing before the next segment, \
                          too many to be marked as lost; one of both does not belong here"
@@ -200,7 +200,7 @@ impl SegmentReader {
             offset += lost;
         }
         if next.is_some() && self.file_len > limit {
-            let what = "something stands behind the last entry".into();
+            let what = "bytes follow the last entry".into();
             mended.findings.push(LogDamage { path: self.path.clone(), offset: limit, what, lost: 0 });
         }
         Ok(pieces)
@@ -216,7 +216,7 @@ impl SegmentReader {
             FoundEntry::Complete(len) if offset + len as u64 <= limit => {
                 if entry::decode(&self.window.at(offset)[FRAME_LEN..len]).is_none() {
                     // The entry is intact, but written by a later program.
-                    return Err(self.damaged(offset, "an entry that this program does not know"));
+                    return Err(self.damaged(offset, "the entry has a kind that this program does not know"));
                 }
                 Ok(Some(len as u64))
             }
@@ -248,7 +248,7 @@ impl SegmentReader {
             if bytes[4..8] == crc.to_le_bytes() {
                 return match entry::decode(&bytes[FRAME_LEN..]) {
                     Some(_) => Ok(Some(bytes)),
-                    None => Err(self.damaged(offset, "an entry that this program does not know")),
+                    None => Err(self.damaged(offset, "the entry has a kind that this program does not know")),
                 };
             }
         }
