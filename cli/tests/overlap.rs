@@ -143,11 +143,11 @@ fn targets_within_the_source_are_refused() {
 fn foreign_files_at_the_target_stay_untouched() {
     let places = Places::new();
     for (command, from, notes, target) in [
-        ("copy", "a.hash", "n.hash.partial/n.hash/notes.txt", "n.hash"),
+        ("copy", "a.hash", "n.hash.partial/log/notes.txt", "n.hash"),
         ("copy", "b.tree", "o.hash.partial/notes.txt", "o.hash"),
         ("restore", "kept", "o.partial/notes.txt", "o"),
         ("restore", "kept", "p.partial/log/notes.txt", "p"),
-        ("restore", "kept", "q.tree.partial/q.tree/tree/notes.txt", "q.tree"),
+        ("restore", "kept", "q.tree.partial/tree/notes.txt", "q.tree"),
         ("salvage", "data", "s.salvage.partial/notes.txt", "s"),
         ("backup", "b.tree", "t.partial/hash/notes.txt", "t"),
     ] {

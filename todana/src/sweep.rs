@@ -1,9 +1,11 @@
-//! The sweep for records that expire without being met: rounds over the whole engine, in small steps.
+//! The sweep for expired records that no request has found: rounds over all records, in small
+//! steps.
 //!
-//! A round begins when there can be something to find: `earliest` is no later than any expiry that was stored since the last
-//! round, or that the last round met and left. So a database whose records all have hours to live is not looked at.
-//! Exactness is not needed here, as no expired record is ever shown: what slips through a round (the engine grew behind
-//! its back) is found by a later one.
+//! A round begins when it may find something: `earliest` is no later than any expiry that was
+//! stored since the last round, or that the last round found and left. So a database whose records
+//! all live for hours is not scanned. The sweep need not be exact, because expired records are
+//! never shown. A record that a round misses, because the engine grew meanwhile, is found by a
+//! later round.
 
 use crate::expiry::{deadline, resolve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,79 +13,81 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use todana_core::{Engine, Expiry, ScanPosition, SweepAim, Ttl, UnixSeconds};
 
-/// Records looked at between two looks at the clock, some tens of microseconds.
+/// Records between two readings of the clock, some tens of microseconds.
 const STEP_RECORDS: usize = 2048;
-/// A round begins at most so often ...
+/// Shortest time between the beginnings of two rounds ...
 const ROUND: Duration = Duration::from_secs(1);
-/// ... and at least so often while there are records with an expiry, for those that slipped through.
+/// ... and longest time while any record has an expiry, for records that earlier rounds missed.
 const ROUND_LATEST: Duration = Duration::from_secs(30);
-/// It works so long at a time ...
+/// The duration of a step ...
 const WORK: Duration = Duration::from_micros(900);
-/// ... and rests so many times as long, so that it takes less than 1 % of a core ...
+/// ... and of the rest after it, as a multiple of the step, so that the sweep takes less than 1 %
+/// of a core ...
 const REST: u32 = 105;
-/// ... unless at least one record in so many that it has just seen was expired: then memory is to be won.
+/// ... unless at least one of this number of records was expired: then there is memory to gain.
 const WORTHWHILE: u64 = 8;
-/// A write that finds no room waits at most so long for expired records to go.
+/// The longest time that a write without room spends on removing expired records.
 const RELIEF: Duration = Duration::from_millis(1);
 
 const NEVER: u64 = u64::MAX;
 
-/// What a round has come to.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// From the start of the round before to the start of this one; zero for the first.
+    /// Time from the start of the previous round to the start of this one; zero for the first.
     pub since_last: Duration,
-    /// From its start to its end, with its rests.
+    /// Time from its start to its end, including its rests.
     pub elapsed: Duration,
-    /// Records passed.
+    /// Number of records that it visited.
     pub seen: u64,
-    /// Of those, removed.
+    /// Number of those that it removed.
     pub removed: u64,
 }
 
-/// What the sweep has done since the start or the last reset.
+/// The work of the sweep since the start or the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sweeps {
     /// A round is under way.
     pub is_running: bool,
-    /// Rounds begun.
+    /// Number of rounds that were begun.
     pub rounds: u64,
-    /// Records looked at.
+    /// Number of records visited.
     pub seen: u64,
-    /// Of those, removed because they had expired; without those that a write in want of memory has removed.
+    /// Number of those that were removed as expired, without those removed by a write that needed
+    /// memory.
     pub removed: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// Somebody wants a round, whether or not it could find something.
+    /// A round was requested, whether or not it could find something.
     wanted: AtomicBool,
     is_running: AtomicBool,
     rounds: AtomicU64,
     seen: AtomicU64,
     removed: AtomicU64,
-    /// No expiry that was stored since the last round began, or that it left, is earlier.
+    /// No expiry stored since the last round began, or left by it, is earlier.
     earliest: AtomicU64,
-    /// Removed since the start, by whichever thread.
+    /// Records removed since the start, by any thread.
     gone: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Where a round in progress goes on.
+    /// The position at which the round in progress continues.
     place: Option<ScanPosition>,
     running: bool,
     started: Option<Instant>,
-    /// The earliest expiry that this round has met and left.
+    /// The earliest expiry that this round found and left.
     earliest: u64,
-    /// Passed and removed in this round.
+    /// Records visited and removed in this round.
     seen: u64,
     removed: u64,
     since_last: Duration,
-    /// The last round that has come to its end and that nobody has asked for yet.
+    /// The last completed round, until it is returned.
     finished: Option<Round>,
-    /// No step before this.
+    /// No step is made before this time.
     rests_until: Option<Instant>,
 }
 
@@ -123,8 +127,8 @@ impl Sweep {
         }
     }
 
-    /// Has a round begin with the next step, or when the one in progress is over: that may have passed what has expired
-    /// since.
+    /// Requests a round, which begins with the next step or after the round in progress: that one
+    /// may have passed records that have expired since.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
@@ -140,8 +144,8 @@ impl Sweep {
         }
     }
 
-    /// Takes note of a time to live that a record has just been given. Not before: a round that begins in between would
-    /// forget the note and miss the record.
+    /// Takes note of a time to live that a record was given. Must be called after the record was
+    /// stored: a round that begins in between would forget the note and miss the record.
     #[inline]
     pub(crate) fn note(&self, ttl: Ttl, now: UnixSeconds) {
         if ttl != Ttl::Never {
@@ -149,17 +153,17 @@ impl Sweep {
         }
     }
 
-    /// The same of an expiry.
+    /// Takes note of an expiry that a record was given.
     #[inline]
     pub(crate) fn note_expiry(&self, expiry: Expiry) {
         let at = deadline(expiry);
-        // Hardly ever true: most are later than others that are still to come.
+        // Rarely true, because most expiries are later than others that are still ahead.
         if at < self.earliest.load(Ordering::Relaxed) {
             self.earliest.fetch_min(at, Ordering::Relaxed);
         }
     }
 
-    /// One step. Returns whether it is worth while to go on at once.
+    /// Makes one step. Returns true if another step at once is worthwhile.
     pub(crate) fn step(&self, engine: &dyn Engine, now: UnixSeconds) -> bool {
         let Ok(mut state) = self.state.try_lock() else { return false };
         let began = Instant::now();
@@ -183,18 +187,20 @@ impl Sweep {
         state.running && is_worthwhile
     }
 
-    /// How many records it has removed so far, by whichever thread: more than before a write found no room means that
-    /// there is some now, though this thread may find nothing left to remove.
+    /// Returns the number of records removed so far, by any thread. A higher number than before a
+    /// write found no room means that there is room now, even if this thread finds nothing to
+    /// remove.
     #[inline]
     pub(crate) fn gone(&self) -> u64 {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// For a write that found no room: removes some expired records, if there are any.
+    /// Removes some expired records, if there are any, for a write that found no room.
     pub(crate) fn relieve(&self, engine: &dyn Engine, now: UnixSeconds) {
         let mut state = self.lock();
         let began = Instant::now();
-        // What a round in progress has behind it may have expired meanwhile, so perhaps it takes another one.
+        // Records that the round in progress has passed may have expired since, so a second round
+        // may be needed.
         for _ in 0..2 {
             if !state.running {
                 if !self.has_something(&state, now) {
@@ -211,7 +217,7 @@ impl Sweep {
         }
     }
 
-    /// The last round that has ended, once.
+    /// Returns the last completed round, once.
     pub(crate) fn take_round(&self) -> Option<Round> {
         self.state.try_lock().ok()?.finished.take()
     }
@@ -220,7 +226,7 @@ impl Sweep {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a round could find something.
+    /// Returns true if a round could find something.
     fn has_something(&self, state: &State, now: UnixSeconds) -> bool {
         state.removed > 0 || self.earliest.load(Ordering::Relaxed) <= now.0
     }
@@ -243,8 +249,8 @@ impl Sweep {
         };
     }
 
-    /// Goes on with the round until its end, for so long, or until what it has removed is `enough`. Returns how many
-    /// records it removed of how many.
+    /// Continues the round until its end, for a limited time, or until it has removed `enough`
+    /// records. Returns the numbers of removed and of visited records.
     fn work(
         &self,
         state: &mut State,
@@ -267,7 +273,7 @@ impl Sweep {
                     is_over
                 })
             });
-            // An engine that cannot be swept, or not now: nothing is lost but memory.
+            // If the engine cannot be swept now, only memory is lost.
             let swept = swept.and_then(Result::ok).unwrap_or_default();
             (removed, seen) = (removed + swept.removed, seen + swept.seen);
             state.seen += swept.seen;

@@ -1,4 +1,5 @@
-//! The file `backup`: what a backup is, and the checksums of its files (docs/format/backup.md, section 2).
+//! The file `backup`: the contents of a backup, and the checksums of its files
+//! (docs/format/backup.md, section 2).
 
 use crate::data_directory::{CHECKPOINTS, LOG, cannot, read_identity};
 use crate::disk::Disk;
@@ -8,52 +9,53 @@ use std::io;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
-/// The name of the file that makes a directory a backup.
+/// The name of the file that marks a directory as a backup.
 pub const BACKUP: &str = "backup";
 
-/// Where in a backup the segments of a hash on disk lie.
+/// The folder in a backup that holds the segments of a hash on disk.
 pub(crate) const HASH: &str = "hash";
 
 const FORMAT: HeaderFormat<HEADER_LEN> =
     HeaderFormat { magic: *b"TODANABK", version: 1, oldest: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
 pub(super) const FILE_LEN: usize = 24;
-/// So many files a backup has at most: its list is sent as one piece.
+/// The most files of a backup, because its list is sent as one piece.
 pub(super) const FILES_MAX: usize = 40_000;
-/// Read at once.
+/// Bytes read at once.
 const READ: usize = 256 << 10;
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackedUp {
-    /// The log is read again from here on top of the checkpoint.
+    /// The position from which the log is replayed after the checkpoint.
     pub start: LogPosition,
-    /// The log ends here: the backup is the state as of this position.
+    /// The end of the log: the backup is the state at this position.
     pub end: LogPosition,
-    /// The time as of that, Unix time in milliseconds.
+    /// The time of that state, Unix time in milliseconds.
     pub created_ms: u64,
     /// Records in the checkpoint.
     pub records: u64,
-    /// How many files there are besides the file `backup`.
+    /// Number of files besides the file `backup`.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub len: u64,
-    /// It is of a hash on disk, by its files: all of it is as of one moment, and the positions say nothing.
+    /// The backup is of a hash on disk, by its files. It is the state at one moment, and the
+    /// positions have no meaning.
     pub is_hash: bool,
-    /// What was damaged in the files of a hash before it was backed up, as they have come: file, offset and why. Told by
-    /// [`Receiver::finish`](super::Receiver::finish) alone.
+    /// Damages that existed in the files of a hash before the backup: file, offset and reason. Set
+    /// only by [`Receiver::finish`](super::Receiver::finish).
     pub damages: Vec<String>,
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Identity = 1,
     Checkpoint = 2,
     Segment = 3,
-    /// Of a hash on disk; then all files are.
+    /// A segment of a hash on disk. All files of the backup are then of one.
     HashSegment = 4,
-    /// What values in segments of a hash are compressed with.
+    /// A dictionary that compresses values in segments of a hash.
     HashDictionary = 5,
 }
 
@@ -113,7 +115,7 @@ impl Listed {
         is_sound.then(|| Listed { kind, crc: four(bytes, 4), position, len: eight(bytes, 16) })
     }
 
-    /// Whether it may stand behind this one.
+    /// Returns true if the file may follow this one.
     pub(super) fn follows(&self, before: Option<&Listed>) -> bool {
         match before {
             None => matches!(self.kind, Kind::Identity | Kind::HashSegment),
@@ -131,12 +133,13 @@ impl Listed {
 }
 
 impl Manifest {
-    /// The manifest of a directory; `None` if it has none, and so is no backup. Fails with `Corrupt` if it is damaged.
+    /// Reads the manifest of a directory; `None` if it has none, so that it is no backup. Fails
+    /// with `Corrupt` if the manifest is damaged.
     pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Manifest>> {
         let path = directory.join(BACKUP);
         let file = match disk.open(&path, false) {
             Ok(file) => file,
-            // A file in the place of the directory is for whoever wants to make one to tell.
+            // If the directory is a file, its creation reports that.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
@@ -150,7 +153,7 @@ impl Manifest {
             .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
     }
 
-    /// Whether it is of a hash on disk.
+    /// Returns true if the backup is of a hash on disk.
     pub(crate) fn is_hash(&self) -> bool {
         self.files.first().is_some_and(|file| file.kind == Kind::HashSegment)
     }
@@ -162,7 +165,8 @@ impl Manifest {
         BackedUp { start, end, created_ms, records, files, len, is_hash, damages: Vec::new() }
     }
 
-    /// Reads the files it lists and says which are not as it says; `progress` is told the bytes read now and then.
+    /// Reads the listed files, and returns those that are not as listed. `progress` is called with
+    /// the number of bytes read.
     pub(crate) fn check(
         &self,
         disk: &dyn Disk,
@@ -173,13 +177,13 @@ impl Manifest {
         let mut damages = Vec::new();
         for listed in &self.files {
             let path = listed.path(directory);
-            // What has been read, not what the list says that there is: that may be any number.
+            // The number of bytes read counts, because a damaged list may contain any number.
             let before = done;
             let mut told = |read| {
                 done = before + read;
                 progress(done);
             };
-            // The length first: a sparse file may be longer than anybody has time to read.
+            // The length is checked first: reading a sparse file may take forever.
             let len = disk.open(&path, false).and_then(|file| file.len());
             let summed = match len {
                 Ok(len) if len != listed.len => Ok((len, 0)),
@@ -197,7 +201,7 @@ impl Manifest {
                 Err(error) => damages.push((path, format!("at offset 0: it cannot be read: {error}"))),
             }
         }
-        // One that cannot be read has been told of by now.
+        // An unreadable file has already been reported.
         if !self.is_hash() && read_identity(disk, directory).is_ok_and(|identity| identity != self.identity) {
             let what = "at offset 0: it is the identity of another database than the backup's";
             damages.push((directory.join("identity"), what.into()));
@@ -205,7 +209,7 @@ impl Manifest {
         damages
     }
 
-    /// `None` if there are too many files.
+    /// Returns `None` if there are too many files.
     pub(super) fn encode(&self) -> Option<Vec<u8>> {
         if self.files.len() > FILES_MAX {
             return None;
@@ -258,7 +262,7 @@ impl Manifest {
         };
         let checkpoint = manifest.files.iter().find(|file| file.kind == Kind::Checkpoint);
         let begins_there = manifest.start == checkpoint.map_or(LogPosition(0), |file| file.position);
-        // The first one is the identity.
+        // The first file is the identity.
         let has_no_log = !manifest.is_hash() || manifest.end == LogPosition(0);
         let is_sound =
             begins_there && has_no_log && manifest.start <= manifest.end && !manifest.files.is_empty();
@@ -266,7 +270,7 @@ impl Manifest {
     }
 }
 
-/// Length and CRC of a file.
+/// Returns the length and CRC of a file.
 fn sum(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> io::Result<(u64, u32)> {
     let file = disk.open(path, false)?;
     let mut bytes = vec![0; READ];
@@ -338,7 +342,7 @@ mod tests {
         std::fs::write(folder.path().join("identity"), [7; 36]).unwrap();
         let mut read = Vec::new();
         let damages = manifest.check(&crate::disk::SystemDisk, folder.path(), &mut |done| read.push(done));
-        // What is not as long as the list says is not read.
+        // A file of another length than listed is not read.
         assert_eq!((damages.len(), read), (4, Vec::<u64>::new()));
         assert!(damages[0].1.contains("at offset 36: the file ends here"), "{damages:?}");
         assert_eq!(manifest.backed_up().len, u64::MAX);

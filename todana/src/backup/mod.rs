@@ -1,13 +1,15 @@
-//! Backups: a checkpoint and the log that goes with it, sent as a stream of bytes, received as a directory
-//! (docs/format/backup.md).
+//! Backups: a checkpoint and the log that goes with it, sent as a stream of bytes, received as a
+//! directory (docs/format/backup.md).
 //!
 //! ```text
-//! data directory --Backup::next, a piece at a time--> bytes --Receiver::take--> TARGET.partial --finish--> TARGET
-//!   of a server at work, or of none                                               checksums       read again, on disk
+//! data directory, open or closed
+//!   --Backup::next, a piece at a time--> bytes with checksums
+//!   --Receiver::take--> TARGET.partial, read again --Receiver::finish--> TARGET
 //! ```
 //!
-//! Always true: a directory with the name of a backup was whole and on disk when it got that name. Each piece is checked before
-//! any of it is written. Neither side keeps more than a piece in memory.
+//! Invariants: a directory with the name of a backup was complete and on disk when it got that
+//! name. Each piece is checked before any of it is written. Neither side keeps more than one piece
+//! in memory.
 
 mod manifest;
 mod receiver;

@@ -1,4 +1,4 @@
-//! The receiving side: a stream as a directory.
+//! The receiving side: writes a stream as a directory.
 
 use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, HASH, Kind, Listed, Manifest};
 use super::stream::{self, FRAME_LEN, HEADER_LEN, Header};
@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-/// What waits to be synced is bounded, so that other syncs on the same disk do not wait for all of
-/// it at once.
+/// Most bytes that wait for a sync, so that other syncs on the same disk do not wait for all of the
+/// backup.
 const UNSYNCED_MAX: u64 = 8 << 20;
 
-/// Writes a backup as it comes in. Its directory gets its name only when
-/// [`finish`](Receiver::finish) has found all of it right; if it is dropped before, nothing stays.
+/// Writes a backup as its stream arrives. The directory gets its name only when
+/// [`finish`](Receiver::finish) has verified all of it. Nothing is left if the receiver is dropped
+/// before.
 pub struct Receiver {
     disk: Arc<dyn Disk>,
     target: StagedDirectory,
     state: State,
-    /// Of the piece that is coming in, or of the header.
+    /// The bytes of the current piece, or of the header.
     bytes: Vec<u8>,
-    /// Of the last piece.
+    /// The CRC of the last piece.
     crc: u32,
     header: Option<Header>,
     files: Vec<Listed>,
@@ -41,21 +42,21 @@ enum State {
 struct Incoming {
     path: PathBuf,
     file: Box<dyn File>,
-    /// As announced, with the CRC of what has come.
+    /// The file as announced, with the CRC of the bytes so far.
     listed: Listed,
     len: u64,
     synced: u64,
 }
 
-/// The directories in a backup.
+/// Returns the folders of a backup.
 fn parts(is_hash: bool) -> &'static [&'static str] {
     if is_hash { &[HASH] } else { &[LOG, CHECKPOINTS] }
 }
 
 impl Receiver {
-    /// Makes `<target>.partial`. Fails with `Invalid` if there is something at the target already,
-    /// with `Busy` if another process is writing the same one, with `Unavailable` if it cannot be
-    /// made.
+    /// Begins a directory at `<target>.partial`. Fails with `Invalid` if something exists at the
+    /// target, with `Busy` if another process is writing the same one, and with `Unavailable` if it
+    /// cannot be created.
     pub fn create(disk: Arc<dyn Disk>, target: &Path) -> Result<Receiver> {
         let target = StagedDirectory::create(Arc::clone(&disk), target)?;
         Ok(Receiver {
@@ -72,9 +73,9 @@ impl Receiver {
         })
     }
 
-    /// Takes the next bytes of the stream, as many or as few as they come. Keeps at most a piece (1
-    /// MiB) of them in memory. Fails with `Corrupt` if they are not what was sent, with
-    /// `Unavailable` if they cannot be written; nothing is taken then any more.
+    /// Takes the next bytes of the stream, in any cut. Keeps at most one piece (1 MiB) in memory.
+    /// Fails with `Corrupt` if the bytes are not what was sent, and with `Unavailable` if they
+    /// cannot be written. After an error no more bytes are taken.
     pub fn take(&mut self, bytes: &[u8]) -> Result<()> {
         let taken = self.try_take(bytes);
         if taken.is_err() {
@@ -115,7 +116,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The length of the piece that is coming in, as far as it is known yet.
+    /// Returns the length of the current piece, as far as it is known yet.
     fn piece_len(&self) -> Result<usize> {
         let Some(frame) = self.bytes.first_chunk::<FRAME_LEN>() else { return Ok(FRAME_LEN) };
         let (_, len) = stream::frame(frame).ok_or_else(|| self.wrong("this is no piece of a backup"))?;
@@ -154,7 +155,7 @@ impl Receiver {
         self.end_file_if_whole()
     }
 
-    /// By the first file it is known what it is a backup of.
+    /// The first file shows the kind of the backup.
     fn make_directories(&self, first: Kind) -> Result<()> {
         for part in parts(first == Kind::HashSegment) {
             let path = self.target.place().join(part);
@@ -210,23 +211,24 @@ impl Receiver {
         Ok(())
     }
 
-    /// Bytes of the stream that have been taken, and those that are likely to follow.
+    /// Returns the number of bytes of the stream that were taken, and the number that is likely to
+    /// follow.
     pub fn progress(&self) -> crate::Progress {
         let likely = self.header.map_or(0, |header| header.likely);
         let remaining = if self.state == State::Over { 0 } else { likely.saturating_sub(self.done) };
         crate::Progress { done: self.done, remaining }
     }
 
-    /// Whether all of it has come. Whoever reads from a connection may close it then.
+    /// Returns true once all of the stream has arrived. A connection may then be closed.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// Ends: reads again what was written, checks every checksum, and gives the directory its name.
-    /// `progress` is told the bytes read so far, now and then. Fails with `Corrupt` if the stream
-    /// is cut off or holds what is damaged, with `Unavailable` if it cannot be written. Of a hash
-    /// on disk, what was damaged in its files before is received as it is, and told in
-    /// [`BackedUp::damages`]: one entry must not keep all the others from being backed up.
+    /// Reads the written files again, checks every checksum, and gives the directory its name.
+    /// `progress` is called with the number of bytes read. Fails with `Corrupt` if the stream is
+    /// cut off or damaged, and with `Unavailable` if the directory cannot be written. Damage that
+    /// existed in the files of a hash before is received as it is, and listed in
+    /// [`BackedUp::damages`], so that one damaged entry does not prevent the backup of all others.
     pub fn finish(self, progress: &mut dyn FnMut(u64)) -> Result<BackedUp> {
         let Some(manifest) = self.manifest.as_ref().filter(|_| self.state == State::Over) else {
             return Err(self.wrong("the backup is cut off"));
@@ -236,7 +238,7 @@ impl Receiver {
         if let Some(damage) = verified.damages.first() {
             return Err(Error::new(ErrorKind::Corrupt, format!("what has come is damaged: {damage}")));
         }
-        // They have been found under the name that goes now.
+        // They were found under the temporary name.
         let (partial, path) = (self.target.place().display().to_string(), self.target.path().display());
         let damages = inherited.iter().map(|damage| damage.replace(&partial, &path.to_string())).collect();
         let backed_up = BackedUp { damages, ..manifest.backed_up() };

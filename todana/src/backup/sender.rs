@@ -1,4 +1,4 @@
-//! The sending side: a data directory as a stream.
+//! The sending side: reads a data directory as a stream.
 
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
@@ -17,22 +17,23 @@ use std::sync::atomic::AtomicBool;
 use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, FrozenKind, Result};
 use todana_engine::DiskHash;
 
-/// Bytes of a file in one piece.
+/// Bytes of a file per piece.
 const PIECE: u64 = 256 << 10;
 
-/// A backup on its way: a stream of bytes, taken piece by piece at whatever pace. As long as it is there, the update log is kept
-/// from the checkpoint's position on; nothing else waits for it.
+/// A backup in progress: a stream of bytes, read piece by piece at any pace. Until it is dropped,
+/// the update log is kept from the checkpoint's position on; nothing else waits for it.
 ///
-/// The log goes to where it ends when the checkpoint has been sent, so the backup is younger than its checkpoint.
+/// The log is sent up to its end at the time when the checkpoint has been sent, so the backup is
+/// younger than its checkpoint.
 pub struct Backup {
     disk: Arc<dyn Disk>,
-    /// The update log; `None` of a hash on disk, whose files are its log.
+    /// The directory of the update log; `None` for a hash on disk, which has none.
     log: Option<PathBuf>,
     identity: DatabaseIdentity,
-    /// The database at work, if it is.
+    /// The open database, if it is open.
     database: Option<Arc<Database>>,
     start: LogPosition,
-    /// Where the log is to end; not known before its turn has come.
+    /// The end of the log, known once the log is sent.
     end: Option<LogPosition>,
     created_ms: u64,
     records: u64,
@@ -41,27 +42,28 @@ pub struct Backup {
     stage: Stage,
     queue: VecDeque<Outgoing>,
     files: Vec<Listed>,
-    /// Of the last piece.
+    /// The CRC of the last piece.
     crc: u32,
     done: u64,
     likely: u64,
     bytes: Vec<u8>,
     hold: Option<LogHold>,
-    /// Of a hash on disk: what compaction removes meanwhile.
+    /// Keeps files of a hash on disk that compaction removes meanwhile.
     hold_files: Option<FileHold>,
-    /// What has to stay open meanwhile.
+    /// The database that must stay open meanwhile.
     _open: Option<Db>,
 }
 
 enum Stage {
     Header,
-    /// The identity and the checkpoint, then the log, which is put into the queue when its turn has come.
+    /// The identity and the checkpoint; then the log, whose files are queued when the checkpoint
+    /// has been sent.
     Checkpoint,
     Log,
     Over,
 }
 
-/// A file to be sent, and how far it has been.
+/// A file to send, and the number of its bytes that were sent.
 struct Outgoing {
     path: PathBuf,
     content: Content,
@@ -86,8 +88,9 @@ impl Outgoing {
 }
 
 impl Backup {
-    /// Makes a checkpoint of a database that keeps its data in this directory, and begins a backup with it. Takes as long as
-    /// [`DataDirectory::checkpoint`] does, and fails as that does; it is called off, with `Closed`, when `stops` becomes true.
+    /// Makes a checkpoint of a database in this directory, and begins a backup with it. Takes as
+    /// long as [`DataDirectory::checkpoint`] and fails as it does, also with `Closed` once `stops`
+    /// is true.
     pub fn start(directory: &DataDirectory, database: &Arc<Database>, stops: &AtomicBool) -> Result<Backup> {
         let Some(log) = database.log() else {
             return Err(Error::new(
@@ -95,11 +98,11 @@ impl Backup {
                 "a database without an update log cannot be backed up so",
             ));
         };
-        // What the checkpoint will need comes after this.
+        // Held before the checkpoint, which needs only the log after this position.
         let hold = directory.hold(log.end());
         let is_tree = database.engine().checkpointed().is_some();
         let (made, file) = match is_tree {
-            // What it has on disk is no stream of records.
+            // The tree's file on disk is not a stream of records.
             true => directory.checkpoint_aside(database, stops)?,
             false => {
                 let made = directory.checkpoint_unless(database, stops)?;
@@ -119,9 +122,10 @@ impl Backup {
         Ok(backup)
     }
 
-    /// Begins a backup of a hash on disk that is at work: of its files, as long as they are now. It has no log besides, so the backup is as of
-    /// this moment. Writes and compaction go on; what compaction removes meanwhile takes its room on disk until the backup is dropped.
-    /// Fails with `Invalid` for a database of another kind, with `Unavailable` if what waits in memory cannot be written.
+    /// Begins a backup of an open hash on disk: of its files with their present lengths. The backup
+    /// is the state at this moment, without a log. Writes and compaction continue; files that
+    /// compaction removes take up disk space until the backup is dropped. Fails with `Invalid` for
+    /// another kind of database, and with `Unavailable` if writes in memory cannot be flushed.
     pub fn of_files(disk: Arc<dyn Disk>, database: &Arc<Database>) -> Result<Backup> {
         let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
         let durable = database.engine().durable().ok_or_else(not_so)?;
@@ -156,9 +160,10 @@ impl Backup {
         self
     }
 
-    /// Begins a backup of a directory whose database is not at work: of its newest whole checkpoint and the log behind it,
-    /// both of which it reads first. A torn tail of the log is left out. Fails with `Corrupt` where the data cannot be had because of
-    /// damage, the message naming file and offset; with `Invalid` if it is a tree on disk.
+    /// Begins a backup of a directory whose database is not open: of its newest intact checkpoint
+    /// and the log after it, both of which are read first. A torn tail of the log is left out.
+    /// Fails with `Corrupt` if damage makes the data unreadable; the message names file and offset.
+    /// Fails with `Invalid` for a tree on disk.
     pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
         refuse_tree(&**directory.disk(), directory.path())?;
         let hold = directory.hold(LogPosition(0));
@@ -235,8 +240,9 @@ impl Backup {
         }
     }
 
-    /// Appends the next piece, of at most some 256 KiB, or a little more at the end, to `out`; false when there are no more. Fails
-    /// with `Unavailable` if a file cannot be read; then there is no backup.
+    /// Appends the next piece to `out`: about 256 KiB, or a little more at the end. Returns false
+    /// if there are no more pieces. Fails with `Unavailable` if a file cannot be read; the backup
+    /// is then void.
     pub fn next(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             match self.stage {
@@ -278,32 +284,34 @@ impl Backup {
         }
     }
 
-    /// Bytes of files that have been sent, and those that are likely to follow.
+    /// Returns the number of bytes of files that were sent, and the number that is likely to
+    /// follow.
     pub fn progress(&self) -> crate::Progress {
         crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
     }
 
-    /// How much of the log, or of the files of a hash, is on disk for the sake of this alone.
+    /// Returns the bytes of the log, or of the files of a hash, that are on disk only because of
+    /// this backup.
     pub fn held(&self) -> Option<HeldBytes> {
         self.hold.as_ref().map(LogHold::held).or_else(|| self.hold_files.as_ref().map(FileHold::held))
     }
 
-    /// The checkpoint's records.
+    /// Returns the number of records in the checkpoint.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Checkpoints that were passed over because they are damaged: file, offset and why.
+    /// Returns the checkpoints that were skipped because they are damaged: file, offset and reason.
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// What stands behind the log of a directory at rest, and was left out.
+    /// Returns the tail of the log of a closed directory, which was left out.
     pub fn tail(&self) -> &LogTail {
         &self.tail
     }
 
-    /// Sends the next bytes of the file whose turn it is.
+    /// Sends the next bytes of the current file.
     fn put_bytes(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let outgoing = self.queue.front_mut().expect("its turn has come");
         if outgoing.offset == 0 {
@@ -359,13 +367,14 @@ impl Backup {
         self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
     }
 
-    /// The segments from the checkpoint's position to the end.
+    /// Queues the segments from the checkpoint's position to the end.
     fn enqueue_log(&mut self) -> Result<()> {
         let end = match (self.end, self.database.as_ref().and_then(|database| database.log())) {
             (Some(end), _) => end,
             (None, Some(log)) => {
-                // All that has been answered by now. If it cannot be written just now, what is on disk has to do: the checkpoint's
-                // own stretch of the log is.
+                // All changes that were acknowledged by now are included. If the log cannot be
+                // written at present, its part on disk is enough, because it contains what the
+                // checkpoint needs.
                 let _ = log.sync_to(log.end());
                 self.created_ms =
                     self.database.as_ref().map_or(0, |database| database.now().0.saturating_mul(1000));
@@ -392,7 +401,7 @@ impl Backup {
         Ok(())
     }
 
-    /// Reads the log from the checkpoint on, and says where it ends.
+    /// Reads the log from the checkpoint on, and returns its end.
     fn read_log(&mut self, progress: &mut dyn FnMut(u64)) -> Result<LogPosition> {
         const TELL_EVERY: u64 = 1 << 12;
         let mut reader = LogReader::open(Arc::clone(&self.disk), self.log_path(), self.identity, self.start)?;

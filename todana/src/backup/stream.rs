@@ -1,4 +1,4 @@
-//! What goes over the wire: header and pieces (docs/format/backup.md, section 3).
+//! The stream's format: header and pieces (docs/format/backup.md, section 3).
 
 use crate::file_header::{HeaderFormat, eight, sealed};
 use crate::update_log::{DatabaseIdentity, LogPosition};
@@ -11,16 +11,16 @@ pub(super) const CONTENT_LEN_MAX: usize = 1 << 20;
 const FORMAT: HeaderFormat<HEADER_LEN> =
     HeaderFormat { magic: *b"TODANABS", version: 1, oldest: 1, what: "backup" };
 
-/// How a stream begins.
+/// The header of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) identity: DatabaseIdentity,
     pub(super) start: LogPosition,
-    /// Bytes of files that are likely to come.
+    /// Bytes of files that are likely to follow.
     pub(super) likely: u64,
 }
 
-/// What a piece is.
+/// The kind of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     File = 1,
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 }
 
 impl Header {
-    /// The CRC in its last four bytes is what the first piece's begins with.
+    /// The CRC in its last four bytes is the initial value for the first piece.
     pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = FORMAT.begin(&self.identity);
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
@@ -37,14 +37,14 @@ impl Header {
         sealed(bytes)
     }
 
-    /// Says what is wrong with it otherwise.
+    /// Decodes a header; the error is the reason of a refusal.
     pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let identity = FORMAT.check(bytes, &[36, 56])?;
         Ok(Header { identity, start: LogPosition(eight(bytes, 40)), likely: eight(bytes, 48) })
     }
 }
 
-/// Appends a piece; `crc` is that of the one before, and becomes its own.
+/// Appends a piece. `crc` is the CRC of the previous piece, and becomes that of this one.
 pub(super) fn put(kind: Kind, content: &[u8], crc: &mut u32, out: &mut Vec<u8>) {
     debug_assert!(content.len() <= CONTENT_LEN_MAX);
     let mut frame = [0; FRAME_LEN];
@@ -56,7 +56,8 @@ pub(super) fn put(kind: Kind, content: &[u8], crc: &mut u32, out: &mut Vec<u8>) 
     out.extend_from_slice(content);
 }
 
-/// Kind and length of a piece, not checked yet against its CRC. `None` if it is none, whatever that says.
+/// Returns the kind and length of a piece, before its CRC is checked. `None` if it cannot be a
+/// piece.
 pub(super) fn frame(bytes: &[u8; FRAME_LEN]) -> Option<(Kind, usize)> {
     let kind = match bytes[4] {
         1 => Kind::File,
@@ -68,7 +69,7 @@ pub(super) fn frame(bytes: &[u8; FRAME_LEN]) -> Option<(Kind, usize)> {
     (bytes[5..8] == [0; 3] && len <= CONTENT_LEN_MAX).then_some((kind, len))
 }
 
-/// What the CRC of a piece is to be.
+/// Returns the CRC that a piece must have.
 pub(super) fn crc_of(before: u32, frame: &[u8; FRAME_LEN], content: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&before.to_le_bytes()), &frame[4..]);
     crc32c::crc32c_append(crc, content)

@@ -1,4 +1,4 @@
-//! The one check of whether a database can be opened as its name and its options say.
+//! The check of whether a database can be opened as its name and its options say.
 
 use super::contents::expect_kind;
 use super::{Name, Storage, Tuning};
@@ -8,17 +8,19 @@ use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result, WhenFull};
 
-/// What the data directory of a database is for.
+/// The purpose of a database's data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPurpose {
-    /// Its records are brought back from there.
+    /// The directory holds the records.
     Records,
-    /// An update log for replicas lies there, beside a hash on disk that has its records elsewhere.
+    /// The directory holds an update log for replicas, of a hash on disk that has its records
+    /// elsewhere.
     Replicas,
 }
 
 impl Name {
-    /// Fails with `Invalid` if the name asks for what a database of its kind, with such a data directory, cannot do. Reads no disk.
+    /// Fails with `Invalid` if the name and the data directory ask for something that a database of
+    /// this kind cannot do. Does not access the disk.
     pub fn check(&self, data_dir: Option<(&Path, DataPurpose)>, when_full: WhenFull) -> Result<()> {
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = self.tuning;
         if compress && !self.kind.can_compress() {
@@ -49,7 +51,8 @@ impl Name {
         }
     }
 
-    /// Fails with `Invalid` if something else than this database lies at its place, or nothing where it must exist.
+    /// Fails with `Invalid` if something other than this database exists at its path, or if nothing
+    /// exists there and it must.
     pub(crate) fn check_place(&self, disk: &dyn Disk, data_dir: Option<&Path>) -> Result<()> {
         self.expect_own_kind(disk)?;
         let place = if self.kind.is_in_memory() { data_dir } else { self.path.as_deref() };

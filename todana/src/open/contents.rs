@@ -1,4 +1,5 @@
-//! What a directory holds: which kind of database its names belong to, if any. A database opens as what it is or not at all.
+//! The contents of a directory: the kind of database to which its names belong. A database is
+//! opened as the kind that it is, or refused.
 
 use super::engine::{Kind, Storage, TREE};
 use crate::backup::HASH;
@@ -14,20 +15,20 @@ use todana_engine::reserve::RESERVE;
 pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
-/// A name in a directory, and what it tells.
+/// The meaning of a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
-    /// Of a hash on disk.
+    /// Part of a hash on disk.
     Hash,
-    /// Of a data directory; a tree on disk is one, too.
+    /// Part of a data directory, or of a tree on disk, which has one.
     DataDirectory,
-    /// Of a tree on disk alone.
+    /// Part of a tree on disk alone.
     Tree,
     Backup,
     KyotoCabinet,
-    /// Of any kind, or of the file system.
+    /// Part of any kind, or of the file system.
     Common,
-    /// Of something else.
+    /// Foreign.
     Foreign,
 }
 
@@ -41,8 +42,8 @@ impl Marker {
             "backup" => Marker::Backup,
             "__KCDIR__" => Marker::KyotoCabinet,
             "lock" | "lost+found" | RECENT | RESERVE => Marker::Common,
-            // Databases give no file a name that begins with a dot: `.gitkeep`, `.nfs0000`, `.DS_Store` are notes of others, and in no
-            // one's way.
+            // Names that begin with a dot are never ours: `.gitkeep`, `.nfs0000` and `.DS_Store`
+            // belong to other programs and are left alone.
             _ if name.ends_with(".partial") || is_hidden(name) => Marker::Common,
             _ => Marker::Foreign,
         }
@@ -60,10 +61,10 @@ impl Marker {
     }
 }
 
-/// Fails with `Invalid` if a directory holds anything but a database of this kind: for one in memory, what is kept of it. Says what was
-/// found. A directory that is missing or empty holds nothing yet.
+/// Fails with `Invalid` if a directory holds anything but a database of this kind, or the data of
+/// one in memory. The message names the contents. A missing or empty directory holds nothing yet.
 pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()> {
-    // What cannot be listed shows where it is opened.
+    // A directory that cannot be listed is reported when it is opened.
     let Ok(mut names) = disk.list(path) else { return Ok(()) };
     names.sort_unstable();
     let storage = kind.storage();
@@ -78,11 +79,12 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
     let is_on_disk = storage != Storage::Memory;
     let is_in_the_way = |name: &str, marker: Marker| match marker {
         Marker::Common => false,
-        // Beside a database other files are left alone, and a data directory need not be empty at first.
+        // Foreign files beside a database are left alone, and a data directory need not be empty at
+        // first.
         Marker::Foreign => !has_own && is_on_disk,
-        // In a data directory it may be the folder of a further database.
+        // In a data directory, `index` may be the folder of another database.
         Marker::Hash => !is_own(marker) && (is_on_disk || name != "index"),
-        // Trees and backups say more where they are opened.
+        // For trees and backups, opening them returns a better error.
         Marker::Tree | Marker::Backup => !is_own(marker) && is_on_disk,
         Marker::DataDirectory | Marker::KyotoCabinet => !is_own(marker),
     };
@@ -99,7 +101,8 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
     Ok(())
 }
 
-/// Returns true if a directory, whatever its own name is, holds segments or the index of a hash on disk and nothing of a data directory.
+/// Returns true if a directory, whatever its name is, holds segments or the index of a hash on disk
+/// and no part of a data directory.
 pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
     let names = disk.list(path).unwrap_or_default();
     (names.iter().any(|name| is_segment(name)) || DiskHash::has_index(disk, path))
@@ -111,7 +114,8 @@ pub(crate) fn is_segment(name: &str) -> bool {
     is_number(name, ".segment", 10)
 }
 
-/// Returns true for the name of a file or folder that is made in a database or backup, or while one is made.
+/// Returns true for the name of a file or folder that belongs to a database or backup, complete or
+/// not.
 pub(crate) fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(".partial").unwrap_or(name);
     let is_marked =
@@ -127,7 +131,7 @@ fn is_number(name: &str, suffix: &str, digits: usize) -> bool {
         .is_some_and(|number| number.len() == digits && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Returns true for the name of a file or folder that programs leave out of lists.
+/// Returns true for the name of a hidden file or folder.
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.')
 }
@@ -145,7 +149,8 @@ fn refusal(path: &Path, name: &str, what: &str, storage: Storage) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Returns true if a database begins in this directory when it is opened: it is missing, or holds nothing.
+/// Returns true if opening a database in this directory creates a new one, because the directory is
+/// missing or empty.
 pub fn begins_at(path: &Path) -> bool {
     match crate::disk::SystemDisk.list(path) {
         Ok(names) => names.iter().all(|name| Marker::of(name) == Marker::Common),

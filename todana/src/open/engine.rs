@@ -1,6 +1,7 @@
 //! The kinds of databases and their engines. No other file constructs an engine.
 //!
-//! A new engine is a variant of [`Kind`] with its row in [`KINDS`], and an arm in [`Name::open_engine_at`].
+//! A new engine is a variant of [`Kind`] with its row in [`KINDS`], and an arm in
+//! [`Name::open_engine_at`].
 
 use super::{Name, hinted, hinted_tree};
 use crate::disk::{Disk, ReadOnlyDisk, SystemDisk};
@@ -12,41 +13,41 @@ use todana_engine::{
     MemHashOptions, MemTree, MemTreeOptions, ValueCompression, Void,
 };
 
-/// Where in its directory the tree lies, beside its update log.
+/// The folder of the tree, beside its update log.
 pub(crate) const TREE: &str = "tree";
 
-/// What keeps the records.
+/// The kind of a database: its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// In memory, the smallest.
     MemHash,
     /// In memory, in the order of the keys.
     MemTree,
-    /// On disk, for more than memory holds.
+    /// On disk, for data larger than memory.
     DiskHash,
     /// On disk, in the order of the keys.
     DiskTree,
 }
 
-/// Where a kind of database keeps its records.
+/// The storage of a kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// In memory; a data directory can hold an update log and checkpoints of them.
+    /// In memory. A data directory can hold an update log and checkpoints of the records.
     Memory,
-    /// In files of the engine's own at the path of the database, which are its log.
+    /// In files of the engine at the path of the database, which serve as its log.
     Files,
-    /// At the path of the database, beside an update log, of which the engine's files are the checkpoint.
+    /// At the path of the database, beside an update log whose checkpoint the engine's files are.
     FilesAndLog,
 }
 
-/// The properties of a kind. Of two kinds with the same name or ending, the first one counts.
+/// The properties of a kind. If two kinds share a name or ending, the first one is meant.
 struct KindRow {
-    /// The plain name.
+    /// The plain name of the kind.
     word: &'static str,
     storage: Storage,
     is_ordered: bool,
     can_compress: bool,
-    /// The engine itself keeps to a number of records, and to a number of bytes.
+    /// Whether the engine itself limits the number of records, and of bytes.
     limits_records: bool,
     limits_bytes: bool,
     /// Names of databases in memory, and endings of the paths of those on disk.
@@ -55,7 +56,7 @@ struct KindRow {
     types: &'static [&'static str],
 }
 
-/// By [`Kind`], in its order.
+/// Indexed by [`Kind`].
 #[rustfmt::skip]
 const KINDS: &[(Kind, KindRow)] = &[
     (Kind::MemHash, KindRow {
@@ -125,7 +126,8 @@ impl Kind {
         self.row().storage
     }
 
-    /// Returns true if records are in memory, and gone with the process without a data directory.
+    /// Returns true if records are in memory, so that they are lost with the process unless there
+    /// is a data directory.
     pub fn is_in_memory(self) -> bool {
         self.storage() == Storage::Memory
     }
@@ -140,47 +142,49 @@ impl Kind {
         self.row().can_compress
     }
 
-    /// Returns true if the engine itself keeps to a number of records.
+    /// Returns true if the engine itself limits the number of records.
     pub(crate) fn limits_records(self) -> bool {
         self.row().limits_records
     }
 
-    /// Returns true if the engine itself keeps to a number of bytes.
+    /// Returns true if the engine itself limits the number of bytes.
     pub(crate) fn limits_bytes(self) -> bool {
         self.row().limits_bytes
     }
 }
 
-/// How an engine is opened, beside what the name of its database says.
+/// Options for opening an engine, in addition to the name of the database.
 #[derive(Clone, Default)]
 pub struct EngineOptions {
-    /// What happens at the limit of memory, and where it is if the name does not set a lower one.
+    /// The behaviour at the memory limit, and the limit unless the name sets a lower one.
     pub limit: MemoryLimit,
-    /// Parts of an engine in memory that are locked apart; `None` leaves the number to the engine.
+    /// Number of separately locked parts of an engine in memory; `None`: the engine's default.
     pub shards: Option<usize>,
-    /// The seed of a hash in memory ([`seed_of`](crate::seed_of)); `None` takes a random one.
+    /// The seed of a hash in memory ([`seed_of`](crate::seed_of)); `None`: a random one.
     pub seed: Option<u64>,
     /// Upper bounds of the sizes by which records are counted.
     pub class_bounds: Vec<u32>,
     /// Notified of evicted records.
     pub observer: Option<Arc<dyn EvictionObserver>>,
-    /// Reserved on the disk for removals once it is full; `None` takes the engine's default.
+    /// Bytes reserved on disk for removals on a full disk; `None`: the engine's default.
     pub reserve_bytes: Option<u64>,
-    /// The engine stores nothing, whatever the name says.
+    /// Makes the engine store nothing, whatever the name says.
     pub stores_nothing: bool,
-    /// A tree on disk may write records before they are asked for: no update log vouches for them.
+    /// A tree on disk may write records before a checkpoint, because there is no update log.
     pub spills: bool,
 }
 
 impl Name {
-    /// Returns the file system that a database of this name is opened on: with `mode=r` nothing changes on it.
+    /// Returns the disk on which a database of this name is opened. With `mode=r` the disk is
+    /// read-only.
     pub fn disk(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
         if self.tuning.read_only { Arc::new(ReadOnlyDisk::new(disk)) } else { disk }
     }
 
-    /// Opens the engine of a database. The directory of a tree must be locked by its data directory; its files lie on the machine's
-    /// own disk, whatever `disk` is. Fails with `Corrupt` if what is kept is damaged, with `Busy` if another process has it, with
-    /// `Unavailable` if the disk cannot be read or written.
+    /// Opens the engine of a database. The directory of a tree must be locked by its data
+    /// directory; its files are on the system's disk, whatever `disk` is. Fails with `Corrupt` if
+    /// the data is damaged, with `Busy` if another process has it open, and with `Unavailable` if
+    /// the disk cannot be read or written.
     pub fn open_engine(&self, disk: Arc<dyn Disk>, options: EngineOptions) -> Result<Box<dyn Engine>> {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
         self.open_engine_at(path, disk, options).map_err(|error| match self.kind.storage() {
@@ -190,7 +194,7 @@ impl Name {
         })
     }
 
-    /// The same at another path, without a hint in the error.
+    /// Opens the engine at another path, without a hint in its errors.
     pub(crate) fn open_engine_at(
         &self,
         path: &Path,
@@ -228,7 +232,7 @@ impl Name {
                 Box::new(DiskHash::open(path, options)?)
             }
             Kind::DiskTree => {
-                // Where an update log beside it vouches for what is written, it must not be overtaken.
+                // With an update log, the tree must not be ahead of the log.
                 let options = DiskTreeOptions { spills: options.spills, disk, ..DiskTreeOptions::default() };
                 Box::new(DiskTree::open(&path.join(TREE), options)?)
             }
@@ -236,7 +240,8 @@ impl Name {
     }
 }
 
-/// Returns the number of shards of a hash in memory. Each holds its part of a number of records, so each must have some.
+/// Returns the number of shards of a hash in memory. The limit on records is divided among the
+/// shards, so each must have some.
 fn shards(wanted: Option<usize>, records_max: Option<u64>) -> Option<usize> {
     const DEFAULT: usize = 16;
     const RECORDS_MIN: u64 = 1024;
@@ -245,13 +250,13 @@ fn shards(wanted: Option<usize>, records_max: Option<u64>) -> Option<usize> {
     Some(wanted.unwrap_or(DEFAULT).min(1 << most.ilog2()))
 }
 
-/// Opens or creates a hash on disk that counts as opened at least this often.
+/// Opens or creates a hash on disk, whose number of openings is at least `openings_min`.
 pub(crate) fn hash_at(path: &Path, compresses: bool, openings_min: u32) -> Result<DiskHash> {
     let compression = compresses.then(ValueCompression::default);
     DiskHash::open(path, DiskHashOptions { compression, openings_min, ..DiskHashOptions::default() })
 }
 
-/// Opens the tree of a database on the machine's own disk, beside its update log.
+/// Opens the tree of a database on the system's disk, beside its update log.
 pub(crate) fn tree_at(path: &Path) -> Result<DiskTree> {
     let disk = Arc::new(SystemDisk);
     DiskTree::open(&path.join(TREE), DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() })

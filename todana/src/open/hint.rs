@@ -10,7 +10,7 @@ pub(crate) fn hinted(error: Error, path: &Path) -> Error {
     with_hint(error, &hint)
 }
 
-/// The same for a damaged tree.
+/// Adds the command that salvages a damaged tree to an error about damage.
 pub(crate) fn hinted_tree(error: Error) -> Error {
     with_hint(error, "`todana restore` creates a new tree from a backup")
 }

@@ -1,4 +1,4 @@
-//! Opening a database: its name, what lies at its place, its engine.
+//! Opening a database: its name, the contents of its directory, its engine, its owner.
 
 mod check;
 pub(crate) mod contents;

@@ -1,4 +1,4 @@
-//! Names of databases: what kind it is, where it lies, and how it is tuned.
+//! Names of databases: the kind of a database, its path and its tuning.
 //!
 //! ```text
 //! [ALIAS=]DATABASE[#WORD=VALUE]...
@@ -18,30 +18,33 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
-/// How a database is tuned by its name. What Kyoto's and Tokyo's names say besides has no meaning here: it is accepted, and told in
-/// [`Name::notes`].
+/// The tuning in the name of a database. Other tuning of Kyoto and Tokyo Cabinet has no effect: it
+/// is accepted, and reported in [`Name::notes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// At most so many records (`capcnt`, `ktcapcnt`, `capnum`): others go for new ones.
+    /// The most records (`capcnt`, `ktcapcnt`, `capnum`). Others are evicted for new ones.
     pub records_max: Option<u64>,
-    /// At most so many bytes (`capsiz`, `ktcapsiz`): of memory, index and slack included, or of records on disk. Others go for new ones.
+    /// The most bytes (`capsiz`, `ktcapsiz`): of memory including index and slack, or of records on
+    /// disk. Others are evicted for new ones.
     pub bytes_max: Option<u64>,
     /// Values are compressed (`opts=c`, `zcomp=`, Tokyo's `opts=d`, `opts=t`, `ktopts`).
     pub compress: bool,
-    /// Times to live of Kyoto's clients are ignored, and values are as they are in logs and snapshots (`ktopts=p`).
+    /// Kyoto's clients' times to live are ignored, and values in logs and snapshots carry none
+    /// (`ktopts=p`).
     pub persistent: bool,
     /// Nothing is written (`mode=r`).
     pub read_only: bool,
-    /// What is there is removed when it is opened (`mode` with `t`).
+    /// The database is emptied when it is opened (`mode` with `t`).
     pub truncate: bool,
-    /// It is not made where there is none (`mode` with `w` and without `c`).
+    /// The database is not created if it is missing (`mode` with `w` and without `c`).
     pub must_exist: bool,
-    /// The files of a hash on disk are read, not mapped (`map=off`): a disk that does not give back what it holds is an error then, which
-    /// otherwise ends the process. Reads of what is not in the cache of 64 MiB cost a system call.
+    /// The files of a hash on disk are read instead of mapped (`map=off`). A failing disk is then
+    /// an error; with a mapping it ends the process. Reads that miss the cache of 64 MiB cost a
+    /// system call.
     pub unmapped: bool,
 }
 
-/// The name of a database, taken apart.
+/// The parsed name of a database.
 ///
 /// ```
 /// use todana::{Kind, Name};
@@ -56,17 +59,17 @@ pub struct Tuning {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// What it is called among several.
+    /// The alias of the database among several.
     pub alias: Option<String>,
-    /// What keeps the records.
+    /// The kind of the database.
     pub kind: Kind,
-    /// Where they lie, for a database on disk.
+    /// The path of a database on disk.
     pub path: Option<PathBuf>,
-    /// How it is tuned.
+    /// The tuning.
     pub tuning: Tuning,
-    /// What was accepted and has no meaning here.
+    /// Accepted words without effect.
     pub notes: Vec<String>,
-    /// What was passed over although it may have been meant ([`Name::parse_as_original`]).
+    /// Ignored words that may have been meant ([`Name::parse_as_original`]).
     pub warnings: Vec<String>,
     text: String,
 }
@@ -78,8 +81,9 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// Takes a name apart. Fails with `Invalid` for one that says no kind, for a word after `#` that is not known, and for tuning that asks
-    /// for what is not done here and would change what the database means.
+    /// Parses a name. Fails with `Invalid` if the name has no kind, if a word after `#` is unknown,
+    /// or if the tuning asks for something that is not supported and would change the meaning of
+    /// the database.
     ///
     /// ```
     /// use todana::Name;
@@ -91,8 +95,9 @@ impl Name {
         Name::read(text, false)
     }
 
-    /// The same as the original servers take names: unknown words are passed over, and so are compression where there is none and a
-    /// compressor without `opts=c`. Each is told in [`Name::warnings`].
+    /// Parses a name as the original servers do: unknown words are ignored, and so are compression
+    /// of a kind that has none and a compressor without `opts=c`. Each is reported in
+    /// [`Name::warnings`].
     pub fn parse_as_original(text: &str) -> Result<Name> {
         Name::read(text, true)
     }
@@ -134,8 +139,8 @@ impl Name {
         Ok(Name { alias, kind, path, tuning, notes, warnings, text: text.into() })
     }
 
-    /// Fails with `Invalid` where a directory of Kyoto Cabinet's (`.kcd`, `.kcf`) lies at the path: the two would get mixed there, and the
-    /// old records would seem to be gone.
+    /// Fails with `Invalid` if a directory of Kyoto Cabinet (`.kcd`, `.kcf`) is at the path. The
+    /// two formats would be mixed there, and the old records would seem lost.
     fn expect_not_kyoto_cabinets(&self) -> Result<()> {
         match &self.path {
             Some(path) if path.join("__KCDIR__").exists() => {
@@ -150,7 +155,8 @@ impl Name {
         }
     }
 
-    /// Fails with `Invalid` where something else lies at the path of a database on disk: another kind of database, a backup, or foreign files.
+    /// Fails with `Invalid` if something else is at the path of a database on disk: another kind of
+    /// database, a backup, or foreign files.
     pub fn expect_own_kind(&self, disk: &dyn Disk) -> Result<()> {
         self.expect_not_kyoto_cabinets()?;
         match (self.kind, &self.path) {
@@ -170,40 +176,40 @@ impl Name {
         self.alias.as_ref().map_or(base, |alias| &base[alias.len() + 1..])
     }
 
-    /// What it is called among several: its alias, else the name without tuning.
+    /// Returns the name among several databases: the alias, else the name without tuning.
     pub fn label(&self) -> &str {
         self.alias.as_deref().unwrap_or_else(|| self.text.split('#').next().unwrap_or_default())
     }
 }
 
-/// So that `a=b.hash` in a folder named `x=y` can still be written as `./a=b.hash`.
+/// Returns true for an alias. A path such as `x=y/b.hash` can still be written, as `./x=y/b.hash`.
 fn is_alias(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
-    // As a shell completes the name of a directory.
+    // A shell completes the name of a directory with a slash.
     let database = database.trim_end_matches('/');
     Kind::of_database(database).map(|kind| (kind, path_of(kind, database)))
 }
 
-/// Returns where a database of this kind lies, if it is on disk.
+/// Returns the path of a database of this kind, if it is on disk.
 fn path_of(kind: Kind, database: &str) -> Option<PathBuf> {
     (!kind.is_in_memory()).then(|| PathBuf::from(database))
 }
 
-/// Why a word cannot be; `is_slip`: the originals pass it over.
+/// The reason of a refused word. `is_slip`: the originals ignore the word.
 struct WrongWord {
     text: String,
     is_slip: bool,
 }
 
-/// What the words of a name ask for.
+/// The requests of a name's words.
 #[derive(Default)]
 struct Asked {
     kind: Option<(Kind, Option<PathBuf>)>,
     tuning: Tuning,
-    /// A compressor is named, which alone compresses nothing in the originals.
+    /// A compressor is named. Without `opts=c` the originals do not compress.
     has_compressor: bool,
     notes: Vec<String>,
     warnings: Vec<String>,
@@ -267,7 +273,8 @@ impl Asked {
                 tuning.must_exist = !asks('c');
                 tuning.truncate = asks('t');
             }
-            // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
+            // Other orders of the keys than that of their bytes are not supported, and ignoring the
+            // word would be worse than refusing it.
             "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
                 return refuse(format!(
                     "keys are kept in the order of their bytes, not {key}={value}; a program stores them in another order by KeyOrder"
@@ -279,14 +286,15 @@ impl Asked {
             "map" if size(value).is_some() => self.notes.push(format!("{key}={value} has no meaning here")),
             "map" => return refuse(format!("map={value} is neither map=on nor map=off")),
             "erase" => tuning.truncate |= value == "true",
-            // All by their longer names, too, as the originals take them.
+            // The originals accept the longer names, too.
             capacity if capacity.contains("siz") => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
             _ => tuning.records_max = Some(number()?).filter(|&max| max > 0),
         }
         Ok(())
     }
 
-    /// A compressor compresses nothing by itself in the originals, and what cannot be compressed here is served as it is.
+    /// A compressor without `opts=c` has no effect in the originals, and a kind without compression
+    /// is served uncompressed here.
     fn forget_compression(&mut self) {
         if std::mem::take(&mut self.has_compressor) && !self.tuning.compress {
             self.warnings.push("zcomp has no effect without opts=c".into());
@@ -302,7 +310,7 @@ impl Asked {
     }
 }
 
-/// A number, perhaps with Kyoto's suffix for a multiple: k, m, g, t by 1024.
+/// Parses a number, which may have a suffix of Kyoto's for a multiple: k, m, g, t by 1024.
 fn size(text: &str) -> Option<u64> {
     let shift = match text.bytes().last()?.to_ascii_lowercase() {
         b'k' => 10,
@@ -344,7 +352,7 @@ mod tests {
             assert!(error.to_string().contains("kcpolymgr dump"), "{error}");
             assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1, "{name}");
         }
-        // One of our own by such a name is as good as any.
+        // A kind of ours for this name is equally good.
         let path = folder.path().join("new.kcd");
         for _ in 0..2 {
             crate::Db::open(path.to_str().unwrap()).unwrap();
@@ -404,7 +412,7 @@ mod tests {
         assert!(Name::parse("%#comparator=decimal").is_err());
     }
 
-    /// `#capcn=9` was no limit, and nobody was told.
+    /// `#capcn=9` set no limit, and no error was reported.
     #[test]
     fn unknown_word_is_refused_with_the_nearest() {
         for (text, told) in [
@@ -430,7 +438,8 @@ mod tests {
         let tuning = Tuning { bytes_max: Some(1 << 20), ..Tuning::default() };
         assert_eq!(name.tuning, tuning);
         assert_eq!(name.warnings, ["capcn is not known; did you mean capcnt?", "capcnt is no NAME=VALUE"]);
-        // There, too, a compressor alone compresses nothing, and a kind that knows no compression takes the word.
+        // There, too, a compressor alone does not compress, and a kind without compression accepts
+        // the word.
         for (text, compresses, warnings) in [
             ("t.kct#zcomp=def", false, 2),
             ("t.kct#opts=c", false, 1),
@@ -444,7 +453,7 @@ mod tests {
         assert!(Name::parse_as_original("%#rcomp=dec").is_err());
     }
 
-    /// A database with a key was encrypted by the original: storing it in clear is no way to serve it.
+    /// A database with a key was encrypted by the original, so it must not be stored in clear.
     #[test]
     fn encryption_is_refused_and_its_key_concealed() {
         for text in [

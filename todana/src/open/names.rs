@@ -1,10 +1,10 @@
-//! Names of several databases beside each other.
+//! Several databases together: their names must differ.
 
 use super::Name;
 use todana_core::{Error, ErrorKind, Result};
 
 impl Name {
-    /// Fails with `Invalid` if two databases would lie in the same place, or be found by the same alias.
+    /// Fails with `Invalid` if two databases have the same path or the same alias.
     ///
     /// ```
     /// use todana::Name;
@@ -31,8 +31,8 @@ impl Name {
         Ok(())
     }
 
-    /// Returns true if a client that asks for this name means this database: by its alias, or by its name as it was given, with or
-    /// without its tuning.
+    /// Returns true if a client that asks for this name means this database: by its alias, or by
+    /// its name with or without tuning.
     pub fn is_meant_by(&self, label: &str) -> bool {
         self.label() == label || self.to_string() == label
     }
@@ -49,7 +49,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    /// Whether a file of this directory is shown in this process's memory.
+    /// Returns true if a file of this directory is mapped by this process.
     #[cfg(target_os = "linux")]
     fn is_mapped(directory: &Path) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -70,7 +70,7 @@ mod tests {
             assert_eq!(crate::Records::get(&db, b"key").unwrap(), Some(vec![7; 10_000]));
             assert_eq!(is_mapped(&path), mapped, "{text}");
             drop(db);
-            // So it is for a server.
+            // A server opens it in the same way.
             let engine =
                 Name::parse(&text).unwrap().open_engine(Arc::clone(&disk), Default::default()).unwrap();
             assert_eq!((engine.status().records, is_mapped(&path)), (1, mapped), "{text}");
@@ -98,7 +98,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(names[1]), "{error}");
         }
-        // Either order.
+        // The order does not matter.
         assert!(check(&["a.hash", "a.hash=b.hash"]).is_err());
         assert!(check(&["a.hash=b.hash", "a.hash"]).is_err());
     }

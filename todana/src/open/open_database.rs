@@ -1,14 +1,15 @@
-//! The owner of an open database: opens it, brings its records back, keeps them on disk, and closes it.
+//! The owner of an open database: opens it, restores its records, keeps them on disk, and closes
+//! it.
 //!
 //! ```text
 //! open   checks the name, locks the directory of a tree, opens the engine
 //! lock   locks the data directory of a database in memory, or of an update log for replicas
-//! load   reads the data directory back; the log, checkpoints and syncs keep every change from then on
-//! close  calls off checkpoints, makes the last one of a tree, closes the log and the files of the engine
+//! load   restores the data directory; log, checkpoints and syncs keep every change from then on
+//! close  cancels checkpoints, makes the last one of a tree, closes the log and the engine's files
 //! ```
 //!
-//! A [`Db`](crate::Db) has one of these, and a server one for each database. Not here: upkeep ([`Upkeep`](crate::Upkeep)), which a
-//! server does for all its databases in one thread.
+//! A [`Db`](crate::Db) has one owner, and a server has one for each database. Not here: upkeep
+//! ([`Upkeep`](crate::Upkeep)), which a server does for all its databases in one thread.
 
 use super::check::DataPurpose;
 use super::{EngineOptions, Name, Storage};
@@ -25,32 +26,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result};
 
-/// How a database is opened, beside what its name says.
+/// Options for opening a database, in addition to its name.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// The engine.
+    /// Options of the engine.
     pub engine: EngineOptions,
-    /// When a change counts as made if the engine keeps it in files of its own.
+    /// When a change is durable, if the engine keeps it in files of its own.
     pub engine_sync: SyncPolicy,
-    /// The data directory of a database in memory, or of an update log for replicas; a tree has its own path.
+    /// The data directory of a database in memory, or of an update log for replicas. A tree uses
+    /// its own path.
     pub data_dir: Option<(PathBuf, DataPurpose)>,
     /// How the data directory is kept.
     pub data: DataOptions,
 }
 
-/// What a data directory held.
+/// The contents of a data directory.
 #[derive(Clone, Debug, Default)]
 pub struct LoadedData {
-    /// The records; `None` if they are not kept there.
+    /// The restored records; `None` if the directory holds none.
     pub records: Option<Opened>,
-    /// An update log for replicas begins anew there, so that they get all records.
+    /// The update log for replicas begins anew, so replicas get all records.
     pub has_new_replica_log: bool,
 }
 
-/// An open database, and everything that keeps its records on disk.
+/// An open database, with everything that keeps its records on disk.
 pub struct OpenDatabase {
     name: Name,
-    /// Ends before the database does.
+    /// Ended before the database.
     checkpoints: Option<CheckpointKeeper>,
     syncs: Option<BackgroundThread>,
     database: Arc<Database>,
@@ -60,14 +62,14 @@ pub struct OpenDatabase {
     /// Locked until the database is closed.
     directory: Option<Arc<DataDirectory>>,
     is_loaded: bool,
-    /// A checkpoint was left unfinished, because the disk does not answer.
+    /// A checkpoint was left unfinished because the disk does not answer.
     has_hung: bool,
 }
 
 impl OpenDatabase {
-    /// Opens the engine of a database; the data directory of one in memory is not read yet. `build` creates the database over the engine.
-    /// Fails with `Invalid` for a name that does not go with the options or with what lies there, and as
-    /// [`Name::open_engine`] does.
+    /// Opens the engine of a database. The data directory of a database in memory is not read yet.
+    /// `build` creates the database over the engine. Fails with `Invalid` if the name does not suit
+    /// the options or the contents of the directory, and as [`Name::open_engine`] does.
     pub fn open(
         name: Name,
         disk: Arc<dyn Disk>,
@@ -83,14 +85,14 @@ impl OpenDatabase {
         let mut directory = None;
         match name.kind.storage() {
             Storage::Memory => {
-                // Records come back bucket by bucket then.
+                // With the same seed, records are restored bucket by bucket.
                 engine.seed = place(&data_dir).and_then(|path| seed_of(Arc::clone(&disk), &path));
             }
             Storage::Files => {}
             Storage::FilesAndLog => {
                 data_dir = name.path.clone().map(|path| (path, DataPurpose::Records));
                 let path = name.path.as_deref().unwrap_or(Path::new(""));
-                // Locked before the engine reads what lies in it.
+                // Locked before the engine reads the directory.
                 directory = Some(Arc::new(DataDirectory::open(Arc::clone(&disk), path)?));
             }
         }
@@ -127,13 +129,13 @@ impl OpenDatabase {
         self.directory.as_ref()
     }
 
-    /// Returns true once the records have been brought back.
+    /// Returns true once the records have been restored.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded
     }
 
-    /// Locks the data directory for this process, and creates it unless the database is only read. Starts no thread. Fails as
-    /// [`DataDirectory::open`] does.
+    /// Locks the data directory for this process, and creates it unless the database is read-only.
+    /// Starts no thread. Fails as [`DataDirectory::open`] does.
     pub fn lock(&mut self) -> Result<()> {
         if let (None, Some((path, _))) = (&self.directory, &self.data_dir) {
             self.directory = Some(Arc::new(DataDirectory::open(Arc::clone(&self.disk), path)?));
@@ -141,9 +143,9 @@ impl OpenDatabase {
         Ok(())
     }
 
-    /// Brings back what the data directory holds, and keeps every change from then on. Called off, with `Closed`, when `progress` breaks:
-    /// the data directory then stays as it was. `report` is called with the outcome of each checkpoint. Fails as
-    /// [`DataDirectory::restore`] does.
+    /// Restores the records of the data directory, and keeps every change from then on. Fails with
+    /// `Closed` once `progress` breaks: the directory is then unchanged. `report` receives the
+    /// outcome of each later checkpoint. Fails as [`DataDirectory::restore`] does.
     pub fn load(
         &mut self,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
@@ -175,15 +177,17 @@ impl OpenDatabase {
         Ok(loaded)
     }
 
-    /// Calls off the checkpoint that is being made; no more are made. Returns false if the disk does not answer before `gives_up`.
+    /// Cancels the running checkpoint; no more are made. Returns false if the disk does not answer
+    /// before `gives_up` returns true.
     pub fn stop_checkpoints(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> bool {
         let has_ended = self.checkpoints.take().is_none_or(|mut keeper| keeper.end(gives_up));
         self.has_hung |= !has_ended;
         has_ended
     }
 
-    /// Makes the last checkpoint of a tree, so that the next opening need not read the log again. Nothing is lost without it. Fails with
-    /// `Unavailable` if the disk does not answer before `gives_up`, or cannot be written.
+    /// Makes the last checkpoint of a tree, so that the next opening need not read the log again.
+    /// Without it nothing is lost. Fails with `Unavailable` if the disk cannot be written, or does
+    /// not answer before `gives_up` returns true.
     pub fn make_last_checkpoint(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
         let pending = self.database.engine().checkpointed().map_or(0, CheckpointedEngine::pending_bytes);
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -202,8 +206,9 @@ impl OpenDatabase {
         })
     }
 
-    /// Brings every change to disk and closes the files; checkpoints have been stopped. Fails with `Unavailable` if the disk does not
-    /// answer before `gives_up`, or cannot be written: the last changes may then be lost.
+    /// Writes every change to disk and closes the files. Checkpoints must have been stopped. Fails
+    /// with `Unavailable` if the disk cannot be written, or does not answer before `gives_up`
+    /// returns true; the last changes may then be lost.
     pub fn close(&mut self, gives_up: Option<&dyn Fn() -> bool>) -> Result<()> {
         let mut outcome = Ok(());
         if let Some(log) = self.database.log() {
@@ -215,7 +220,7 @@ impl OpenDatabase {
             let close = move || database.engine().durable().map_or(Ok(()), |durable| durable.close());
             let closed = if has_ended { run_unless(gives_up, close) } else { None };
             outcome = outcome.and(closed.unwrap_or_else(|| {
-                // Never dropped: that would wait for the same disk.
+                // The database is never dropped, because that would wait for the same disk.
                 std::mem::forget(Arc::clone(&self.database));
                 Err(self.no_answer("the last changes may be lost"))
             }));

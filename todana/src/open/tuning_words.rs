@@ -1,7 +1,7 @@
-//! Words that the name of a database may carry after `#`: those that mean something here, those of the originals that do not, and
-//! what is taken for a slip of the pen.
+//! The words that may follow `#` in the name of a database: words with an effect, words of the
+//! originals without one, and likely misspellings.
 
-/// They mean something here.
+/// Words with an effect.
 #[rustfmt::skip]
 const MEANT: [&str; 25] = [
     "type", "capcnt", "capcount", "cap_count", "ktcapcnt", "ktcapcount", "ktcap_count", "capnum", "capsiz", "capsize",
@@ -9,7 +9,7 @@ const MEANT: [&str; 25] = [
     "mode", "rcomp", "comparator", "map", "erase",
 ];
 
-/// Kyoto Cabinet and Tokyo Cabinet know them; they are about files, pages and caches of those.
+/// Words of Kyoto Cabinet and Tokyo Cabinet about their own files, pages and caches.
 #[rustfmt::skip]
 const IDLE: [&str; 36] = [
     "apow", "alignment", "bnum", "buckets", "dfunit", "defrag", "fpow", "fbp", "idx", "lcnum", "limsiz", "lmemb", "log",
@@ -17,16 +17,16 @@ const IDLE: [&str; 36] = [
     "ncnum", "nmemb", "page", "pccap", "cache", "psiz", "rcnum", "uid", "width", "xmsiz", "cutnum", "rnum",
 ];
 
-/// They give a key for encryption.
+/// Words with a key for encryption.
 const SECRET: [&str; 3] = ["zkey", "pass", "password"];
 
-/// What a word is.
+/// The meaning of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TuningWord {
     Meant,
     Idle,
     Secret,
-    /// The nearest one that means something, if one is near.
+    /// The most similar word with an effect, if there is a similar one.
     Unknown(Option<&'static str>),
 }
 
@@ -41,13 +41,13 @@ impl TuningWord {
     }
 }
 
-/// The nearest of some words, at most two letters away.
+/// Returns the most similar of some words, at most two letters away.
 pub(super) fn nearest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let near = words.map(|other| (distance(word.as_bytes(), other.as_bytes()), other));
     near.filter(|&(distance, other)| distance <= 2 && distance < other.len()).min().map(|(_, other)| other)
 }
 
-/// The text without the value of a key: names are logged.
+/// Returns the text without the value of a key, because names are logged.
 pub(super) fn without_secrets(text: &str) -> String {
     let conceal = |word: &str| match word.split_once('=') {
         Some((key, _)) if SECRET.contains(&key) => format!("{key}=..."),
@@ -56,7 +56,7 @@ pub(super) fn without_secrets(text: &str) -> String {
     text.split('#').map(conceal).collect::<Vec<_>>().join("#")
 }
 
-/// Levenshtein's.
+/// Returns the Levenshtein distance.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, byte) in one.iter().enumerate() {

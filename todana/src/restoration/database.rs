@@ -1,4 +1,4 @@
-//! Restoring to a database on disk: its records need not fit into memory.
+//! Restores to a database on disk, whose records need not fit into memory.
 //!
 //! ```text
 //! backup of records (checkpoint, log)  --> records --> engine in TARGET.partial --> TARGET
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::DiskHash;
 
-/// Read at once.
+/// Bytes read at once.
 const PIECE: usize = 256 << 10;
 
-/// Where a database on disk is to be. Fails with `Invalid` for one in memory.
+/// Returns the path of a database on disk. Fails with `Invalid` for a database in memory.
 pub(crate) fn path_of(name: &Name) -> Result<&Path> {
     if let (Some(path), false) = (&name.path, name.kind.is_in_memory()) {
         return Ok(path);
@@ -32,7 +32,8 @@ pub(crate) fn path_of(name: &Name) -> Result<&Path> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Fails with `Invalid` if more is asked for than a hash, or the backup of one, can give; `what` the source is.
+/// Fails with `Invalid` if the request exceeds what a hash, or the backup of one, can provide.
+/// `what` describes the source.
 pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name, what: &str) -> Result<()> {
     let from = options.from.display();
     let message = if name.kind.storage() != Storage::Files {
@@ -47,7 +48,7 @@ pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name, what: &str) -> 
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Makes a database of the records of a source.
+/// Creates a database at `place` of the records of a source.
 pub(super) fn records_into<S: RecordSource>(
     open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
     until_ms: Option<u64>,
@@ -61,7 +62,7 @@ pub(super) fn records_into<S: RecordSource>(
     let now = clock.now();
     let database = Database::new(engine, clock).limited_as(name);
     let source = open(progress)?;
-    // Where values are compressed, what comes first is learnt from for what comes later.
+    // Compression learns from the first values for the later ones.
     let mut told = |now: Progress| {
         database.maintain();
         progress(now);
@@ -70,7 +71,7 @@ pub(super) fn records_into<S: RecordSource>(
     let planned = database.planned_clear();
     restored.called_off = settle_clear(&database, planned, until_ms)?;
     if let Some(at) = database.planned_clear() {
-        // There is no log yet that could keep the plan.
+        // No log exists yet that could keep the plan.
         database.replay(&LogChange::PlanClear { at: None })?;
         restored.called_off = Some(at);
     }
@@ -81,7 +82,7 @@ pub(super) fn records_into<S: RecordSource>(
     if let Some(tree) = engine.checkpointed() {
         tree.checkpoint(0)?;
         drop(database);
-        // It numbers versions by how often its log has been begun.
+        // A tree numbers versions by the number of openings in its log.
         DataDirectory::open(Arc::new(SystemDisk), place)?.begin_log(openings)?;
         return Ok(restored);
     }
@@ -94,8 +95,8 @@ pub(super) fn records_into<S: RecordSource>(
     Ok(restored)
 }
 
-/// Opens a new hash as one that has been opened so often, has it keep to the limits of its name, and closes it; returns how many records
-/// it has. Then it is known to be a database, too.
+/// Opens a new hash with this number of openings, applies the limits of its name, and closes it.
+/// Returns the number of its records. The opening proves that the hash is valid.
 pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u64> {
     let opened = Box::new(hash_at(place, false, openings)?);
     let database = Database::new(opened, Arc::new(SystemClock)).limited_as(name);
@@ -104,7 +105,8 @@ pub(crate) fn number_anew(name: &Name, place: &Path, openings: u32) -> Result<u6
     Ok(database.engine().status().records)
 }
 
-/// Creates a hash on disk of a backup of one. It keeps the database ID, which the checksum of every entry depends on.
+/// Creates a hash on disk of a backup of one. The hash keeps its database ID, on which the checksum
+/// of every entry depends.
 pub(super) fn restore_hash(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -116,7 +118,7 @@ pub(super) fn restore_hash(
     expect_hash(options, name, "a backup of a hash on disk")?;
     let staged = StagedDirectory::create(Arc::new(SystemDisk), path_of(name)?)?;
     let openings = copy_files(disk, manifest, &options.from, staged.place(), progress)?;
-    // Opening the files proves that they are a database.
+    // The opening proves that the files are a database.
     let records = number_anew(name, staged.place(), openings_of_restored(openings, now))?;
     staged.finish()?;
     Ok(Restored {
@@ -133,7 +135,7 @@ pub(super) fn restore_hash(
     })
 }
 
-/// Copies and checks the files that a manifest lists; returns how often the database has been opened.
+/// Copies and checks the files of a manifest. Returns the number of openings of the database.
 fn copy_files(
     disk: &dyn Disk,
     manifest: &Manifest,
@@ -148,7 +150,7 @@ fn copy_files(
     for listed in &manifest.files {
         let path = listed.path(from);
         let source = disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
-        // A sparse file may be longer than anybody has time to read.
+        // Reading a sparse file may take forever.
         let there = source.len().map_err(|error| cannot("read", &path, &error))?;
         if there != listed.len {
             let message = format!("{}: it has {there} bytes; the backup has {}", path.display(), listed.len);
@@ -180,14 +182,15 @@ fn copy_files(
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         copy.sync().map_err(unwritable)?;
-        // Opened as what a crash has left, it would pass for whole without all that stands behind the damage.
+        // Opened normally, a damaged segment would count as torn by a crash, and all entries after
+        // the damage would be lost silently.
         if listed.kind == crate::backup::Kind::HashDictionary {
-            // Opening reads it.
+            // Opening the hash reads its dictionaries.
             continue;
         }
         DiskHash::examine_segment(disk, &path, listed.position.0).map_err(|error| {
             let why = match error.kind() {
-                // The file is as the list says.
+                // The file is as listed.
                 ErrorKind::Corrupt => "; it was damaged before it was backed up",
                 _ => "",
             };

@@ -1,4 +1,5 @@
-//! Restoring: a data directory made of a backup, and of more of the update log if there is any, as of some time.
+//! Restoration: creates a database of a backup, and optionally of more of its update log, as of
+//! some time.
 //!
 //! ```text
 //! checkpoint --+
@@ -6,12 +7,14 @@
 //! more log ----+       as of a time                              a new identity
 //! ```
 //!
-//! The records go through memory and are written as a new database, rather than files being copied and cut: two databases that
-//! went on from the same position under one identity could not be told apart by anything that reads their logs, a replica or
-//! a later restoration among them. It takes the memory that the server takes for the same records.
+//! The records are read into memory and written as a new database with a new identity; files are
+//! not copied and cut. Two databases that continued from the same position with the same identity
+//! could not be told apart by readers of their logs, such as a replica or a later restoration. A
+//! restoration takes as much memory as a server does for the same records.
 //!
-//! A point in time is a place in the log: all changes before the first mark of a later time. So changes of one second stay
-//! together, and a clock that was set back meanwhile ends nothing too early.
+//! A point in time is a position in the log: all changes before the first mark of a later time. So
+//! changes of one second stay together, and a clock that was set back does not end the restoration
+//! too early.
 
 mod database;
 
@@ -36,37 +39,38 @@ use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 
 pub(crate) use database::{expect_hash, number_anew, path_of};
 
-/// What to restore.
+/// Options of a restoration.
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
-    /// A backup, or a data directory that no server has open.
+    /// A backup, or a data directory that is not open.
     pub from: PathBuf,
     /// More of the same database's log: a data directory, or the directory of its segments.
     pub log: Option<PathBuf>,
-    /// The time, Unix time in milliseconds; `None`: to the end.
+    /// The point in time, Unix time in milliseconds; `None`: the end.
     pub until_ms: Option<u64>,
-    /// Where the data directory is to be; a database on disk has its place in its name.
+    /// The path of the new data directory. The name of a database on disk contains its path.
     pub target: PathBuf,
 }
 
-/// The new database that is made of others' files.
+/// The new database.
 #[derive(Clone, Copy)]
 pub enum RestoreInto<'a> {
-    /// A data directory, through this database in memory: it is empty, has room for all records, and is to be dropped afterwards.
+    /// A data directory. The records pass through this database in memory, which is empty, has room
+    /// for all of them, and is dropped afterwards.
     Directory(&'a Database),
-    /// The database on disk of this name; its records need not fit into memory.
+    /// A database on disk of this name. Its records need not fit into memory.
     Disk(&'a Name),
 }
 
 impl RestoreOptions {
-    /// What is read: none of it may lie where the new database is made.
+    /// Returns the sources. None of them may lie where the new database is created.
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.from), self.log.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
 impl RestoreInto<'_> {
-    /// Where the new database is to be.
+    /// Returns the path of the new database.
     pub(crate) fn place<'o>(&'o self, options: &'o RestoreOptions) -> Result<&'o Path> {
         match self {
             RestoreInto::Directory(_) => Ok(&options.target),
@@ -87,9 +91,9 @@ impl<'a> From<&'a Name> for RestoreInto<'a> {
     }
 }
 
-/// Records that a new database is made of.
+/// A source of records for a new database.
 pub(crate) trait RecordSource {
-    /// Stores them in an empty database, as of a time.
+    /// Stores the records in an empty database, as of a time.
     fn bring_back(
         &self,
         database: &Database,
@@ -97,44 +101,47 @@ pub(crate) trait RecordSource {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Restored>;
 
-    /// Returns the number of openings that the new database starts from, so that no version is made again that was shown by then or later.
+    /// Returns the number of openings with which the new database begins, so that no version that
+    /// was shown is issued again.
     fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32;
 }
 
-/// What has been restored.
+/// The result of a restoration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Records in the new checkpoint; some that have only just expired may be among them.
+    /// Number of records in the new checkpoint, including some that have just expired.
     pub records: u64,
-    /// There was a log; of a hash on disk there is none.
+    /// Whether there was a log. A hash on disk has none.
     pub has_log: bool,
-    /// The state is that as of this position of the old log.
+    /// The position of the old log to which the state corresponds.
     pub position: LogPosition,
-    /// The time of the last changes in it, Unix time in milliseconds; 0 if there was none.
+    /// The time of the last change in the state, Unix time in milliseconds; 0 if there was none.
     pub time_ms: u64,
-    /// Changes read from logs.
+    /// Number of changes read from logs.
     pub entries: u64,
     /// Bytes of changes that a repair has marked as lost.
     pub lost: u64,
-    /// Checkpoints that were passed over because they are damaged: file, offset and why.
+    /// The checkpoints that were skipped because they are damaged: file, offset and reason.
     pub refused: Vec<String>,
-    /// A time was asked for, and the log ends without anything later: what was changed between its end and that time, if anything,
-    /// is not in it.
+    /// A time was requested, and the log ends before it. Changes between the end of the log and
+    /// that time, if there were any, are missing.
     pub ends_before: bool,
-    /// How the log ended; `Clean` if it was not read to its end.
+    /// The tail of the log; `Clean` if the log was not read to its end.
     pub tail: LogTail,
-    /// A clear of everything that was planned as of then, and whose time has come since: it is called off.
+    /// The time of a planned clear that has come since then. The clear is cancelled.
     pub called_off: Option<UnixSeconds>,
 }
 
-/// Makes a new database of a backup, or of a data directory that no server has open. `progress` is told now and
-/// then. Fails with `Invalid` if there is something at the target already, if what there is does not go back to the time, or if the log is
-/// not of the same database; with
-/// `Corrupt` if anything is damaged that is needed, the message naming file and offset; with `Busy` if a server has the
-/// directory open. Nothing stays then.
+/// Creates a new database of a backup, or of a data directory that is not open. `progress` is
+/// called regularly. Fails with `Invalid` if something exists at the target, if the data does not
+/// reach back to the time, or if the log belongs to another database. Fails with `Corrupt` if
+/// needed data is damaged; the message names file and offset. Fails with `Busy` if the directory is
+/// open. After a failure nothing is left.
 ///
-/// A backup of a hash on disk holds the hash's files: it becomes a hash on disk again, with its database id (docs/format/backup.md), and fails
-/// with `Invalid` for anything else, with `Corrupt` if one entry of it is damaged. [`salvage`](crate::salvage) takes what is complete.
+/// A backup of a hash on disk consists of the hash's files: it becomes a hash on disk again, with
+/// the same database ID (docs/format/backup.md). Fails with `Invalid` for another kind of target,
+/// and with `Corrupt` if one entry is damaged; [`salvage`](crate::salvage) keeps the complete
+/// entries.
 pub fn restore<'a>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -153,7 +160,7 @@ pub fn restore<'a>(
     restore_records(Arc::clone(&disk), options, open, into, clock, progress)
 }
 
-/// Creates a database of the records of a source, which is opened once the target has its place.
+/// Creates a database of the records of a source, which is opened after the target is staged.
 pub(crate) fn restore_records<S: RecordSource>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -205,7 +212,8 @@ fn restore_directory<S: RecordSource>(
     Ok(restored)
 }
 
-/// A clear that was planned: carried out if its time had come by then, called off if it has come since.
+/// Settles a planned clear: carries it out if it was due by the requested time, and cancels it if
+/// it has become due since.
 fn settle_clear(
     database: &Database,
     planned: Option<UnixSeconds>,
@@ -220,19 +228,19 @@ fn settle_clear(
     Ok(Some(at))
 }
 
-/// A backup or data directory, and more of its log.
+/// A backup or data directory, with more of its log.
 pub(crate) struct Source {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: DatabaseIdentity,
     checkpoint_store: CheckpointStore,
-    /// Each goes on where the one before it ends.
+    /// The logs, each of which continues where the previous one ends.
     logs: Vec<PathBuf>,
     _lock: Option<Box<dyn Send + Sync>>,
 }
 
-/// A log that goes on from the same position is not one that goes on with the same records. Fails with `Invalid` if it is another
-/// database's, or none.
+/// Fails with `Invalid` if the log is missing or another database's. A log that continues from the
+/// same position need not continue with the same records.
 fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: DatabaseIdentity, from: &Path) -> Result<()> {
     let refuse = |what: &str| {
         let message = format!("{} is {what}: more of the log of {} is wanted", log.display(), from.display());
@@ -248,12 +256,12 @@ fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: DatabaseIdentity, fr
             refuse("another database's log")
         }
         Err(error) if error.kind() != ErrorKind::Corrupt => Err(error),
-        // What is damaged shows where it is read.
+        // Damage is reported when the log is read.
         _ => Ok(()),
     }
 }
 
-/// What there is to begin with: a checkpoint, or nothing where the log goes back to the beginning.
+/// The beginning of a restoration: a checkpoint, or none if the log reaches back to its start.
 struct Beginning {
     checkpoint: Option<CheckpointReader>,
     start: LogPosition,
@@ -302,7 +310,7 @@ impl Source {
             refuse_others_log(&*disk, &log, identity, &path)?;
             logs.push(log);
         }
-        // A killed process may have left a part of it beside its segments.
+        // A killed process may have left recent entries beside its segments.
         let disk = logs.iter().try_fold(disk, |disk, log| with_recent(disk, log, identity))?;
         let checkpoint_store =
             CheckpointStore::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
@@ -339,7 +347,7 @@ impl RecordSource for Source {
                     }
                 },
             };
-            // No change before its `start` was made later than the checkpoint was begun.
+            // No change before `start` was made after the checkpoint was begun.
             let created_ms =
                 beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.created_ms);
             let stop = match until_ms {
@@ -434,9 +442,11 @@ impl Source {
         })
     }
 
-    /// Where the first change stands that was made later than that; behind everything if there is none.
+    /// Returns the position of the first change made later than this time, or the end if there is
+    /// none.
     fn place_of(&self, until_ms: u64, from: LogPosition) -> Result<LogPosition> {
-        // From the mark that a segment begins with, as the time of what stands before the first mark is not known.
+        // The search starts with the mark that begins a segment, because the time of earlier
+        // entries is unknown.
         let log = self.logs.iter().find(|log| self.goes_back(log, from));
         let from = log.map_or(from, |log| self.segment_of(log, from));
         let walked = self.walk(from, &mut |_, entry, _| {
@@ -448,7 +458,8 @@ impl Source {
         Ok(if walked.is_cut_short { walked.position } else { LogPosition(u64::MAX) })
     }
 
-    /// Shows the entries from a position on, through all logs, and how many bytes are still to come, until `see` breaks.
+    /// Shows the entries from a position on, through all logs, with the number of remaining bytes,
+    /// until `see` breaks.
     fn walk(&self, from: LogPosition, see: &mut See<'_>) -> Result<Walked> {
         let mut walked = Walked { position: from, tail: LogTail::Clean, is_cut_short: false };
         let mut logs = self.logs.iter().peekable();
@@ -476,12 +487,12 @@ impl Source {
                 let mut starts = names.iter().filter_map(|name| segment_start(name)).peekable();
                 (starts.peek().is_none() && to == LogPosition(0)) || starts.any(|start| start <= to)
             }
-            // Opening makes the directory then.
+            // Opening the database creates the directory then.
             Err(error) => error.kind() == io::ErrorKind::NotFound && to == LogPosition(0),
         }
     }
 
-    /// Where the segment begins that a position lies in.
+    /// Returns the start of the segment that contains a position.
     fn segment_of(&self, log: &Path, position: LogPosition) -> LogPosition {
         let names = self.disk.list(log).unwrap_or_default();
         let starts = names.iter().filter_map(|name| segment_start(name)).filter(|&start| start <= position);
@@ -491,9 +502,9 @@ impl Source {
 
 type See<'s> = dyn FnMut(LogPosition, &LogEntry<'_>, u64) -> Result<ControlFlow<()>> + 's;
 
-/// How far a walk through the logs has come.
+/// The progress of reading the logs.
 struct Walked {
-    /// Of what it ended before.
+    /// The tail of the log that was read last.
     position: LogPosition,
     tail: LogTail,
     is_cut_short: bool,

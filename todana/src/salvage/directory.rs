@@ -1,5 +1,5 @@
-//! Mends the copy of a damaged data directory so far that a database can be restored from it. The copy is thrown away afterwards, so
-//! damaged files in it are replaced or removed.
+//! Mends the copy of a damaged data directory until a database can be restored from it. Damaged
+//! files in the copy are replaced or removed, because the copy is deleted afterwards.
 
 use super::Damage;
 use crate::checkpoint::{
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
 
-/// Openings that a database is taken to have had since its log was lost: more than any had.
+/// Number of openings assumed since the log was lost: more than any database has had.
 pub(super) const OPENINGS_UNKNOWN: u32 = 1 << 16;
 
-/// Mends a directory of which the lock is held; returns what was damaged. Fails with `Corrupt` where nothing can be saved.
+/// Mends a closed directory, and returns its damages. Fails with `Corrupt` if nothing can be saved.
 pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let mut damages = Vec::new();
     let found = match identity::read(&*disk, path) {
@@ -39,7 +39,8 @@ pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>>
             known
         }
     };
-    // Opening it makes what is missing and adds what a killed process has left beside the log.
+    // Opening the directory creates missing folders, and adds the entries that a killed process
+    // left beside the log.
     let _directory = DataDirectory::open(Arc::clone(&disk), path)?;
     let log = path.join(LOG);
     let first = first_segment(&*disk, &log)?;
@@ -59,7 +60,7 @@ pub(super) fn mend_copy(disk: Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>>
     Ok(mending.damages)
 }
 
-/// A damaged place of a log.
+/// Returns the damage of a log.
 pub(super) fn of_log(finding: LogDamage) -> Damage {
     let outcome = match finding.lost {
         0 => "mended".to_string(),
@@ -68,14 +69,14 @@ pub(super) fn of_log(finding: LogDamage) -> Damage {
     Damage { finding, outcome }
 }
 
-/// The checkpoints of the copy, while they are mended.
+/// The checkpoints of the copy while they are mended.
 struct Mending<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,
     checkpoint_store: CheckpointStore,
     log: MendedLog,
     damages: Vec<Damage>,
-    /// Checkpoints that are whole, whether the log has what they need or not.
+    /// Number of intact checkpoints, with or without the log that they need.
     whole: u64,
 }
 
@@ -86,7 +87,7 @@ impl Mending<'_> {
 
     fn mend_checkpoints(&mut self, starts: Vec<LogPosition>) -> Result<()> {
         let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
-        // The newest one that can be used.
+        // The newest usable checkpoint.
         let mut used = None;
         for start in starts {
             let outcome =
@@ -104,7 +105,7 @@ impl Mending<'_> {
                 Err(CheckpointFailure::Refused(error)) => return Err(error),
             }
         }
-        // One that needs nothing of the log knows more than an older one and a log that ends before it.
+        // A checkpoint that needs no log is newer than an older one whose log ends before it.
         let alone = |one: &Lacking| {
             self.log.can_begin_at(one)
                 && (used.is_none() || (one.until == one.start && used < Some(one.start)))
@@ -114,11 +115,13 @@ impl Mending<'_> {
             self.save_alone(&one)?;
             used = Some(one.start);
         }
-        // Where nothing else tells what there was before the log, what is left of the newest one does.
+        // If nothing else shows the state before the log, the remainder of the newest checkpoint
+        // does.
         if self.whole == 0 && self.log.first != Some(LogPosition(0)) {
             used = self.save_blocks(&mut damaged)?;
         }
-        // Those that are whole and lack their log stay where nothing else is left: restoring reports what they need.
+        // Intact checkpoints without their log stay if nothing else is left: the restoration
+        // reports what they need.
         if used.is_some() {
             damaged.extend(lacking.drain(..).map(|one| (one.start, one.what())));
         }
@@ -139,7 +142,7 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// Keeps what is whole of the newest damaged checkpoint of which anything is. Returns where that begins.
+    /// Keeps the intact part of the newest damaged checkpoint that has one. Returns its position.
     fn save_blocks(&mut self, damaged: &mut Vec<(LogPosition, String)>) -> Result<Option<LogPosition>> {
         let partial = self.path.join("new.checkpoint.partial");
         for at in 0..damaged.len() {
@@ -174,7 +177,7 @@ impl Mending<'_> {
         Ok(None)
     }
 
-    /// Has the log begin anew where a checkpoint needs it to.
+    /// Begins the log anew where a checkpoint needs it.
     fn save_alone(&mut self, one: &Lacking) -> Result<()> {
         let log = &self.log;
         let next = log.next(one);
@@ -196,18 +199,20 @@ impl Mending<'_> {
         };
         let outcome = format!("saved, with {records} records as of {made}, {rest}");
         self.damages.push(Damage { finding: LogDamage { path: file, offset: 0, what, lost }, outcome });
-        // How often it was opened since is not known, and versions that were shown then are not to be made again.
+        // The number of openings since then is unknown, and versions that were shown must not be
+        // issued again.
         let known = ((one.version >> 32) as u32).max(openings_of(self.disk, &log.path));
         let openings = known.saturating_add(OPENINGS_UNKNOWN);
         write_lost_segment(self.disk, &log.path, log.identity, openings, (one.start, next))
             .map_err(|error| cannot("write", &log.path, &error))?;
-        // What stands before it ends too early.
+        // The older segments end too early.
         let first = log.first.map_or(one.start, |first| first.min(one.start));
         mend_segments(self.disk, &log.path, log.identity, first, &[])?;
         Ok(())
     }
 
-    /// Puts an empty checkpoint before a log that does not go back to the beginning, where there is no other.
+    /// Creates an empty checkpoint before a log that does not reach back to the beginning, if there
+    /// is no other.
     fn begin_with_nothing(&mut self) -> Result<()> {
         let Some(first) = self.log.first.filter(|&first| self.whole == 0 && first > LogPosition(0)) else {
             return Ok(());
@@ -225,9 +230,9 @@ pub(super) struct MendedLog {
     pub(super) path: PathBuf,
     pub(super) identity: DatabaseIdentity,
     pub(super) first: Option<LogPosition>,
-    /// Where its entries end, if there are any.
+    /// The end of its entries, if there are any.
     pub(super) end: LogPosition,
-    /// The beginnings of checkpoints that are between two of them.
+    /// The positions of checkpoints that lie between two entries.
     pub(super) between: Vec<LogPosition>,
 }
 
@@ -236,29 +241,30 @@ impl MendedLog {
         self.between.contains(&from) && to <= self.end
     }
 
-    /// Whether there is nothing of it where a checkpoint begins, and all that it needs where it goes on, if it does.
+    /// Returns true if the log has no part where a checkpoint begins, but has everything that it
+    /// needs after a gap, if there is one.
     fn can_begin_at(&self, one: &Lacking) -> bool {
         let is_free = match self.first {
             Some(first) if first > one.start => one.until <= self.end,
-            // What is missing in between is marked as well.
+            // The gap is marked as lost, too.
             Some(_) => one.start.0.checked_sub(self.end.0).is_some_and(can_mark_lost),
             None => true,
         };
         is_free && self.can_begin(one.start, self.next(one))
     }
 
-    /// Whether it can begin at one place and have marked as lost what is missing up to another.
+    /// Returns true if the log can begin at one position and mark everything up to another as lost.
     pub(super) fn can_begin(&self, start: LogPosition, next: LogPosition) -> bool {
         next.0.checked_sub(start.0).is_some_and(|lost| lost == 0 || can_mark_lost(lost))
     }
 
-    /// Where it goes on behind the place where a checkpoint begins.
+    /// Returns the position at which the log continues after a checkpoint's beginning.
     fn next(&self, one: &Lacking) -> LogPosition {
         self.first.filter(|&first| first > one.start).unwrap_or(one.until)
     }
 }
 
-/// A checkpoint that is whole and lacks its log.
+/// An intact checkpoint without its log.
 struct Lacking {
     start: LogPosition,
     until: LogPosition,

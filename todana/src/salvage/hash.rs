@@ -1,4 +1,5 @@
-//! What is complete of a damaged hash on disk, or of the backup of one: its entries are done again in a new hash.
+//! Salvages a damaged hash on disk, or the backup of one: its complete entries are replayed into a
+//! new hash.
 //!
 //! ```text
 //! backup, or x.hash --complete entries--> TARGET.partial --> TARGET
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use todana_core::{DurableEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, HashDamage, HashSalvage};
 
-/// What a crash has left at the end of a hash.
+/// Returns the tail that a crash left at the end of a hash.
 pub(crate) fn torn_tail(torn: HashDamage) -> LogTail {
     LogTail::Torn { path: torn.path, offset: torn.offset, len: torn.len }
 }
@@ -28,14 +29,14 @@ pub(crate) fn torn_tail(torn: HashDamage) -> LogTail {
 /// The files of a hash, damaged or not.
 pub(super) struct Ruins {
     from: PathBuf,
-    /// Where the segments are.
+    /// The directory of the segments.
     segments: PathBuf,
-    /// What the list of a backup says, or what is wrong with it; `None` of a database.
+    /// The list of a backup, or the reason why it is unreadable; `None` for a database.
     list: Option<Result<Manifest>>,
 }
 
 impl Ruins {
-    /// `None` if it is no hash's. What cannot be read shows further on.
+    /// Returns `None` if the directory holds no hash. Unreadable files are reported later.
     pub(super) fn find(disk: &dyn Disk, from: &Path) -> Option<Ruins> {
         let list = Manifest::read(disk, from).transpose();
         let has_segments = |directory: &Path| {
@@ -45,7 +46,7 @@ impl Ruins {
         let within = from.join(HASH);
         let is_backup = match &list {
             Some(Ok(manifest)) => manifest.is_hash(),
-            // The list may be what is damaged, or missing.
+            // The list itself may be damaged or missing.
             _ => has_segments(&within),
         };
         let segments = if is_backup { within } else { from.to_path_buf() };
@@ -53,7 +54,7 @@ impl Ruins {
         is_hash.then(|| Ruins { from: from.into(), segments, list })
     }
 
-    /// Makes a new hash of the complete entries.
+    /// Creates a new hash of the complete entries.
     pub(super) fn salvage(
         &self,
         disk: &dyn Disk,
@@ -120,7 +121,7 @@ impl Ruins {
         Ok(Salvaged { damages, restored })
     }
 
-    /// What the list tells besides: files that are not as it says, and how many records there were.
+    /// Adds the findings of the list: files that differ from it, and the number of missing records.
     fn check_list(&self, disk: &dyn Disk, manifest: &Manifest, records: u64, damages: &mut Vec<Damage>) {
         for (path, what) in manifest.check(disk, &self.from, &mut |_| ()) {
             if !damages.iter().any(|damage| damage.finding.path == path) {
@@ -146,7 +147,7 @@ impl Ruins {
         let len = |name: &String| disk.open(&self.segments.join(name), false).and_then(|file| file.len());
         let names = disk.list(&self.segments).unwrap_or_default();
         let total: u64 = names.iter().filter(|name| is_segment(name)).flat_map(len).sum();
-        // A backup is as its list says, or damaged.
+        // A file of a backup is as listed, or damaged.
         let may_be_torn = self.list.is_none();
         DiskHash::salvage(disk, &self.segments, may_be_torn, Some(into), &mut |done| {
             progress(Progress { done, remaining: total.saturating_sub(done) });

@@ -1,4 +1,5 @@
-//! A new database of what is complete in damaged files: those of a data directory, of a backup, or of a database on disk.
+//! Salvage: creates a new database of the complete records in damaged files of a data directory, a
+//! backup, or a database on disk.
 //!
 //! ```text
 //! data directory, backup  --copied--> TARGET.salvage.partial, mended --records--> TARGET
@@ -6,7 +7,8 @@
 //! hash on disk            --complete entries----------------------------------> TARGET
 //! ```
 //!
-//! Invariants: damaged files are never changed; a copy takes as much of the disk as they do and is removed at the end, also after a failure.
+//! Invariants: damaged files are never changed. A copy of them takes as much of the disk, and is
+//! removed at the end, also after a failure.
 
 mod directory;
 mod hash;
@@ -32,12 +34,12 @@ use todana_engine::recent::RECENT;
 /// Bytes read at once.
 const PIECE: usize = 256 << 10;
 
-/// A damaged place, and the outcome for what was there.
+/// A damaged place, and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The place: file, offset, what is wrong, bytes of changes that are lost.
+    /// The place: file, offset, reason, and bytes of changes that are lost.
     pub finding: LogDamage,
-    /// What was kept of it, and what was not.
+    /// The part that was kept, and the part that was lost.
     pub outcome: String,
 }
 
@@ -47,19 +49,20 @@ impl Damage {
     }
 }
 
-/// What was salvaged.
+/// The result of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Salvaged {
-    /// What was damaged. What only the list of a backup tells is not among it, such as the absence of the newest file of its log:
-    /// [`verify`](crate::verify) finds that.
+    /// The damages found, without those that only the list of a backup shows, such as a missing
+    /// last file of its log. [`verify`](crate::verify) finds these.
     pub damages: Vec<Damage>,
     /// The new database.
     pub restored: Restored,
 }
 
-/// Makes a new database of what is complete in a damaged data directory, backup, hash or tree on disk that nobody has open, as
-/// [`restore`](crate::restore) does of what is undamaged; reports what is lost. Nothing is changed of what is damaged. Fails as `restore` does, and with `Corrupt` where
-/// nothing can be saved; with `Invalid` for a hash on disk that is to become anything else.
+/// Creates a new database of the complete records in a damaged data directory, backup, hash or tree
+/// on disk that is not open, as [`restore`](crate::restore) does for intact data. Reports the
+/// losses. Damaged files are not changed. Fails as `restore` does, with `Corrupt` if nothing can be
+/// saved, and with `Invalid` for a hash on disk that is to become another kind.
 pub fn salvage<'a>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -88,18 +91,20 @@ pub fn salvage<'a>(
     Ok(Salvaged { damages: mended.damages, restored })
 }
 
-/// The path of the copy beside a new database, without what says that it is incomplete.
+/// Returns the final path of the copy beside a new database.
 fn copy_path(target: &Path) -> PathBuf {
     beside(target, ".salvage")
 }
 
-/// Locks damaged files while they are copied. Nobody writes to a backup, which may lie where nothing can be locked.
+/// Locks damaged files while they are copied. A backup is not locked: it is never written, and may
+/// be on a read-only disk.
 fn lock_source(disk: &dyn Disk, from: &Path) -> Result<Option<Lock>> {
     let is_locked = !is_there(disk, &from.join(BACKUP))? && is_there(disk, &from.join("lock"))?;
     if is_locked { lock(disk, from).map(Some) } else { Ok(None) }
 }
 
-/// Puts the paths of the damaged files in place of those of their copy, which is gone when a user reads of them.
+/// Replaces the paths of the copy in messages by those of the damaged files, because the copy is
+/// removed before a user reads them.
 struct Renamed<'a> {
     copy: &'a Path,
     original: &'a Path,
@@ -127,7 +132,7 @@ impl Renamed<'_> {
     }
 }
 
-/// A copy of a data directory or backup, mended so far that a database can be restored from it.
+/// A copy of a data directory or backup, mended until a database can be restored from it.
 struct MendedCopy {
     copy: StagedDirectory,
     damages: Vec<Damage>,
@@ -160,7 +165,7 @@ fn copy_database(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
             names => names.map_err(|error| cannot("read", &source, &error))?,
         };
         let is_ours = |name: &&String| {
-            // Writes that a killed process has left beside its log belong to it.
+            // The recent entries that a killed process left beside its log belong to the log.
             segment_start(name).or(position_of(name, ".checkpoint")).is_some() || *name == RECENT
         };
         files.extend(names.iter().filter(is_ours).map(|name| Path::new(part).join(name)));

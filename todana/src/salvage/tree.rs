@@ -1,5 +1,6 @@
-//! A tree on disk whose update log is damaged or lost: the tree itself is whole up to its mark, so the log of a copy is mended from
-//! there on, or begins anew there; the copy is opened, and its records go into the new database.
+//! Salvages a tree on disk whose update log is damaged or lost. The tree itself is intact up to its
+//! mark, so the log of a copy is mended from there on, or begins anew there. The copy is then
+//! opened, and its records are written to the new database.
 
 use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
 use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source};
@@ -22,9 +23,10 @@ use std::sync::Arc;
 use todana_core::{CheckpointedEngine, Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::DiskTree;
 
-/// Makes a new database of a tree. What was acknowledged behind the last checkpoint and stood in what is lost of the log stays lost,
-/// which the damages say. Fails with `Busy` if the tree is open, with `Corrupt` where the tree itself is damaged or the log is another
-/// database's, with `Invalid` if the records of an earlier time are asked for.
+/// Creates a new database of a tree. Changes after the last checkpoint that are in the lost part of
+/// the log stay lost, and the damages report this. Fails with `Busy` if the tree is open, with
+/// `Corrupt` if the tree itself is damaged or the log belongs to another database, and with
+/// `Invalid` if an earlier state is requested.
 pub(super) fn salvage(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -59,13 +61,14 @@ pub(super) fn salvage(
 
 /// LMDB's file.
 const PAGES: &str = "data.mdb";
-/// A tree with this file was not closed: its structure is checked as it is opened.
+/// This file exists while a tree is open. If it is left, the tree's structure is checked at the
+/// opening.
 const UNCLEAN: &str = "unclean";
 
-/// The copy of a tree, opened with what its log tells beyond it.
+/// The copy of a tree, opened with the changes of its log.
 struct TreeSource {
     database: Database,
-    // Its lock.
+    // Holds the lock of the copy.
     _directory: DataDirectory,
     log: PathBuf,
     disk: Arc<dyn Disk>,
@@ -138,7 +141,7 @@ impl RecordSource for TreeSource {
     }
 }
 
-/// Mends the log of a copied tree; returns what was damaged.
+/// Mends the log of a copied tree, and returns its damages.
 fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let tree = tree_at(path)?;
     let mut damages = Vec::new();
@@ -148,7 +151,7 @@ fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     let disk = &**disk;
     let first = first_segment(disk, &log)?;
     let segments = match first {
-        // Nobody needs what stands before.
+        // Entries before the mark are not needed.
         Some(first) => mend_segments(disk, &log, identity, first.max(log_position), &[log_position])?,
         None => MendedSegments::default(),
     };
@@ -161,7 +164,7 @@ fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
     Ok(damages)
 }
 
-/// Who the database is: the tree knows that, too.
+/// Returns the identity of the database, which the tree contains too.
 fn find_identity(
     disk: &dyn Disk,
     path: &Path,
@@ -202,7 +205,8 @@ fn find_identity(
     Ok(identity)
 }
 
-/// Has the log begin where the tree needs it to. Fails with `Corrupt` where what there is of the log does not fit the tree.
+/// Begins the log where the tree needs it. Fails with `Corrupt` if the remaining log does not match
+/// the tree.
 fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: LogPosition) -> Result<Damage> {
     let next = log.first.filter(|&first| first > mark).unwrap_or(mark);
     let lost = next.0 - mark.0;
@@ -225,9 +229,10 @@ fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: LogPos
     };
     let finding = LogDamage { path: log.path.clone(), offset: 0, what, lost };
     let outcome = format!("saved, with {records} records as of the last checkpoint; {rest}");
-    // How often it was opened since is not known, and versions that were shown then are not to be made again.
+    // The number of openings since then is unknown, and versions that were shown must not be issued
+    // again.
     let known = openings_of(disk, &log.path).max((version_max(tree)? >> 32) as u32);
-    // What ends before the mark is in the tree, and would leave a gap.
+    // Segments that end before the mark are in the tree, and would leave a gap.
     for name in names(disk, &log.path)? {
         if segment_start(&name).is_some_and(|start| start <= mark) {
             let path = log.path.join(name);
@@ -239,7 +244,7 @@ fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: LogPos
     Ok(Damage { finding, outcome })
 }
 
-/// The highest version of any record.
+/// Returns the highest version of any record.
 fn version_max(tree: &DiskTree) -> Result<u64> {
     let (mut highest, mut place) = (0, None);
     loop {
