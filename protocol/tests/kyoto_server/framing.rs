@@ -204,7 +204,7 @@ fn endless_head_closes_the_connection() {
 #[test]
 fn body_over_the_limit_is_answered_and_closes() {
     let told = "HTTP/1.1 413 Request Entity Too Large\\r\\n...Connection: close\\r\\nContent-Length: 59\\r\\n\
-        Content-Type: text/plain\\r\\n\\r\\n413 KyotoRequest Entity Too Large (request entity too large)\\n";
+        Content-Type: text/plain\\r\\n\\r\\n413 Request Entity Too Large (request entity too large)\\n";
     let told =
         told.replace("59", &"413 Request Entity Too Large (request entity too large)\n".len().to_string());
     for stream in [
