@@ -26,7 +26,7 @@ pub(super) struct Limiter {
     /// Writes between two counts.
     every: u64,
     writes: AtomicU64,
-    hand: Mutex<Option<ScanPosition>>,
+    cursor: Mutex<Option<ScanPosition>>,
 }
 
 impl Limiter {
@@ -52,7 +52,7 @@ impl Limiter {
         // The writes until the next count must fit, too.
         let records_max = records_max.map_or(u64::MAX, |max| max - (every - 1).min(max));
         let bytes_max = bytes_max.unwrap_or(u64::MAX);
-        Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), hand: Mutex::default() })
+        Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), cursor: Mutex::default() })
     }
 
     /// Evicts other records if a write exceeded the limit, mostly a few at each write. Called after
@@ -136,7 +136,7 @@ impl Limiter {
         if !self.is_exceeded(database) {
             return Ok(removed);
         }
-        let mut hand = self.hand.lock();
+        let mut cursor = self.cursor.lock();
         while removed < at_most {
             // Other threads may have removed some meanwhile.
             let status = database.engine().status();
@@ -145,7 +145,7 @@ impl Limiter {
                 break;
             }
             let count = surplus.max(self.heavy(&status)).min(VICTIMS_MAX).min(at_most - removed);
-            let (mut victims, gone) = victims(database, &mut hand, count, is_spared)?;
+            let (mut victims, gone) = victims(database, &mut cursor, count, is_spared)?;
             if victims.is_empty() && gone == 0 {
                 break;
             }
@@ -162,20 +162,20 @@ impl Limiter {
 /// are removed first.
 fn victims(
     database: &Database,
-    hand: &mut Option<ScanPosition>,
+    cursor: &mut Option<ScanPosition>,
     count: u64,
     is_spared: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(Vec<Vec<u8>>, u64)> {
     let mut victims = Vec::new();
     for round in 0..2 {
-        let outcome = database.engine().scan_skipping_damaged(hand.take(), &mut |key, _| {
+        let outcome = database.engine().scan_skipping_damaged(cursor.take(), &mut |key, _| {
             if !is_spared(key) {
                 victims.push(key.to_vec());
             }
             if victims.len() as u64 >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         match outcome {
-            Ok(place) => *hand = place,
+            Ok(place) => *cursor = place,
             Err(error) if victims.is_empty() && round > 0 => return Err(error),
             // Readable records before the damage can be removed. The cursor begins anew.
             Err(_) => {}

@@ -460,8 +460,8 @@ impl Source {
 
     /// Shows the entries from a position on, through all logs, with the number of remaining bytes,
     /// until `see` breaks.
-    fn walk(&self, from: LogPosition, see: &mut See<'_>) -> Result<Walked> {
-        let mut walked = Walked { position: from, tail: LogTail::Clean, is_cut_short: false };
+    fn walk(&self, from: LogPosition, see: &mut See<'_>) -> Result<LogProgress> {
+        let mut walked = LogProgress { position: from, tail: LogTail::Clean, is_cut_short: false };
         let mut logs = self.logs.iter().peekable();
         while let Some(log) = logs.next() {
             if logs.peek().is_some() && !self.goes_back(log, walked.position) {
@@ -503,7 +503,7 @@ impl Source {
 type See<'s> = dyn FnMut(LogPosition, &LogEntry<'_>, u64) -> Result<ControlFlow<()>> + 's;
 
 /// The progress of reading the logs.
-struct Walked {
+struct LogProgress {
     /// The tail of the log that was read last.
     position: LogPosition,
     tail: LogTail,

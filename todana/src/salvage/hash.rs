@@ -27,7 +27,7 @@ pub(crate) fn torn_tail(torn: HashDamage) -> LogTail {
 }
 
 /// The files of a hash, damaged or not.
-pub(super) struct Ruins {
+pub(super) struct DamagedHash {
     from: PathBuf,
     /// The directory of the segments.
     segments: PathBuf,
@@ -35,9 +35,9 @@ pub(super) struct Ruins {
     list: Option<Result<Manifest>>,
 }
 
-impl Ruins {
+impl DamagedHash {
     /// Returns `None` if the directory holds no hash. Unreadable files are reported later.
-    pub(super) fn find(disk: &dyn Disk, from: &Path) -> Option<Ruins> {
+    pub(super) fn find(disk: &dyn Disk, from: &Path) -> Option<DamagedHash> {
         let list = Manifest::read(disk, from).transpose();
         let has_segments = |directory: &Path| {
             let names = disk.list(directory).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Ruins {
         };
         let segments = if is_backup { within } else { from.to_path_buf() };
         let is_hash = is_backup || (list.is_none() && holds_hash(disk, from));
-        is_hash.then(|| Ruins { from: from.into(), segments, list })
+        is_hash.then(|| DamagedHash { from: from.into(), segments, list })
     }
 
     /// Creates a new hash of the complete entries.

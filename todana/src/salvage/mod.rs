@@ -72,8 +72,8 @@ pub fn salvage<'a>(
 ) -> Result<Salvaged> {
     let into = into.into();
     refuse_overlap(options.sources(), into.place(options)?)?;
-    if let Some(ruins) = hash::Ruins::find(&*disk, &options.from) {
-        return ruins.salvage(&*disk, options, into, &*clock, progress);
+    if let Some(damaged) = hash::DamagedHash::find(&*disk, &options.from) {
+        return damaged.salvage(&*disk, options, into, &*clock, progress);
     }
     if is_tree(&*disk, &options.from) {
         return tree::salvage(disk, options, into, clock, progress);
