@@ -13,7 +13,7 @@
 //!   24     1  1: open, or not closed properly; 2: broken
 //!   32     8  records
 //!   40     8  length of the file
-//!   64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), then from the next multiple of 2^A:
+//!   64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), records at 2^A
 //!
 //! record  = CC padding:u8 | padding:u16 (below 8000)
 //!         left:width right:width?  key_len:varnum value_len:varnum key value padding

@@ -10,8 +10,8 @@
 //!                                 -> answer(), answer_failure(), AnswerPairs::write()
 //! KyotoRequest::Rest(rest)        rest.action, rest.target, rest.key          -> answer_rest()
 //! KyotoRequest::Bulk(piece)       one piece for the beginning, then one per record; the answer is due when
-//!                               `piece.remaining` is 0                      -> binary::put_hits(), put_record()
-//! KyotoRequest::Script(script)    a name and a map                   -> binary::put_script_answer(), put_error()
+//!                               `piece.remaining` is 0  -> binary::put_hits(), put_record()
+//! KyotoRequest::Script(script)    a name and a map  -> binary::put_script_answer(), put_error()
 //! KyotoRequest::Replicate(hello)  the connection now belongs to a replica     -> replication
 //! KyotoRequest::Acknowledged      the replica has read a `B0`
 //! KyotoRequest::Refused(refusal)  an invalid request; the connection ends     -> answer_refusal()
