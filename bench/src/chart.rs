@@ -329,7 +329,8 @@ pub(crate) struct BarGroup {
     pub(crate) bars: Vec<f64>,
 }
 
-/// Returns a chart of groups of horizontal bars on one scale from 0, a colour for each series. `base` names the mark.
+/// Returns a chart of groups of horizontal bars on one scale from 0, a colour for each series.
+/// `base` names the mark.
 pub(crate) fn grouped_bars(
     title: &str,
     series: &[&str],

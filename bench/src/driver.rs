@@ -1,9 +1,9 @@
 //! Drives a server with threads that each run a readiness loop over several connections.
 //!
-//! A connection writes a batch of requests at once and waits for all of their replies. The latency of a
-//! request is the time from the write of its batch to the end of its reply. The loop is closed: a
-//! server that stalls receives fewer requests meanwhile, so the percentiles describe the requests that
-//! were sent, not a constant stream of users.
+//! A connection writes a batch of requests at once and waits for all of their replies. The latency
+//! of a request is the time from the write of its batch to the end of its reply. The loop is
+//! closed: a server that stalls receives fewer requests meanwhile, so the percentiles describe the
+//! requests that were sent, not a constant stream of users.
 
 use super::process;
 use super::progress::progress;
@@ -54,7 +54,7 @@ pub(crate) struct LoadPlan {
     pub(crate) connections: usize,
     pub(crate) threads: usize,
     pub(crate) pipeline: usize,
-    /// TraceRequests of all connections together.
+    /// Requests of all connections together.
     pub(crate) requests: u64,
     pub(crate) duration: Option<Duration>,
 }
@@ -220,7 +220,7 @@ impl ThreadResult {
 struct SharedState<'a> {
     workload: &'a Workload,
     plan: &'a LoadPlan,
-    /// TraceRequests that no thread has taken yet.
+    /// Requests that no thread has taken yet.
     left: AtomicU64,
     done: AtomicU64,
     stop: AtomicBool,

@@ -53,7 +53,7 @@ fn measure(db: &Db, workload: &Workload, plan: &EmbeddedPlan) -> Result<Embedded
     let (next, misses, stops) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (cpu_before, began) = (cpu()?, Instant::now());
     let is_over = || plan.duration.is_some_and(|duration| began.elapsed() >= duration);
-    /// TraceRequests that a thread takes at a time.
+    /// Requests that a thread takes at a time.
     const SHARE: u64 = 256;
     let work = &|number: u64| -> Result<(), todana::Error> {
         let mut random = fastrand::Rng::with_seed(workload.seed.wrapping_add(number));

@@ -1,5 +1,5 @@
-//! The load generator and the trace replay of `todana bench`. The command line resolves server names
-//! and logins; this crate generates the load, measures it and prints the results.
+//! The load generator and the trace replay of `todana bench`. The command line resolves server
+//! names and logins; this crate generates the load, measures it and prints the results.
 //!
 //! ```text
 //! load       its options, and its rounds for one server or two

@@ -21,7 +21,7 @@ pub struct LoadOptions {
     /// Threads that drive the connections
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// TraceRequests that a connection sends before it waits for their replies
+    /// Requests that a connection sends before it waits for their replies
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
     /// Number of keys
@@ -40,7 +40,7 @@ pub struct LoadOptions {
     /// Contents of values
     #[arg(long, default_value = "text")]
     value_kind: ValueKind,
-    /// KeyDistribution of the requested keys: uniform, or zipf:S with exponent S
+    /// Distribution of the requested keys: uniform, or zipf:S with exponent S
     #[arg(long, default_value = "uniform")]
     distribution: KeyDistribution,
     /// Ratio of gets to sets
@@ -49,7 +49,7 @@ pub struct LoadOptions {
     /// Text or meta commands
     #[arg(long, default_value = "text")]
     protocol: workload::CommandSet,
-    /// TraceRequests of each round
+    /// Requests of each round
     #[arg(long, default_value_t = 1_000_000, conflicts_with = "duration")]
     requests: u64,
     /// Run for this long instead: 10s, 2m

@@ -1,9 +1,10 @@
-//! `todana bench memory`: starts servers, fills each with one shape of records at a time, and compares how much memory
-//! the idle processes hold per record.
+//! `todana bench memory`: starts servers, fills each with one shape of records at a time, and
+//! compares how much memory the idle processes hold per record.
 //!
-//! Each pair of a server and a shape has a process of its own, so that no shape inherits freed memory from another.
-//! The records come from a fixed seed and look like what caches hold: numbers, counters, sessions, JSON, pieces of pages.
-//! Any server that speaks memcached's text protocol can take part.
+//! Each pair of a server and a shape has a process of its own, so that no shape inherits freed
+//! memory from another. The records come from a fixed seed and look like what caches hold: numbers,
+//! counters, sessions, JSON, pieces of pages. Any server that speaks memcached's text protocol can
+//! take part.
 
 use crate::BenchError;
 use crate::chart::{self, Axis, BarGroup, Heading, PlotFile};
@@ -87,7 +88,8 @@ enum Shape {
 const SHAPES: [Shape; 5] = [Shape::Number, Shape::Counter, Shape::Session, Shape::Profile, Shape::PagePiece];
 
 impl Shape {
-    /// Returns false for records so long that their bars would leave the others too short to compare.
+    /// Returns false for records so long that their bars would leave the others too short to
+    /// compare.
     fn is_drawn(self) -> bool {
         self != Shape::PagePiece
     }
@@ -160,7 +162,8 @@ struct Measurement {
 }
 
 impl MemoryOptions {
-    /// Measures all servers, and prints and draws the results. Fails if a server does not start or loses records.
+    /// Measures all servers, and prints and draws the results. Fails if a server does not start or
+    /// loses records.
     pub fn run(&self) -> Result<(), BenchError> {
         let mut measurements = Vec::new();
         for shape in SHAPES {
@@ -338,7 +341,8 @@ impl RunningServer {
     }
 }
 
-/// Returns a port on which nothing listens. ktserver takes none above 32767, where the system chooses from.
+/// Returns a port on which nothing listens. ktserver takes none above 32767, where the system
+/// chooses from.
 fn free_port() -> Result<u16, String> {
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
     let mut candidates = std::iter::repeat_with(|| fastrand::u16(20_000..32_768)).take(1000);

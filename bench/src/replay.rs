@@ -1,9 +1,11 @@
-//! `todana bench replay`: sends recorded or random requests to a live server. Each request is a get,
-//! followed by a set if it misses, like a cache beside a database, and the result is the miss ratio.
+//! `todana bench replay`: sends recorded or random requests to a live server. Each request is a
+//! get, followed by a set if it misses, like a cache beside a database, and the result is the miss
+//! ratio.
 //!
-//! TraceRequests are sent one window at a time: one get for all keys of the window, then the sets of those
-//! that missed. A key that occurs twice in a window waits for the next round, so each key is read and
-//! set in the order of the trace. TraceRequests for different keys can change places by less than a window.
+//! Requests are sent one window at a time: one get for all keys of the window, then the sets
+//! of those that missed. A key that occurs twice in a window waits for the next round, so each key
+//! is read and set in the order of the trace. Requests for different keys can change places by
+//! less than a window.
 
 use super::process;
 use super::trace::TraceRequests;
@@ -19,13 +21,13 @@ use todana_client::{Connection, Error, StoreVerb, TextStore, WriteOutcome};
 
 /// A key consists of its number, a colon and letters; this length fits every number.
 const KEY_LEN_MIN: u16 = 21;
-/// TraceRequests between two updates of the progress bar.
+/// Requests between two updates of the progress bar.
 const STEP: u64 = 1 << 14;
 
 /// Options of `todana bench replay`, except the trace, the server and how to connect to it.
 #[derive(Debug, clap::Args)]
 pub struct ReplayOptions {
-    /// TraceReplay only the first N requests of a file, or draw N random requests
+    /// Replay only the first N requests of a file, or draw N random requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// For random requests: the number of keys
@@ -34,8 +36,8 @@ pub struct ReplayOptions {
     /// For random requests: the seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// TraceReplay this many copies of the trace at a time, each with its own keys and its own starting
-    /// point
+    /// Replay this many copies of the trace at a time, each with its own keys and its own
+    /// starting point
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: u32,
     /// Bytes of a key
@@ -44,13 +46,13 @@ pub struct ReplayOptions {
     /// Bytes of a value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     value_size: u32,
-    /// TraceRequests sent at a time; 1 waits for each reply
+    /// Requests sent at a time; 1 waits for each reply
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
     /// Process id of the server: shows its memory
     #[arg(long, value_parser = process::one)]
     pub pid: Option<u32>,
-    /// TraceReplay even if the server already holds records
+    /// Replay even if the server already holds records
     #[arg(long)]
     pub force: bool,
     /// Only print the numbers of requests and keys

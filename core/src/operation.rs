@@ -259,9 +259,9 @@ pub enum Modification<'a> {
         /// The value that takes its place.
         new: Option<&'a [u8]>,
     },
-    /// Adds to an integer of 8 bytes, highest byte first. `Integer`, or `NotStored` if the record is
-    /// missing without `initial`, is no such number, or the sum would need more bytes. Adding 0 to a
-    /// number only reads it.
+    /// Adds to an integer of 8 bytes, highest byte first. `Integer`, or `NotStored` if the record
+    /// is missing without `initial`, is no such number, or the sum would need more bytes. Adding 0
+    /// to a number only reads it.
     AddInteger {
         /// The number to add.
         delta: i64,

@@ -27,8 +27,8 @@ impl ServerHandle {
         ServerHandle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
     }
 
-    /// Stops the server: no new connections, what has been received is answered, then it ends. The second time it
-    /// ends at once.
+    /// Stops the server: no new connections, what has been received is answered, then it ends. The
+    /// second time it ends at once.
     pub fn stop(&self) {
         let _ = self
             .0

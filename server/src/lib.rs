@@ -24,9 +24,10 @@
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
 //!
-//! Always true: an idle connection holds no buffer; a connection whose peer does not read is not read from either;
-//! nothing that a client sends makes the server keep more than its own request and a bounded output.
-//! Not here: what commands mean (`todana`), how they are written (`protocol`), where records lie (`engine`).
+//! Always true: an idle connection holds no buffer; a connection whose peer does not read is not
+//! read from either; nothing that a client sends makes the server keep more than its own request
+//! and a bounded output. Not here: what commands mean (`todana`), how they are written
+//! (`protocol`), where records lie (`engine`).
 #![forbid(unsafe_code)]
 
 mod databases;

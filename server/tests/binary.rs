@@ -1,5 +1,5 @@
-//! The transcripts of `tests/transcripts/memcached-binary`: packets in, packets out, written field by field. Their format
-//! is described in `tests/transcripts/memcached-binary/README.md`.
+//! The transcripts of `tests/transcripts/memcached-binary`: packets in, packets out, written field
+//! by field. Their format is described in `tests/transcripts/memcached-binary/README.md`.
 //!
 //! Each file runs against a live server over a socket, its input whole and byte by byte.
 
@@ -282,7 +282,8 @@ fn play(steps: &[Step], address: SocketAddr, by_bytes: bool) -> Result<(), Strin
             }
         }
         let piece = if by_bytes && input.len() < 3000 { 1 } else { input.len().max(1) };
-        // A packet of the wrong shape may have been refused, and the connection closed, before its last byte.
+        // A packet of the wrong shape may have been refused, and the connection closed, before its
+        // last byte.
         input.chunks(piece).for_each(|piece| drop(client.stream.write_all(piece)));
         for expected in &step.responses {
             let got = client.receive();
@@ -405,7 +406,8 @@ fn a_set_without_memory_is_refused_and_the_old_value_gone() {
     };
     let request = |line: &str| Packet::parse(line, "").bytes(REQUEST, 0);
     let large = r"value=\{1000000*v}";
-    // The process holds them from the beginning to the end, so that they leave the records less than any of them needs.
+    // The process holds them from the beginning to the end, so that they leave the records less
+    // than any of them needs.
     let large_sets: Vec<_> =
         (0..9).map(|n| request(&format!("set flags=0 expiry=0 key=large{n} {large}"))).collect();
     let (append, set) = (

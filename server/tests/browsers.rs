@@ -1,9 +1,10 @@
-//! What a browser may ask: nothing for a page of another site, nothing by a name that may be such a page's, and no change by a
-//! link or an image.
+//! What a browser may ask: nothing for a page of another site, nothing by a name that may be such a
+//! page's, and no change by a link or an image.
 //!
-//! A page whose name was made to lead to the server (DNS rebinding) read all records and cleared them: its requests are marked as
-//! those of the same site, or not at all where the server is no "trustworthy destination" (http://10.0.0.5), for which browsers
-//! leave out `Sec-Fetch-Site`. An image on any page, `<img src="http://10.0.0.5:11211/rpc/clear">`, cleared them as well.
+//! A page whose name was made to lead to the server (DNS rebinding) read all records and cleared
+//! them: its requests are marked as those of the same site, or not at all where the server is no
+//! "trustworthy destination" (http://10.0.0.5), for which browsers leave out `Sec-Fetch-Site`. An
+//! image on any page, `<img src="http://10.0.0.5:11211/rpc/clear">`, cleared them as well.
 
 mod kyoto_client;
 mod running;
@@ -17,7 +18,8 @@ use todana_server::{KyotoOptions, ProtocolOptions, ServerOptions};
 const FIREFOX: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
                        Accept: image/avif,image/webp,*/*\r\nAccept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n";
 
-/// The status of the answer to a request with this line and these headers, on a connection of its own.
+/// The status of the answer to a request with this line and these headers, on a connection of its
+/// own.
 fn status(address: SocketAddr, line: &str, headers: &[&str]) -> u16 {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!("{line} HTTP/1.1\r\n{}Connection: close\r\n\r\n", headers.concat());
@@ -39,7 +41,8 @@ fn rebound_page_reads_and_changes_nothing() {
     for line in
         ["GET /k", "GET /rpc/get?key=k", "GET /rpc/clear", "GET /rpc/set?key=k&value=x", "HEAD /rpc/clear"]
     {
-        // Marked as of the same site; not marked at all; and by a script that gives itself another name.
+        // Marked as of the same site; not marked at all; and by a script that gives itself another
+        // name.
         for headers in [
             &[foreign, FIREFOX, "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n"][..],
             &[foreign, FIREFOX],

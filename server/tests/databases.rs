@@ -1,4 +1,5 @@
-//! The engines behind memcached's commands, several databases, and what is told while a disk is slow or fails.
+//! The engines behind memcached's commands, several databases, and what is told while a disk is
+//! slow or fails.
 
 mod running;
 #[path = "../../tests/swayed_disk/mod.rs"]
@@ -354,7 +355,8 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
         assert_eq!(client.stat("todana_log_takes_writes"), "1");
         client.set(b"a", b"3");
         client.expect_value(b"a", b"3");
-        // It was taken and waited for the disk. Otherwise the disk may have been found full before it came.
+        // It was taken and waited for the disk. Otherwise the disk may have been found full before
+        // it came.
         if sync == SyncPolicy::Always {
             client.expect_value(b"b", b"2");
         }

@@ -113,8 +113,9 @@ fn start_with(sync: SyncPolicy, options: ServerOptions) -> Kept {
     Kept { server, disk, folder }
 }
 
-/// Whether the server has taken up all that has been sent, and has nothing to say to it. It is asked over another
-/// connection, often enough for the one worker to have had all the turns that it wants.
+/// Whether the server has taken up all that has been sent, and has nothing to say to it. It is
+/// asked over another connection, often enough for the one worker to have had all the turns that it
+/// wants.
 fn says_nothing(client: &Client, other: &mut Client) -> bool {
     for _ in 0..50 {
         other.expect_version();
@@ -393,7 +394,8 @@ fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     assert_eq!(client.stat("todana_log_end"), client.stat("todana_log_synced"));
     assert_eq!(metric(pages, "todana_log_takes_writes"), "1");
     kept.disk.set(Mood::Full);
-    // Not known to be on disk: it is told so, where it is the first to be refused by the disk itself.
+    // Not known to be on disk: it is told so, where it is the first to be refused by the disk
+    // itself.
     client.send(b"set during 0 0 1\r\nv\r\n");
     assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n");
     assert_eq!(client.rest(), b"");

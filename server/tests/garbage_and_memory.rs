@@ -1,5 +1,6 @@
-//! What costs memory: sessions of garbage (mutated commands, truncated blocks, huge lengths), and large values on
-//! their way to many readers. Apart from the other sessions, since it looks at the memory of the whole process.
+//! What costs memory: sessions of garbage (mutated commands, truncated blocks, huge lengths), and
+//! large values on their way to many readers. Apart from the other sessions, since it looks at the
+//! memory of the whole process.
 
 mod running;
 
@@ -142,8 +143,9 @@ fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
     survives(100_000, 20_260_714);
 }
 
-/// Large values are shared with those who are still being sent them: 64 slow readers of one value of 8 MiB (half a
-/// GiB of replies) cost no copy each, and each gets the old value though it is replaced meanwhile.
+/// Large values are shared with those who are still being sent them: 64 slow readers of one value
+/// of 8 MiB (half a GiB of replies) cost no copy each, and each gets the old value though it is
+/// replaced meanwhile.
 #[test]
 fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     let _alone = ALONE.lock();
@@ -170,8 +172,8 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     writer.expect_value(b"k", b"new");
 }
 
-/// 300 clients that stall in a value of nearly 1 MiB hold no more than their share of the limit; what is refused is
-/// swallowed, and those who are in time are served.
+/// 300 clients that stall in a value of nearly 1 MiB hold no more than their share of the limit;
+/// what is refused is swallowed, and those who are in time are served.
 #[test]
 fn requests_that_stall_together_stay_within_their_share() {
     let _alone = ALONE.lock();
@@ -214,7 +216,8 @@ fn requests_that_stall_together_stay_within_their_share() {
     other.expect_value(b"k", b"value");
 }
 
-/// Readers that take nothing are cut off when what waits for them outgrows its share; the others go on.
+/// Readers that take nothing are cut off when what waits for them outgrows its share; the others go
+/// on.
 #[test]
 fn readers_that_take_nothing_stay_within_their_share() {
     let _alone = ALONE.lock();

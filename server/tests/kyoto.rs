@@ -1,4 +1,5 @@
-//! Kyoto Tycoon's protocols over sockets: what takes time, waits, is large, or is no request at all.
+//! Kyoto Tycoon's protocols over sockets: what takes time, waits, is large, or is no request at
+//! all.
 
 mod kyoto_client;
 mod running;
@@ -251,8 +252,8 @@ fn on_disk(folder: &Path, name: &str) -> Name {
     Name::parse(&folder.join(name).display().to_string()).unwrap()
 }
 
-/// Every command removed a file of the name of its database and `.backup`: also an operator's own backup, and also where there was
-/// no image in the end.
+/// Every command removed a file of the name of its database and `.backup`: also an operator's own
+/// backup, and also where there was no image in the end.
 #[test]
 fn synchronize_removes_no_backup_that_it_has_not_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -435,7 +436,8 @@ fn garbage_does_no_harm() {
     eventually("all are gone", || reported(&mut client, "serv_conn_count") == 1);
 }
 
-/// A client that takes a new number for each scan, as ukt and Cache::KyotoTycoon do, was refused from the 1,025th on, for good.
+/// A client that takes a new number for each scan, as ukt and Cache::KyotoTycoon do, was refused
+/// from the 1,025th on, for good.
 #[test]
 fn cursors_without_end_are_recycled() {
     let server = Running::start(ServerOptions {
@@ -444,7 +446,8 @@ fn cursors_without_end_are_recycled() {
     });
     let mut client = server.connect();
     store_many(&mut client, 0..10, b"v");
-    // One that is at work all the time stays where it is, and so does an exhausted one that was used last.
+    // One that is at work all the time stays where it is, and so does an exhausted one that was
+    // used last.
     assert_eq!(ask(&mut client, "cur_jump", "CUR\t0\nkey\t00000005\n").0, 200);
     let number_max = 10_000;
     for batch in 0..10 {
@@ -509,7 +512,8 @@ fn long_heads_and_short_bodies_are_answered() {
     }
 }
 
-/// The original's own script, word for word: `cp` of a path that was a directory copied nothing, and said that all was well.
+/// The original's own script, word for word: `cp` of a path that was a directory copied nothing,
+/// and said that all was well.
 #[test]
 fn command_copies_a_backup_of_a_database_on_disk() {
     let folder = tempfile::tempdir().unwrap();

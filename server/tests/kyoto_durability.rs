@@ -1,4 +1,5 @@
-//! Kyoto Tycoon's clients and the update logs of several databases: each answer waits for the log of the database that was changed.
+//! Kyoto Tycoon's clients and the update logs of several databases: each answer waits for the log
+//! of the database that was changed.
 
 mod kyoto_client;
 mod running;
@@ -108,7 +109,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What lies in the files in the moment of an answer is what a process leaves behind that is killed then.
+/// What lies in the files in the moment of an answer is what a process leaves behind that is killed
+/// then.
 #[test]
 fn what_was_answered_is_there_after_a_sudden_end() {
     let folder = tempfile::tempdir().unwrap();

@@ -162,7 +162,8 @@ fn a_pipelined_request_with_a_wrong_password_is_left_out_among_right_ones() {
     assert_eq!(answer(&mut client), stranger());
     assert_eq!(answer(&mut client), (200, b"_a\t1\nnum\t1\n".to_vec()));
     assert_eq!(page(&server, "todana_auth_errors_total"), 1);
-    // The first one, the wrong one, and the right one behind it: what comes without a name does not try.
+    // The first one, the wrong one, and the right one behind it: what comes without a name does not
+    // try.
     assert_eq!(page(&server, "todana_auth_attempts_total"), 3);
 }
 

@@ -1,4 +1,5 @@
-//! What Kyoto Tycoon's clients may take of a server's memory. The memory is that of the process, so each test is alone in it.
+//! What Kyoto Tycoon's clients may take of a server's memory. The memory is that of the process, so
+//! each test is alone in it.
 
 mod kyoto_client;
 mod running;
@@ -128,7 +129,8 @@ fn an_answer_that_is_too_large_is_an_error() {
     assert_eq!(client.rest(), [0xBF]);
 }
 
-/// A request left the count of what connections keep as soon as a thread ran its script: twelve of 20 MB ran at once with `-m 128`.
+/// A request left the count of what connections keep as soon as a thread ran its script: twelve of
+/// 20 MB ran at once with `-m 128`.
 #[test]
 fn requests_of_running_scripts_count_as_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

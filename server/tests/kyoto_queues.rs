@@ -1,5 +1,5 @@
-//! Queues of messages for memcached's clients, as Kyoto Tycoon's plug-in has them: what is asked for is waited for, and what is not
-//! acknowledged comes back.
+//! Queues of messages for memcached's clients, as Kyoto Tycoon's plug-in has them: what is asked
+//! for is waited for, and what is not acknowledged comes back.
 
 mod kyoto_client;
 mod running;

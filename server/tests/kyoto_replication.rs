@@ -1,4 +1,5 @@
-//! Replication as Kyoto Tycoon does it: what replicas are sent, and what is made of what a master sends.
+//! Replication as Kyoto Tycoon does it: what replicas are sent, and what is made of what a master
+//! sends.
 
 mod kyoto_replica;
 mod running;

@@ -61,8 +61,8 @@ fn fill(client: &mut Client, value: u8) -> Vec<u64> {
     (0..FILLERS).map(set).collect()
 }
 
-// A touch was sent with the value as of the moment it was sent, which might be newer than what the master had on disk. After a crash
-// of the master the two differed for ever.
+// A touch was sent with the value as of the moment it was sent, which might be newer than what the
+// master had on disk. After a crash of the master the two differed for ever.
 #[test]
 fn touched_value_is_sent_once_the_master_has_it_on_disk() {
     let folder = tempfile::tempdir().unwrap();

@@ -64,7 +64,8 @@ fn a_call_runs_a_procedure_of_the_script() {
     }
 }
 
-/// The stack of a script's thread overflowed before Lua refused one more nested call, and the server was gone.
+/// The stack of a script's thread overflowed before Lua refused one more nested call, and the
+/// server was gone.
 #[test]
 fn endless_recursion_through_a_function_that_calls_back_fails() {
     let text = "function nest()

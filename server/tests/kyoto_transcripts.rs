@@ -1,7 +1,8 @@
-//! The transcripts of `tests/transcripts/kyoto`: what Kyoto Tycoon's clients send and what must come back, as data, over sockets.
-//! Their format is described in `tests/transcripts/README.md`.
+//! The transcripts of `tests/transcripts/kyoto`: what Kyoto Tycoon's clients send and what must
+//! come back, as data, over sockets. Their format is described in `tests/transcripts/README.md`.
 //!
-//! Each file is played against each kind of database that it names, its input whole and byte by byte.
+//! Each file is played against each kind of database that it names, its input whole and byte by
+//! byte.
 
 mod running;
 mod transcript;
@@ -152,7 +153,8 @@ fn read_answer(client: &mut Client, is_head: bool) -> Result<Answer, String> {
 
 /// Plays a step; what is wrong with what comes back, or nothing.
 fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(), String> {
-    // Bytes that come to a server that has closed have it reset the connection, its last words with it.
+    // Bytes that come to a server that has closed have it reset the connection, its last words with
+    // it.
     if by_bytes && !step.closes && step.input.len() < 2000 {
         step.input.iter().for_each(|&byte| client.send(&[byte]));
     } else {

@@ -24,7 +24,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// Sends a request and reads its answer, which is as long as the expected one, with `...` for the headers that vary.
+/// Sends a request and reads its answer, which is as long as the expected one, with `...` for the
+/// headers that vary.
 fn exchange(client: &mut Client, request: &[u8], expected: &str) {
     client.send(request);
     let mut answer = Vec::new();

@@ -1,5 +1,6 @@
-//! A request larger than the worker's read buffer, in pieces that do not fit it evenly, once brought a worker down:
-//! the bytes went behind what was kept, and were then looked for in the shared buffer.
+//! A request larger than the worker's read buffer, in pieces that do not fit it evenly, once
+//! brought a worker down: the bytes went behind what was kept, and were then looked for in the
+//! shared buffer.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -33,8 +34,8 @@ fn a_value_that_comes_in_many_pieces_is_stored_whole() {
     serving.join().unwrap().unwrap();
 }
 
-/// Data and the end of the stream may arrive together, and then no further event tells of the end: such a connection
-/// once hung for ever.
+/// Data and the end of the stream may arrive together, and then no further event tells of the end:
+/// such a connection once hung for ever.
 #[test]
 fn whoever_sends_no_more_is_answered_and_closed() {
     let server = Server::bind(ServerOptions {

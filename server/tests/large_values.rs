@@ -1,4 +1,5 @@
-//! Long values come in piece by piece, straight into the memory that they live in, whatever command brings them.
+//! Long values come in piece by piece, straight into the memory that they live in, whatever command
+//! brings them.
 
 mod running;
 
@@ -58,7 +59,8 @@ fn a_long_value_comes_back_as_it_came() {
     }
 }
 
-/// Wherever the pieces end: in the line, at its end, in the value, before and within what ends it, behind it.
+/// Wherever the pieces end: in the line, at its end, in the value, before and within what ends it,
+/// behind it.
 #[test]
 fn pieces_of_any_size_make_the_same_value() {
     let server = server(1 << 20);
@@ -227,8 +229,8 @@ fn what_stands_before_and_behind_a_long_value_is_served() {
     client.expect(&[&value[..], b"\r\nEND\r\nMN\r\n"].concat());
 }
 
-/// What is on its way counts as received and as held by the engine, by what has come, and is given back when its client
-/// leaves, orderly or not.
+/// What is on its way counts as received and as held by the engine, by what has come, and is given
+/// back when its client leaves, orderly or not.
 #[test]
 fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     let server = server(1 << 30);

@@ -87,14 +87,16 @@ fn or_they_wait_until_there_is_room() {
     drop(second);
     third.expect(b"VERSION 1.6.45\r\n");
     assert_eq!(first.stat("rejected_connections"), "0");
-    // However often it has been tried meanwhile, it was one pause; another may have begun, as it is full again.
+    // However often it has been tried meanwhile, it was one pause; another may have begun, as it is
+    // full again.
     let pauses: u64 = first.stat("listen_disabled_num").parse().unwrap();
     assert!((1..=2).contains(&pauses), "{pauses}");
     assert_ne!(first.stat("time_in_listen_disabled_us"), "0");
     assert!(first.stats(" settings").contains(&("maxconns_fast".into(), "no".into())));
 }
 
-/// memcached counts a yield when a connection has been served `-R` requests and has more to ask: not for the last turn.
+/// memcached counts a yield when a connection has been served `-R` requests and has more to ask:
+/// not for the last turn.
 #[test]
 fn a_yield_is_a_turn_cut_short() {
     let server = Running::start(ServerOptions {

@@ -1,4 +1,5 @@
-//! Many clients that log in at once, and what becomes of them: slow checks stall nobody, and nobody is let in for another.
+//! Many clients that log in at once, and what becomes of them: slow checks stall nobody, and nobody
+//! is let in for another.
 
 mod running;
 
@@ -215,7 +216,8 @@ fn a_token_and_what_follows_it_may_come_in_one_piece() {
     client.expect(b"END\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 }
 
-/// `Passwords`: whoever speaks text says by a token what others say by SASL, and is checked by the same hashes.
+/// `Passwords`: whoever speaks text says by a token what others say by SASL, and is checked by the
+/// same hashes.
 #[test]
 fn one_file_lets_both_dialects_in() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));

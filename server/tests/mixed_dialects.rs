@@ -1,7 +1,8 @@
 //! Records that one dialect has stored are listed and read by every other.
 //!
-//! A key of 253 bytes 0xFF, stored by `PUT /%FF%FF...`, ended the whole server with the next `lru_crawler mgdump all`: its line
-//! was written to a buffer that had room for memcached's longest key, and Kyoto Tycoon's keys are longer.
+//! A key of 253 bytes 0xFF, stored by `PUT /%FF%FF...`, ended the whole server with the next
+//! `lru_crawler mgdump all`: its line was written to a buffer that had room for memcached's longest
+//! key, and Kyoto Tycoon's keys are longer.
 
 mod any_key;
 #[path = "../../tests/fuzz_inputs/mod.rs"]

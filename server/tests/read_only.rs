@@ -1,4 +1,5 @@
-//! Databases that are served for reading (`mode=r`): several servers at a time, and each dialect refuses changes in its own words.
+//! Databases that are served for reading (`mode=r`): several servers at a time, and each dialect
+//! refuses changes in its own words.
 
 mod kyoto_client;
 mod running;

@@ -1,7 +1,8 @@
 //! A hash on disk that replicas follow: the usual master of Kyoto Tycoon's.
 //!
-//! Its files are what it holds; the update log beside them is for replicas alone, and goes on only where both are known to tell the
-//! same. Where they are not, replicas are told to clear, and get all records.
+//! Its files are what it holds; the update log beside them is for replicas alone, and goes on only
+//! where both are known to tell the same. Where they are not, replicas are told to clear, and get
+//! all records.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;

@@ -1,8 +1,8 @@
-//! Servers that follow each other come to hold the same records after each round of writes, whatever happens to the lines between
-//! them, to the processes and to the power of the machines.
+//! Servers that follow each other come to hold the same records after each round of writes,
+//! whatever happens to the lines between them, to the processes and to the power of the machines.
 //!
-//! The test command takes some rounds. `cargo xtask prove replication --rounds N` takes more, many networks at a time: most of a
-//! round is waiting for a replica to try its master again.
+//! The test command takes some rounds. `cargo xtask prove replication --rounds N` takes more, many
+//! networks at a time: most of a round is waiting for a replica to try its master again.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -76,7 +76,8 @@ impl Network {
     fn new(shape: &'static Shape, seed: u64) -> Network {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut site = |number: usize| {
-            // After a crash its replicas read all anew, of which those of a pair may have newer records themselves.
+            // After a crash its replicas read all anew, of which those of a pair may have newer
+            // records themselves.
             let can_be_hash = shape.links.iter().all(|&(replica, _)| replica != number);
             let kinds = ["mem:hash", "mem:tree", if can_be_hash { HASH } else { "mem:hash" }];
             Site::new(number as u16 + 1, random.choice(kinds).unwrap())
@@ -92,9 +93,10 @@ impl Network {
         network
     }
 
-    /// Waits until all have a first record and the position behind it on disk. A log that a crash has left without its first
-    /// records is no log from the beginning: a replica that comes with nothing gets all records then, and in a pair or a chain no
-    /// clear, so that what was removed stays there (docs/replication.md).
+    /// Waits until all have a first record and the position behind it on disk. A log that a crash
+    /// has left without its first records is no log from the beginning: a replica that comes with
+    /// nothing gets all records then, and in a pair or a chain no clear, so that what was removed
+    /// stays there (docs/replication.md).
     fn settle(&self) {
         for &writer in self.shape.writers {
             self.sites[writer].client().set(&key(writer, 0), b"first");
@@ -107,7 +109,8 @@ impl Network {
         }
     }
 
-    /// Whether nobody that this site follows follows another one: such a master tells it to clear if need be.
+    /// Whether nobody that this site follows follows another one: such a master tells it to clear
+    /// if need be.
     fn may_forget(&self, at: usize) -> bool {
         let links = self.shape.links;
         let follows = |site: usize| links.iter().any(|&(replica, _)| replica == site);
@@ -155,8 +158,8 @@ impl Network {
         self.sites[at].start();
     }
 
-    /// A replica comes back over a slow line to what was touched meanwhile; the value changes while it is on its way there, and
-    /// the master loses its power before that is on disk.
+    /// A replica comes back over a slow line to what was touched meanwhile; the value changes while
+    /// it is on its way there, and the master loses its power before that is on disk.
     fn lose_what_was_touched(&mut self) {
         let (replica, master) = self.shape.links[self.random.usize(..self.shape.links.len())];
         if !self.shape.writers.contains(&master) {
@@ -230,7 +233,8 @@ fn key(writer: usize, number: u8) -> Vec<u8> {
     format!("site{writer}-{number}").into_bytes()
 }
 
-/// One write of many kinds. Each site has keys of its own: of those that several write, the order is not one.
+/// One write of many kinds. Each site has keys of its own: of those that several write, the order
+/// is not one.
 fn write(client: &mut Client, writer: usize, random: &mut fastrand::Rng) {
     let key = key(writer, random.u8(..KEYS));
     let value: Vec<u8> = (0..random.usize(1..200)).map(|_| random.u8(b'0'..=b'9')).collect();

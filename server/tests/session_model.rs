@@ -1,4 +1,5 @@
-//! Random sessions against the naive model of `tests/session_model`; the fuzz target `session` plays the same.
+//! Random sessions against the naive model of `tests/session_model`; the fuzz target `session`
+//! plays the same.
 
 #[path = "../../tests/fuzz_inputs/mod.rs"]
 mod fuzz_inputs;

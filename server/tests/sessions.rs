@@ -57,8 +57,8 @@ fn a_peer_that_sends_no_more_is_still_answered() {
     assert_eq!(client.rest(), expected);
 }
 
-/// The soak found this: a request and the reset of its connection that were seen at once left an answer behind, and
-/// whoever was served next by the same thread got it before his own.
+/// The soak found this: a request and the reset of its connection that were seen at once left an
+/// answer behind, and whoever was served next by the same thread got it before his own.
 #[test]
 fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
     let server = Running::start(ServerOptions {
@@ -257,7 +257,8 @@ fn a_stop_delivers_the_replies_that_are_pending() {
     server.join();
 }
 
-/// "What has been received is answered" (`ServerHandle::stop`): a pipeline longer than one turn too.
+/// "What has been received is answered" (`ServerHandle::stop`): a pipeline longer than one turn
+/// too.
 #[test]
 fn a_stop_answers_all_that_was_received() {
     let mut server = Running::start(ServerOptions {
@@ -353,7 +354,8 @@ fn a_live_unix_socket_and_an_ordinary_file_are_left_alone() {
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
 }
 
-/// A restart by `rm` and a new server: the old one took the new one's socket with it, and nobody could reach that.
+/// A restart by `rm` and a new server: the old one took the new one's socket with it, and nobody
+/// could reach that.
 #[test]
 fn a_server_that_ends_leaves_its_successors_socket() {
     let directory = tempfile::tempdir().unwrap();
@@ -367,7 +369,8 @@ fn a_server_that_ends_leaves_its_successors_socket() {
     assert!(!path.exists(), "its own socket goes with a server");
 }
 
-/// Refused for another reason than that nobody listens: as with another user's socket, which a connect may not reach.
+/// Refused for another reason than that nobody listens: as with another user's socket, which a
+/// connect may not reach.
 #[test]
 fn a_socket_that_cannot_be_tried_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
@@ -425,8 +428,8 @@ fn the_memory_limit_can_be_changed_within_bounds() {
     assert_eq!(client.stat("limit_maxbytes"), (32 << 20).to_string());
 }
 
-/// The shards that a start with little memory makes address 16 GiB each. A limit beyond them was accepted, and when they had
-/// been full, nothing would have been evicted and every write refused.
+/// The shards that a start with little memory makes address 16 GiB each. A limit beyond them was
+/// accepted, and when they had been full, nothing would have been evicted and every write refused.
 #[test]
 fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
     let server = Running::start(ServerOptions {

@@ -1,5 +1,5 @@
-//! What `stats` tells of what has happened: values, not names. The server's clock is held and moved on, so that seconds need
-//! no waiting.
+//! What `stats` tells of what has happened: values, not names. The server's clock is held and moved
+//! on, so that seconds need no waiting.
 
 mod running;
 
@@ -91,7 +91,8 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
     }
 }
 
-/// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no memory, by class too.
+/// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no
+/// memory, by class too.
 #[test]
 fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
     let (_server, mut client) = start(ServerOptions {
@@ -224,7 +225,8 @@ fn the_hash_and_the_background_thread_tell_what_they_are_at() {
     eventually("the janitor makes its rounds", || client.stat("lru_maintainer_juggles") != "0");
 }
 
-/// memcached's `issue_183.t`: records that a flush took count as reclaimed, but only since the last reset.
+/// memcached's `issue_183.t`: records that a flush took count as reclaimed, but only since the last
+/// reset.
 #[test]
 fn flushed_records_are_counted_as_reclaimed() {
     for database in ["mem:hash", "mem:tree"] {

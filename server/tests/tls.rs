@@ -1,4 +1,5 @@
-//! Sessions over TLS: versions, certificates on both sides, refresh, resumption, and peers that mean no good.
+//! Sessions over TLS: versions, certificates on both sides, refresh, resumption, and peers that
+//! mean no good.
 
 mod running;
 
@@ -173,7 +174,8 @@ impl Session {
         self.expect(b"VERSION 1.6.45\r\n");
     }
 
-    /// Fails if there is an answer. The alert may be lost: what is sent to a closed socket resets it.
+    /// Fails if there is an answer. The alert may be lost: what is sent to a closed socket resets
+    /// it.
     fn expect_refusal(mut self) {
         let asked = self.0.write_all(b"version\r\n").and_then(|()| self.0.read_exact(&mut [0; 16]));
         asked.expect_err("no answer");

@@ -1,8 +1,8 @@
-//! The transcripts of `tests/transcripts/memcached`: behaviour as data. Their format is described in
-//! `tests/transcripts/README.md`.
+//! The transcripts of `tests/transcripts/memcached`: behaviour as data. Their format is described
+//! in `tests/transcripts/README.md`.
 //!
-//! A file without clock steps runs against a live server over a socket, its input whole and byte by byte; one with
-//! clock steps runs in process on a clock that stands still.
+//! A file without clock steps runs against a live server over a socket, its input whole and byte by
+//! byte; one with clock steps runs in process on a clock that stands still.
 
 mod transcript;
 
@@ -405,7 +405,8 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
     let ends_open =
         transcript.blocks.iter().rfind(|block| block.open.is_none()).is_some_and(|block| !block.closes);
     if ends_open {
-        // Whatever came besides what was expected stands before this answer, which no other request has.
+        // Whatever came besides what was expected stands before this answer, which no other request
+        // has.
         const END: &[u8] = b"EN kend-of-the-transcript\r\n";
         party.send(b"mg end-of-the-transcript k\r\n");
         while got.len() < END.len() {
@@ -502,7 +503,8 @@ fn a_wrong_transcript_does_not_hold() {
             "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +5s\n> get k\\r\\n\n< END\\r\\n",
             "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +4s\n> get k\\r\\n\n< END\\r\\n",
         ),
-        // One of several lines that is not among them, or not in this order, and an end that does not come.
+        // One of several lines that is not among them, or not in this order, and an end that does
+        // not come.
         (
             "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ ab",
             "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ VALUE k $f 2",

@@ -180,7 +180,8 @@ fn all_replies_to_a_datagram_together_are_bounded() {
     while received < 1900 {
         received += peer.receive().len() - 8;
     }
-    // Datagrams are served one after the other: when the next one is answered, all of this one is done.
+    // Datagrams are served one after the other: when the next one is answered, all of this one is
+    // done.
     peer.send(b"\0\x06\0\0\0\x01\0\0get k\r\n");
     loop {
         let datagram = peer.receive();

@@ -167,7 +167,8 @@ fn told_of_each_eviction(database: &str) {
         client.send(b"mn\r\n");
         client.expect(b"MN\r\n");
     }
-    // The limit is on the process, so that housekeeping may go on evicting: what has been told by now has gone.
+    // The limit is on the process, so that housekeeping may go on evicting: what has been told by
+    // now has gone.
     let evictions: usize = client.stat("evictions").parse().unwrap();
     let mut gone = BTreeSet::new();
     for _ in 0..evictions {
@@ -249,7 +250,8 @@ fn a_watcher_is_told_why_connections_close() {
     assert_eq!(event(&mut watcher), format!("conn_close {name} reason=normal"));
 }
 
-/// What cannot happen here can be watched all the same, as in a memcached built without it; what nobody knows cannot.
+/// What cannot happen here can be watched all the same, as in a memcached built without it; what
+/// nobody knows cannot.
 #[test]
 fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
     let server = Running::start(options());
@@ -293,7 +295,8 @@ fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
         let gid = gid(&line);
         assert_eq!(gid, number + 1, "{line}");
         number = gid;
-        // Something to be told after what was skipped, wherever that is: the last line before it must not be the last of all.
+        // Something to be told after what was skipped, wherever that is: the last line before it
+        // must not be the last of all.
         client.send(b"mg more q\r\nmn\r\n");
         client.expect(b"MN\r\n");
     }

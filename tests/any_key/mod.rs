@@ -1,4 +1,5 @@
-//! Keys of any bytes and of every length at which a dialect, a buffer or a page of a file comes to its end.
+//! Keys of any bytes and of every length at which a dialect, a buffer or a page of a file comes to
+//! its end.
 
 use std::collections::BTreeMap;
 

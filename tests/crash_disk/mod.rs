@@ -1,4 +1,5 @@
-//! A disk in memory that stops, crashes and fails as it is told to; the same calls and the same seed give the same bytes.
+//! A disk in memory that stops, crashes and fails as it is told to; the same calls and the same
+//! seed give the same bytes.
 //!
 //! ```text
 //! create, write, sync ... --> Op --> State: what programs see, and what has reached the platters
@@ -7,14 +8,15 @@
 //!                                    machine that lost its power then would come up (`State::reboot`)
 //! ```
 //!
-//! After a reboot, synced bytes and names are there. Of those that were not, each block of 512 bytes holds what it held at
-//! some moment since the last sync, each on its own, perhaps torn in the middle; each name was made, changed and removed,
-//! or was not.
+//! After a reboot, synced bytes and names are there. Of those that were not, each block of 512
+//! bytes holds what it held at some moment since the last sync, each on its own, perhaps torn in
+//! the middle; each name was made, changed and removed, or was not.
 //!
-//! Memory that is shared with a file is written to as the file is, but for faults: a copy in memory cannot fail.
+//! Memory that is shared with a file is written to as the file is, but for faults: a copy in memory
+//! cannot fail.
 //!
-//! Its files can be shown in memory, too: each that is has a twin among the machine's files, which every change reaches as it
-//! reaches the file, and whose pages are what is seen.
+//! Its files can be shown in memory, too: each that is has a twin among the machine's files, which
+//! every change reaches as it reaches the file, and whose pages are what is seen.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -357,7 +359,8 @@ impl State {
     }
 }
 
-/// A directory takes along what is in it; names in it that are not synced by then stay behind in a crash.
+/// A directory takes along what is in it; names in it that are not synced by then stay behind in a
+/// crash.
 fn rename(names: &mut BTreeMap<PathBuf, Node>, from: &Path, to: &Path) {
     let inside: Vec<PathBuf> = names.keys().filter(|path| path.starts_with(from)).cloned().collect();
     for path in inside {
@@ -394,7 +397,8 @@ impl Content {
             return self.bytes.clone();
         }
         let moments = self.unsynced.len() as u64 + 1;
-        // The length is a matter of its own: it may be ahead of the bytes, which are zeros then, or behind.
+        // The length is a matter of its own: it may be ahead of the bytes, which are zeros then, or
+        // behind.
         let len_moment = dice.roll(moments);
         let mut image = self.synced.clone();
         let mut len = image.len();
@@ -530,8 +534,8 @@ impl CrashDisk {
         self.inner().stopped = true;
     }
 
-    /// Comes up again, after the power was lost or, without a seed, only the process. Whoever had it open must have dropped
-    /// that: it has been stopped.
+    /// Comes up again, after the power was lost or, without a seed, only the process. Whoever had
+    /// it open must have dropped that: it has been stopped.
     pub(crate) fn come_up(&self, power_lost: Option<u64>) {
         let note = self.inner().note.clone();
         let note = note.map_or(0, |note| note());

@@ -1,4 +1,5 @@
-//! The inputs that a fuzz target keeps, played as tests: its seeds and its corpus, and changed ones.
+//! The inputs that a fuzz target keeps, played as tests: its seeds and its corpus, and changed
+//! ones.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::fs;

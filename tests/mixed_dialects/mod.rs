@@ -1,10 +1,10 @@
-//! Clients of all dialects on one server, each with any bytes, and with lists of what the others have stored: the server answers
-//! the next client all the same.
+//! Clients of all dialects on one server, each with any bytes, and with lists of what the others
+//! have stored: the server answers the next client all the same.
 //!
 //!     step = dialect(1) | len(1) | bytes(len)
 //!
-//! `dialect` modulo 16 chooses what a connection sends: the bytes as they are, or a request of a dialect whose key they are
-//! (of a length that the first byte chooses), or one of the lists.
+//! `dialect` modulo 16 chooses what a connection sends: the bytes as they are, or a request of a
+//! dialect whose key they are (of a length that the first byte chooses), or one of the lists.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -107,7 +107,8 @@ fn call(name: &str, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     out
 }
 
-/// Sends this on a connection of its own, and reads until the server closes it or has no more to say.
+/// Sends this on a connection of its own, and reads until the server closes it or has no more to
+/// say.
 fn ask(request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address()).expect("the server takes connections");
     let mut answer = Vec::new();

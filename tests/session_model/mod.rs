@@ -1,7 +1,8 @@
 //! Whole sessions against a naive model: what a client sends, what must come back.
 //!
-//! The model is written from the protocol, not from the code: a map of plain items, an `if` for each sentence. It
-//! knows one thing of the design: versions count up from 1, and a record gets one when one is first shown.
+//! The model is written from the protocol, not from the code: a map of plain items, an `if` for
+//! each sentence. It knows one thing of the design: versions count up from 1, and a record gets one
+//! when one is first shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

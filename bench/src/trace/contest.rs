@@ -1,8 +1,9 @@
-//! Replays the same requests on the reference caches and on the real engine, with the same capacity in
-//! objects.
+//! Replays the same requests on the reference caches and on the real engine, with the same capacity
+//! in objects.
 //!
-//! The engine runs in process under a database, as in the server: a get, and a set after a miss. Its
-//! capacity is a count of records (`capcnt`) in one shard, as a server with that little memory has.
+//! The engine runs in process under a database, as in the server: a get, and a set after a miss.
+//! Its capacity is a count of records (`capcnt`) in one shard, as a server with that little memory
+//! has.
 
 use super::lru::LruCache;
 use super::policy::CachePolicy;
@@ -15,7 +16,7 @@ use todana::disk::SystemDisk;
 use todana::{Database, EngineOptions, ManualClock, Name, WorkerCounters};
 use todana_core::{Get, Operation, Reply, Store, UnixSeconds};
 
-/// TraceRequests between two progress reports, and between two counts of the engine's records.
+/// Requests between two progress reports, and between two counts of the engine's records.
 const STEP: usize = 1024;
 
 /// The reference caches, in the order of the report.

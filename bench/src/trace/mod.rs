@@ -1,5 +1,6 @@
-//! `todana bench trace`: replays recorded requests through the engine and through reference caches of
-//! the same capacity in objects, and compares their miss ratios. It needs no server and no network.
+//! `todana bench trace`: replays recorded requests through the engine and through reference caches
+//! of the same capacity in objects, and compares their miss ratios. It needs no server and no
+//! network.
 //!
 //! ```text
 //! requests   a trace file

@@ -2,8 +2,8 @@
 
 /// A cache of objects without contents, bounded by their number.
 pub(crate) trait CachePolicy {
-    /// TraceRequests an object. Returns true if the cache held it; otherwise the cache adds it and may
-    /// evict another.
+    /// Requests an object. Returns true if the cache held it; otherwise the cache adds it and
+    /// may evict another.
     fn request(&mut self, id: u32) -> bool;
 }
 

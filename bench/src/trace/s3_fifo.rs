@@ -1,10 +1,11 @@
-//! S3-FIFO (Yang and others, SOSP 2023) with the paper's parameters: a small queue with a tenth of the
-//! capacity, a main queue with the rest, and a ghost queue of as many IDs as the main queue holds.
+//! S3-FIFO (Yang and others, SOSP 2023) with the paper's parameters: a small queue with a tenth of
+//! the capacity, a main queue with the rest, and a ghost queue of as many IDs as the main queue
+//! holds.
 //!
-//! New objects enter the small queue; objects in the ghost queue enter the main queue. An object that
-//! leaves the small queue moves to the main queue if it was used more than once, else its ID moves to
-//! the ghost queue. The main queue evicts objects whose use count is 0 and reinserts the others with
-//! their count reduced by one.
+//! New objects enter the small queue; objects in the ghost queue enter the main queue. An object
+//! that leaves the small queue moves to the main queue if it was used more than once, else its ID
+//! moves to the ghost queue. The main queue evicts objects whose use count is 0 and reinserts the
+//! others with their count reduced by one.
 
 use super::policy::CachePolicy;
 use super::queue::IdQueue;

@@ -143,14 +143,14 @@ impl Server {
         BufReader::new(stream)
     }
 
-    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as for
-    /// `-m`: an unoptimised build has several times as much.
+    /// Returns the anonymous memory of the process in MiB. The program's code does not count, as
+    /// for `-m`: an unoptimised build has several times as much.
     pub(crate) fn anonymous_mib(&self) -> u64 {
         self.status_kib("RssAnon") >> 10
     }
 
-    /// Returns the maximum of the process's anonymous memory, in MiB. Linux records only the peak of
-    /// all resident memory, so the files that are mapped now are subtracted from it.
+    /// Returns the maximum of the process's anonymous memory, in MiB. Linux records only the peak
+    /// of all resident memory, so the files that are mapped now are subtracted from it.
     pub(crate) fn anonymous_peak_mib(&self) -> u64 {
         self.status_kib("VmHWM").saturating_sub(self.status_kib("RssFile")) >> 10
     }

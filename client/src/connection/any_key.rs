@@ -26,13 +26,14 @@ pub fn needs_base64(key: &[u8]) -> bool {
 }
 
 impl Connection {
-    /// Reads records with keys of any bytes and passes each to `see` as it arrives, with the index of its
-    /// key, so that only one value is held at a time. `see` receives [`Error::Invalid`] for a key that no
-    /// request can carry (one that needs base64 and is longer than 186 bytes) and [`Error::Refused`] if
-    /// the server does not accept base64. It is not called for missing records.
+    /// Reads records with keys of any bytes and passes each to `see` as it arrives, with the index
+    /// of its key, so that only one value is held at a time. `see` receives [`Error::Invalid`] for
+    /// a key that no request can carry (one that needs base64 and is longer than 186 bytes) and
+    /// [`Error::Refused`] if the server does not accept base64. It is not called for missing
+    /// records.
     ///
-    /// Works with any server. A server with meta commands counts these reads as access, which extends
-    /// sliding expiries; [`Connection::peek_any`] avoids that.
+    /// Works with any server. A server with meta commands counts these reads as access, which
+    /// extends sliding expiries; [`Connection::peek_any`] avoids that.
     pub fn read_any(
         &mut self,
         keys: &[&[u8]],

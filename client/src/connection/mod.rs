@@ -49,8 +49,8 @@ pub enum WriteOutcome {
     NotFound,
 }
 
-/// A blocking connection to a server. Most methods send a request and wait for its reply. To store many
-/// records faster, send requests ahead of their replies with [`Connection::write_store`],
+/// A blocking connection to a server. Most methods send a request and wait for its reply. To store
+/// many records faster, send requests ahead of their replies with [`Connection::write_store`],
 /// [`Connection::flush`] and [`Connection::read_outcome`].
 ///
 /// ```no_run

@@ -80,8 +80,8 @@ pub trait Disk: Send + Sync {
     }
 
     /// Locks a file together with other callers of this method, which excludes callers of
-    /// [`lock`](Disk::lock). Changes nothing on disk: if the file is missing, its directory is locked.
-    /// A file system without shared locks locks the file exclusively.
+    /// [`lock`](Disk::lock). Changes nothing on disk: if the file is missing, its directory is
+    /// locked. A file system without shared locks locks the file exclusively.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         self.below().map_or_else(|| self.lock(path), |below| below.lock_shared(path))
     }

@@ -1,8 +1,8 @@
 //! The databases of a server: named, configured, observed and shared.
 //!
-//! memcached's protocols use the first one. Each has one owner, [`todana::OpenDatabase`], which opens
-//! it, loads its records, keeps them on disk and closes it. [`opening`] chooses the options and logs the
-//! outcome.
+//! memcached's protocols use the first one. Each has one owner, [`todana::OpenDatabase`], which
+//! opens it, loads its records, keeps them on disk and closes it. [`opening`] chooses the options
+//! and logs the outcome.
 
 pub(crate) mod exports;
 pub(crate) mod maintenance;

@@ -15,7 +15,8 @@ pub(crate) struct ServedDatabase {
     pub(crate) data: Option<DataDirectoryOptions>,
     /// True if the engine offers memory into which long values are received.
     pub(crate) has_buffers: bool,
-    /// Held while a command of `synchronize` has an image of the database, because two images would have one name.
+    /// Held while a command of `synchronize` has an image of the database, because two images would
+    /// have one name.
     pub(crate) imaging: Mutex<()>,
     logged: Mutex<LoggedState>,
 }
@@ -44,8 +45,8 @@ impl ServedDatabase {
         }
     }
 
-    /// Returns the length from which values are received into memory of the engine. Shorter ones wait in the memory of the
-    /// connection, which is bounded.
+    /// Returns the length from which values are received into memory of the engine. Shorter ones
+    /// wait in the memory of the connection, which is bounded.
     pub(crate) fn long_block_len(&self) -> usize {
         if self.has_buffers { LONG_VALUE_LEN } else { usize::MAX }
     }
@@ -92,7 +93,8 @@ impl ServedDatabase {
         logged.health = health;
     }
 
-    /// Logs once why maintenance of the engine's own files cannot go on, and which damaged records are gone.
+    /// Logs once why maintenance of the engine's own files cannot go on, and which damaged records
+    /// are gone.
     pub(crate) fn log_damage(&self) {
         let engine = self.database.engine();
         let Some(files) = engine.durable() else { return self.log_damage_of_tree() };
@@ -129,8 +131,8 @@ impl ServedDatabase {
         }
     }
 
-    /// Returns the number of damaged records since the start, and the reason of the last one. For a hash they are those that were
-    /// overwritten or removed, for a tree all that were read.
+    /// Returns the number of damaged records since the start, and the reason of the last one. For a
+    /// hash they are those that were overwritten or removed, for a tree all that were read.
     pub(crate) fn damaged_records(&self) -> Option<(u64, Error)> {
         let engine = self.database.engine();
         match engine.durable() {

@@ -4,9 +4,9 @@
 //! databases --> ProgressDisk --counts the disk's answers--> DiskProgress --> ShutdownDeadline: over once no more answers come
 //! ```
 //!
-//! A slow disk or a busy machine must not be mistaken for a disk that hangs, so the deadline is extended
-//! after every completed operation. Operations that bypass the [`Disk`] (on the tree's own file) are
-//! not counted, and get the time of one operation.
+//! A slow disk or a busy machine must not be mistaken for a disk that hangs, so the deadline is
+//! extended after every completed operation. Operations that bypass the [`Disk`] (on the tree's own
+//! file) are not counted, and get the time of one operation.
 
 use crate::handle::{ServerHandle, Stopping};
 use std::cell::Cell;

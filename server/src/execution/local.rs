@@ -44,7 +44,8 @@ impl LocalDatabase {
         self.shared.options.limits.flush_allowed
     }
 
-    /// Takes the last commit since the last call, which has to be durable before it is acknowledged.
+    /// Takes the last commit since the last call, which has to be durable before it is
+    /// acknowledged.
     #[inline]
     pub(crate) fn take_commit(&self) -> Option<CommitPoint> {
         self.counters.commits.take()

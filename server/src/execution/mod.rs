@@ -5,14 +5,14 @@
 //! deferred  the same databases from another thread, in tests only: every reply is pending
 //! ```
 //!
-//! An executor that has to wait for another machine returns [`Completion::Pending`]. The session then
-//! waits with that ticket, and takes the reply once the ticket is ready (`session::pending`). An
-//! operation is never executed a second time.
+//! An executor that has to wait for another machine returns [`Completion::Pending`]. The session
+//! then waits with that ticket, and takes the reply once the ticket is ready (`session::pending`).
+//! An operation is never executed a second time.
 //!
 //! Some requests need the database itself and not operations on records: cursors, transactions,
 //! scripts, searches through all keys, queues, dumps and replication. They are local by nature, and
-//! get at it through [`Executor::databases`] alone.
-//! Not here: the form of requests (`session`), and the effect of operations on records (`todana`).
+//! get at it through [`Executor::databases`] alone. Not here: the form of requests (`session`), and
+//! the effect of operations on records (`todana`).
 
 #[cfg(test)]
 mod deferred;
@@ -51,16 +51,16 @@ pub(crate) trait Executor {
     /// Returns memory for a long value, if there is any.
     fn buffer(&self, database: usize, len: usize) -> Option<Box<dyn ValueBuffer>>;
 
-    /// Returns the next piece of such memory to write to, of up to `len` bytes; `None` if there is no
-    /// memory for it.
+    /// Returns the next piece of such memory to write to, of up to `len` bytes; `None` if there is
+    /// no memory for it.
     fn room<'b>(&self, database: usize, buffer: &'b mut dyn ValueBuffer, len: usize) -> Option<&'b mut [u8]>;
 
-    /// Returns the databases of this process, in their order, for requests that are local by nature;
-    /// none if the databases are elsewhere.
+    /// Returns the databases of this process, in their order, for requests that are local by
+    /// nature; none if the databases are elsewhere.
     fn databases(&self) -> &[LocalDatabase];
 
-    /// Takes the writes since the last call to the databases of this process: their numbers, and the
-    /// last commit of each.
+    /// Takes the writes since the last call to the databases of this process: their numbers, and
+    /// the last commit of each.
     fn take_commits(&self) -> impl Iterator<Item = (usize, CommitPoint)> {
         self.databases().iter().filter_map(|local| Some((local.number(), local.take_commit()?)))
     }
@@ -75,8 +75,8 @@ pub(crate) enum Completion {
     Pending(WakeTicket),
 }
 
-/// The executor of a worker: an enum, so that the hot path makes no dynamic call. With one variant it
-/// costs nothing.
+/// The executor of a worker: an enum, so that the hot path makes no dynamic call. With one variant
+/// it costs nothing.
 pub(crate) enum AnyExecutor {
     Local(LocalExecutor),
     #[cfg(test)]

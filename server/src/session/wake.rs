@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Invariants: a ticket belongs to one connection of one worker; a ready ticket without a waiting
-//! connection is dropped; tickets are ordered by age.
-//! Not here: the events that are waited for (passwords: `login`; signals and messages: `kyoto`;
-//! long work: `background`; events: `watchers`; replies: `pending`).
+//! connection is dropped; tickets are ordered by age. Not here: the events that are waited for
+//! (passwords: `login`; signals and messages: `kyoto`; long work: `background`; events: `watchers`;
+//! replies: `pending`).
 
 use mio::Waker;
 use std::collections::{BTreeSet, HashMap};

@@ -49,7 +49,8 @@ pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) ->
     }
 }
 
-/// Makes checkpoints of a data directory that no server has open, so that its log begins later than its records. Stores `k0` once more.
+/// Makes checkpoints of a data directory that no server has open, so that its log begins later than
+/// its records. Stores `k0` once more.
 pub(crate) fn forget_log(path: &Path) {
     let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
     let database = Database::new(engine, Arc::new(SystemClock));

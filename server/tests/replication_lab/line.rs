@@ -1,4 +1,5 @@
-//! The line to a master: an address that stays while the server behind it comes and goes, and that a test can cut or hold.
+//! The line to a master: an address that stays while the server behind it comes and goes, and that
+//! a test can cut or hold.
 
 use socket2::{Domain, Socket, Type};
 use std::io::{self, Read, Write};
@@ -7,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// What a master can send before somebody reads is not much, so that a line that is held soon keeps it waiting.
+/// What a master can send before somebody reads is not much, so that a line that is held soon keeps
+/// it waiting.
 const WINDOW: usize = 64 << 10;
 
 pub(crate) struct Line {

@@ -97,7 +97,8 @@ impl Site {
         self.running.is_some()
     }
 
-    /// Stops in good order. A server that has not been given the time for it gives its disk up, and ends as one that is killed.
+    /// Stops in good order. A server that has not been given the time for it gives its disk up, and
+    /// ends as one that is killed.
     pub(crate) fn stop(&mut self) {
         self.line.lead_to(None);
         let Some(mut running) = self.running.take() else { return };
@@ -118,7 +119,8 @@ impl Site {
         self.disk.stop();
         let left = self.disk.state();
         self.running = None;
-        // Threads of the server may not have found out yet that it is over: what they write goes to a disk that is gone.
+        // Threads of the server may not have found out yet that it is over: what they write goes to
+        // a disk that is gone.
         self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
     }
 

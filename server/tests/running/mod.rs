@@ -14,7 +14,8 @@ use todana_server::{ListenOptions, MemoryOptions, Server, ServerHandle, ServerOp
 /// Long enough for any machine: it only ends what would hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The default options without a memory limit: the limit is on the whole process, and other tests run in it.
+/// The default options without a memory limit: the limit is on the whole process, and other tests
+/// run in it.
 pub(crate) fn options() -> ServerOptions {
     ServerOptions {
         memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() },

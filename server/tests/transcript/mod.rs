@@ -1,4 +1,5 @@
-//! What the formats of all transcripts have in common (`tests/transcripts/README.md`): where the files are, and bytes as text.
+//! What the formats of all transcripts have in common (`tests/transcripts/README.md`): where the
+//! files are, and bytes as text.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::path::Path;
@@ -32,7 +33,8 @@ pub(crate) fn bytes(text: &str, place: &str) -> Vec<u8> {
     bytes
 }
 
-/// Adds the bytes that an escape stands for, of which `rest` is what follows the backslash; returns what is behind it.
+/// Adds the bytes that an escape stands for, of which `rest` is what follows the backslash; returns
+/// what is behind it.
 pub(crate) fn unescape<'t>(rest: &'t str, place: &str, bytes: &mut Vec<u8>) -> &'t str {
     let mut behind = rest.chars();
     match behind.next().unwrap_or_else(|| panic!("{place}: a lone backslash")) {

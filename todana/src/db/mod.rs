@@ -298,8 +298,8 @@ impl Records for Db {
 impl Drop for DbInner {
     fn drop(&mut self) {
         self.upkeep = None;
-        // Callers that need to know that the data is on disk have called `sync`. With a last checkpoint,
-        // the next opening need not read the log again.
+        // Callers that need to know that the data is on disk have called `sync`. With a last
+        // checkpoint, the next opening need not read the log again.
         self.owner.stop_checkpoints(None);
         let _ = self.owner.make_last_checkpoint(None);
         let _ = self.owner.close(None);

@@ -146,8 +146,8 @@ impl Visitor for TrackingVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
         // Checked under the record's lock. If no snapshot was open when the engine called
-        // `ignores_value`, a snapshot opened since waits in `wait_for_visits` for this visit and sees its
-        // result, so no copy is needed.
+        // `ignores_value`, a snapshot opened since waits in `wait_for_visits` for this visit and
+        // sees its result, so no copy is needed.
         if self.tracker.is_wanted() && action != Action::Keep && !self.ignored_value.get() {
             self.tracker.keep_old(self.key, old);
         }

@@ -87,7 +87,8 @@ fn memory_mib(words: &[String]) -> f64 {
 }
 
 impl Node {
-    /// Starts it; `places` makes them from what it says on its standard output and in its port file.
+    /// Starts it; `places` makes them from what it says on its standard output and in its port
+    /// file.
     pub(super) fn start(
         plan: Plan<'_>,
         places: impl FnOnce(&str, &str) -> Result<Vec<Place>, String>,

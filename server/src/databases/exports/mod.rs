@@ -5,9 +5,10 @@
 //! a thread for each: reads files, keeps the rate --frames--> pipe (bounded) --> worker --> the connection's output
 //! ```
 //!
-//! Invariants: no worker waits for an export, and a slow receiver slows only its own thread. The thread
-//! ends, and releases what it held, once its receiver has closed, has taken nothing for minutes, or
-//! keeps too many bytes of the log or of removed files on disk. The number of exports is bounded.
+//! Invariants: no worker waits for an export, and a slow receiver slows only its own thread. The
+//! thread ends, and releases what it held, once its receiver has closed, has taken nothing for
+//! minutes, or keeps too many bytes of the log or of removed files on disk. The number of exports
+//! is bounded.
 
 mod pipe;
 mod producer;

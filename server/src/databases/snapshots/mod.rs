@@ -8,9 +8,9 @@
 //! keeper   the files of a server's databases: when they are written, and which are read back
 //! ```
 //!
-//! A snapshot is not a single moment: each record is as it was when it was written, and changes made
-//! meanwhile may be included or not. If there is an update log, replaying it from the file's time stamp
-//! on corrects that, because logged values are absolute.
+//! A snapshot is not a single moment: each record is as it was when it was written, and changes
+//! made meanwhile may be included or not. If there is an update log, replaying it from the file's
+//! time stamp on corrects that, because logged values are absolute.
 //!
 //! Invariant: a file with the name of a snapshot was completely on disk before it got that name.
 //! Not here: the format (see `todana_protocol::kyoto::snapshot`).

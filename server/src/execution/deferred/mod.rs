@@ -1,5 +1,5 @@
-//! An executor whose replies are all pending, in tests only: another thread executes each operation after
-//! its session has parked. It stands for executors that wait for another machine.
+//! An executor whose replies are all pending, in tests only: another thread executes each operation
+//! after its session has parked. It stands for executors that wait for another machine.
 
 mod owned;
 mod tests;

@@ -87,7 +87,8 @@ fn options(kyoto: KyotoOptions, database: &str) -> ServerOptions {
     }
 }
 
-/// Plays a conversation with both executors, whole and in small pieces, and compares all that comes back.
+/// Plays a conversation with both executors, whole and in small pieces, and compares all that comes
+/// back.
 fn compare(options: &ServerOptions, address: usize, conversations: &[(String, Vec<u8>)]) {
     let before = EXECUTED.load(Ordering::SeqCst);
     for (name, input) in conversations {
@@ -110,7 +111,8 @@ fn compare(options: &ServerOptions, address: usize, conversations: &[(String, Ve
     assert!(executed >= conversations.len() as u64, "{executed} replies were pending");
 }
 
-/// Returns answers without the lines that name the second in which they were given, or the server's port.
+/// Returns answers without the lines that name the second in which they were given, or the server's
+/// port.
 fn without_dates(answer: &[u8]) -> Vec<u8> {
     let lines = answer.split_inclusive(|&byte| byte == b'\n');
     let is_same = |line: &&[u8]| !line.starts_with(b"Date: ") && !line.starts_with(b"Location: ");

@@ -24,7 +24,8 @@ pub(super) fn with_time<T>(
     }
 }
 
-/// Returns the number that a missing record begins with, and true if the number that is there is overwritten.
+/// Returns the number that a missing record begins with, and true if the number that is there is
+/// overwritten.
 fn origin<T: Into<IncrementOrigin<T>>>(asked: kyoto::IncrementOrigin<T>) -> (Option<T>, bool) {
     let origin = match asked {
         kyoto::IncrementOrigin::From(number) => number.into(),

@@ -10,9 +10,8 @@
 //!
 //! Invariant: a message is in the database or with one connection until it is deleted or expires.
 //! Waiting connections check again each second, as in Kyoto Tycoon, so that messages stored by
-//! other clients are found.
-//! Not here: persistence of taken messages. Messages with connections are lost if the process is
-//! killed, as in Kyoto Tycoon.
+//! other clients are found. Not here: persistence of taken messages. Messages with connections are
+//! lost if the process is killed, as in Kyoto Tycoon.
 
 use super::plugin::DATABASE;
 use super::plugin_flags::parts;

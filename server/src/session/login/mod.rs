@@ -272,8 +272,8 @@ impl SaslLogin {
     }
 }
 
-/// Returns a line of a password file: the user, and the password hashed with a new salt. Fails if the
-/// name of the user cannot be part of a line.
+/// Returns a line of a password file: the user, and the password hashed with a new salt. Fails if
+/// the name of the user cannot be part of a line.
 ///
 /// ```
 /// let line = todana_server::password_line("alice", b"secret")?;

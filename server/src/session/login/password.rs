@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn hash_by_another_tool_is_accepted() {
-        // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2, salt_len=8).
+        // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2,
+        // salt_len=8).
         let text = "$argon2id$v=19$m=64,t=2,p=2$c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
         let hashed = HashedPassword::read(text).unwrap();
         assert_eq!(hashed.work_kib(), 128);

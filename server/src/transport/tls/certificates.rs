@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One configuration for each policy for client certificates. They share no ticket keys: a ticket of
-/// a listener without client certificates must not resume a session on one that requires them.
+/// One configuration for each policy for client certificates. They share no ticket keys: a ticket
+/// of a listener without client certificates must not resume a session on one that requires them.
 pub(super) struct TlsConfigs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
