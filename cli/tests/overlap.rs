@@ -97,6 +97,10 @@ fn sources_at_the_targets_temporary_path_are_refused() {
         ("copy", "b.tree", "e.tree.partial/e.tree", "e.tree"),
         ("copy", "a.hash", "d.hash.partial/d.hash", "d.hash"),
         ("backup", "a.hash", "j.partial/x.hash", "j"),
+        // A killed copy of a hash leaves its files there.
+        ("salvage", "a.hash", "a3.hash.partial.partial", "a3.hash"),
+        ("salvage", "data", "saved4.salvage.partial.partial", "saved4"),
+        ("restore", "hashes", "g.hash.partial.partial", "g.hash"),
     ] {
         let source = places.put(from, at);
         places.refused(&[command, &source, &places.at(target)], "would be made in its place");
@@ -167,12 +171,17 @@ fn foreign_files_at_the_target_stay_untouched() {
 #[test]
 fn open_database_is_not_removed_as_a_leftover() {
     let places = Places::new();
-    for (from, at, target, kind) in
-        [("a.hash", "c.hash.partial", "c.hash", "hash"), ("b.tree", "c.tree.partial", "c.tree", "tree")]
-    {
+    for (from, at, target, tuning) in [
+        ("a.hash", "c.hash.partial", "c.hash", "type=hash"),
+        ("b.tree", "c.tree.partial", "c.tree", "type=tree"),
+        ("a.hash", "d.hash.partial.partial", "d.hash", "type=hash"),
+        // What a killed copy leaves has no lock file, and its readers create none.
+        ("a.hash", "e.hash.partial", "e.hash", "type=hash#mode=r"),
+        ("a.hash", "f.hash.partial.partial", "f.hash", "type=hash#mode=r"),
+    ] {
         let left = places.put(from, at);
-        let open = Db::open(&format!("{left}#type={kind}")).unwrap();
-        places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open in another");
+        let open = Db::open(&format!("{left}#{tuning}")).unwrap();
+        places.refused(&["copy", &places.at("b.tree"), &places.at(target)], "is open ");
         drop(open);
         // A directory that nobody has open is a leftover.
         places.0.expect(&["copy", &places.at("b.tree"), &places.at(target)], 0);

@@ -9,7 +9,7 @@
 //!
 //! The lock lies beside the directory, because a database in it has a lock of its own.
 
-use super::{Lock, beside, cannot, is_there, lock, refuse_foreign, sync_above};
+use super::{Lock, beside, cannot, lock, refuse_foreign, sync_above};
 use crate::disk::Disk;
 use crate::open::contents::is_ours;
 use std::fs;
@@ -75,10 +75,13 @@ impl StagedDirectory {
 
     /// Removes what a killed process has left, unless it is open.
     fn remove_remains(&self) -> Result<()> {
-        let _unused = match is_there(&*self.disk, &self.place.join("lock"))? {
-            true => Some(lock(&*self.disk, &self.place)?),
-            false => None,
-        };
+        let mut unused = Vec::new();
+        for left in [&self.place, &beside(&self.place, ".partial")] {
+            // Without a lock file, a reader has locked the directory itself.
+            if self.disk.list(left).is_ok() {
+                unused.push(lock(&*self.disk, left)?);
+            }
+        }
         self.remove_contents()
     }
 

@@ -6,6 +6,8 @@
 //! TARGET.salvage.partial  the copy of damaged files that is mended
 //! ```
 //!
+//! Beside each of them lies what an engine copies, with one more `.partial`.
+//!
 //! Both are checked on the machine's own file system, because foreign files exist only there.
 
 use super::cannot;
@@ -17,6 +19,10 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
+/// The suffixes of the paths that staging creates, moves or removes.
+const WORK_SUFFIXES: [&str; 6] =
+    ["", ".partial", ".partial.partial", ".salvage", ".salvage.partial", ".salvage.partial.partial"];
+
 /// Fails with `Invalid` if a source equals, contains or lies within the directory to be created or
 /// a path at which that is staged: staging would remove or move the source. A missing source is
 /// reported when it is opened.
@@ -26,7 +32,7 @@ pub fn refuse_overlap<'a>(sources: impl IntoIterator<Item = &'a Path>, target: &
         let from = source.display();
         let message = if real(target).starts_with(&real_source) {
             format!("{} lies within {from}; make the new database elsewhere", target.display())
-        } else if ["", ".partial", ".salvage", ".salvage.partial"].iter().any(|suffix| {
+        } else if WORK_SUFFIXES.iter().any(|suffix| {
             let work = real(&beside(target, suffix));
             work.starts_with(&real_source) || real_source.starts_with(work)
         }) {
