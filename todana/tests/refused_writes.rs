@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana::update_log::SyncPolicy;
+use todana::update_log::{DurabilityHealth, SyncPolicy};
 use todana::{Database, ManualClock, WorkerCounters};
 use todana_core::{
     Arithmetic, Delete, DurableEngine, ErrorKind, Get, MemoryLimit, Operation, RefusalReason, RefusedStore,
@@ -277,4 +277,23 @@ fn full_memory_keeps_logged_records() {
     let store = Store { key: b"user", value: &long, ..Store::default() };
     assert_eq!(run(Operation::Store(store)), "Refused(OutOfMemory)");
     assert_eq!(run(Operation::Get(Get { key: b"user", ..Get::default() })), "Miss");
+}
+
+/// Several writers wait for the disk, and the first one finds it failing. A later sync may succeed,
+/// but the thread that syncs has ended by then, so changes must not be accepted again.
+#[test]
+fn lost_files_stay_lost_for_later_waits() {
+    let hash = open_hash(&CrashDisk::new());
+    let store = Operation::Store(Store { key: b"a", value: b"1", ..Store::default() });
+    let point = hash.database.execute(&hash.worker_counters, &store, &mut |_| ());
+    let wait = || hash.database.durability().unwrap().wait(point).map_err(|error| error.kind());
+    hash.disk.fault(|op| match op {
+        Op::Write { .. } => Err(io::Error::from_raw_os_error(5)),
+        _ => Ok(()),
+    });
+    assert_eq!(wait(), Err(ErrorKind::Unavailable));
+    hash.disk.fault(|_| Ok(()));
+    assert_eq!(wait(), Err(ErrorKind::Unavailable));
+    assert!(matches!(hash.database.durability().unwrap().health(), DurabilityHealth::Lost(_)));
+    assert_eq!(hash.set(b"b", b"2"), "Refused(FilesUnwritable)");
 }

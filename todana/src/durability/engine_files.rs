@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use todana_core::{DurableEngine, ErrorKind, Result};
+use todana_core::{DurableEngine, Error, ErrorKind, Result};
 
 /// Interval at which `goes_on` is called during a wait.
 const ASK_EVERY: Duration = Duration::from_millis(20);
@@ -116,7 +116,15 @@ impl EngineFiles {
     /// Waits until a change is durable; begins the next round unless another writer does.
     pub(super) fn wait(&self, point: CommitPoint, engine: &dyn DurableEngine) -> Result<()> {
         let _turn = self.turn.lock();
-        if self.is_durable(point) { Ok(()) } else { self.round(engine) }
+        if self.is_durable(point) {
+            return Ok(());
+        }
+        // No later round makes the files well again: the sync thread has ended, and whoever waits
+        // for it would wait forever.
+        if let DurabilityHealth::Lost(why) = self.health() {
+            return Err(Error::refused_write(ErrorKind::Unavailable, why));
+        }
+        self.round(engine)
     }
 
     /// Registers a callback, called after each round by the thread that did the round.
