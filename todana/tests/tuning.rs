@@ -235,6 +235,10 @@ fn read_only_database_refuses_writes() {
 fn mode_decides_truncation_and_creation() {
     for (_folder, name) in names() {
         if name.starts_with("mem") {
+            // Nothing in memory is there before it is opened, so there is nothing to miss.
+            for mode in ["w", "wt"] {
+                Db::open(&format!("{name}#mode={mode}")).unwrap().set(b"a", b"1").unwrap();
+            }
             continue;
         }
         assert!(refusal(Db::open(&format!("{name}#mode=w"))).contains("does not exist"));

@@ -22,7 +22,7 @@ impl Name {
     /// Fails with `Invalid` if the name and the data directory ask for something that a database of
     /// this kind cannot do. Does not access the disk.
     pub fn check(&self, data_dir: Option<(&Path, DataPurpose)>, when_full: WhenFull) -> Result<()> {
-        let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = self.tuning;
+        let Tuning { records_max, compress, read_only, truncate, .. } = self.tuning;
         if compress && !self.kind.can_compress() {
             return self.refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
         }
@@ -35,7 +35,7 @@ impl Name {
             );
         }
         match (self.kind.storage(), data_dir) {
-            (Storage::Memory, None) if must_exist => self.refuse(
+            (Storage::Memory, None) if read_only => self.refuse(
                 "nothing is there to be read in memory; give it the data directory that has its records",
             ),
             (Storage::Files, Some((_, DataPurpose::Records))) => {
