@@ -75,7 +75,7 @@ impl FromStr for Candidate {
     }
 }
 
-/// What records look like.
+/// The shape of a server's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Number,

@@ -5,7 +5,7 @@ use std::fmt;
 /// The result of an operation that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller can do about an error.
+/// The kind of an error, which says how the caller can react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The request is wrong: correct it.

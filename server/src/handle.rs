@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopping {
     No,
-    /// What has been received is answered, within seconds.
+    /// Received requests are answered first, within seconds.
     Drain,
     AtOnce,
 }

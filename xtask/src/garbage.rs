@@ -15,7 +15,7 @@ pub(crate) struct Random(u64);
 impl Random {
     /// One that repeats itself for the same seed.
     pub(crate) fn new(seed: u64) -> Random {
-        // All that comes behind a zero is zero.
+        // Everything after a zero is zero.
         Random(seed.max(1))
     }
 

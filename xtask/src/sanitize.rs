@@ -34,7 +34,7 @@ type Selection = [(&'static str, &'static str)];
 
 const IN_MEMORY: &Selection = &[("*", "raw:: record:: decimal:: agrees_with")];
 
-/// What maps files, and LMDB, whose C code AddressSanitizer does not look into.
+/// Tests of mapped files and of LMDB, whose C code AddressSanitizer does not check.
 const ON_DISK: &Selection = &[
     ("todana_engine", "disk_hash::entry disk_hash::sweep disk_tree:: raw::lmdb raw::mapped_file"),
     (

@@ -105,8 +105,8 @@ pub(crate) fn nightly(words: &[&str]) -> Run {
 pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
     let mut command = Command::new(name);
     command.args(words).stdin(Stdio::null());
-    // What cargo tells this task of itself; build scripts that look at it would run anew each time
-    // it comes and goes.
+    // Cargo sets these variables for this task. Build scripts that read them would run again
+    // whenever they appear or disappear.
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()

@@ -121,7 +121,7 @@ fn run_all(mut programs: Vec<Program>) -> Outcome {
     conclude(done.into_inner().expect("no thread panics"))
 }
 
-/// The line, or the whole output, that tells how a program fared.
+/// The line, or the whole output, that reports the result of a program.
 fn told((name, time, failure): &Ran) -> String {
     match failure {
         None => format!("{name:40} {:6.1} s", time.as_secs_f64()),

@@ -32,7 +32,7 @@ fn reference(name: &str, capacity: usize, keys: usize) -> Box<dyn CachePolicy> {
     }
 }
 
-/// Replays the requests on a reference cache and returns the miss ratio. Calls `tell` now and then
+/// Replays the requests on a reference cache and returns the miss ratio. Calls `tell` regularly
 /// with the number of requests done since the last call.
 pub(crate) fn replay(name: &str, requests: &TraceRequests, capacity: usize, tell: &dyn Fn(u64)) -> f64 {
     let mut policy = reference(name, capacity, requests.keys);

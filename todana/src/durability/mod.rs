@@ -72,7 +72,7 @@ impl LatestCommit {
     }
 }
 
-/// What makes the changes of a database durable
+/// The mechanism that makes the changes of a database durable
 /// ([`Database::durability`](crate::Database::durability)).
 #[derive(Clone, Copy)]
 pub enum Durability<'d> {

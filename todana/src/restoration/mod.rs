@@ -9,7 +9,7 @@
 //!
 //! The records are read into memory and written as a new database with a new identity; files are
 //! not copied and cut. Two databases that continued from the same position with the same identity
-//! could not be told apart by readers of their logs, such as a replica or a later restoration. A
+//! could not be distinguished by readers of their logs, such as a replica or a later restoration. A
 //! restoration takes as much memory as a server does for the same records.
 //!
 //! A point in time is a position in the log: all changes before the first mark of a later time. So

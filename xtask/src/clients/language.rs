@@ -173,7 +173,7 @@ pub(super) fn dalli_login() -> Prepared {
     ruby("dalli_login.rb", BINARY_DALLI.0, BINARY_DALLI.1)
 }
 
-/// What a Dalli of the binary protocol is known by, and what another is not used for.
+/// The versions of Dalli that speak the binary protocol; other versions are not used for it.
 const BINARY_DALLI: (&str, &str) =
     ("Dalli::VERSION.to_i < 5", "this Dalli does not speak the binary protocol any more");
 

@@ -1,5 +1,5 @@
 //! Random requests to a memcached and to Todana: the answers must be the same, but for what
-//! docs/protocol/memcached.md ("Differences to memcached 1.6.45") tells.
+//! docs/protocol/memcached.md ("Differences to memcached 1.6.45") lists.
 //!
 //! Sessions of a few requests each go over a connection of their own, to keys of their own. Where
 //! answers differ, requests are taken away as long as they still do, and what is left is printed.
@@ -109,7 +109,7 @@ fn minimise(
     Ok(pair.compare(&session)?.map(|difference| (session, difference)))
 }
 
-/// By which findings are told apart: commands and letters, no keys and numbers.
+/// The signature by which findings are grouped: commands and letters, no keys and numbers.
 fn shape(session: &[Request]) -> String {
     let word = |word: &str, index: usize| -> String {
         let keeps = index == 0 || !word.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');

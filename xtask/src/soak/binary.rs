@@ -239,7 +239,7 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
     let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
     let delta = draft.one_of(&[0, 1, 1000, u64::MAX]);
     let initial = draft.random.u64(..1000);
-    // Where records go unseen, it could not be told whether this one was created.
+    // Where records go unseen, it is unknown whether this one was created.
     let creates = draft.is_exact() && draft.chance(50);
     let (seconds, ttl) = if creates { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
     let extras = [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();

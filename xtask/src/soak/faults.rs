@@ -14,8 +14,7 @@ use std::time::Duration;
 
 /// How many connections a storm has; more than any server of ours allows.
 pub(super) const STORM: usize = 90;
-/// Long enough for a refusal to arrive on most days; on others it is counted as one that cannot be
-/// told.
+/// Time to wait for a refusal; one that arrives later is counted as unknown.
 const REFUSAL_MS: u64 = 300;
 
 /// The servers and their faults.
@@ -365,8 +364,7 @@ impl Faults {
         Ok("a watcher that does not read")
     }
 
-    /// Connections that nobody uses are closed without a word, whole requests or half ones behind
-    /// them.
+    /// Idle connections are closed without a reply, whether their last request was complete or not.
     fn idle_connections(&self) -> Done {
         let node = &self.refusing;
         let mut held = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
 const MARGIN: f64 = 60.0;
-/// Legible on white and on dark grounds, and told apart by the colour-blind.
+/// Legible on white and on dark grounds, and distinguishable by colour-blind readers.
 const COLOURS: [&str; 5] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7", "#999900"];
 
 /// By what RssAnon may ever exceed the memory limit.
@@ -48,7 +48,7 @@ impl Gauge {
         }
     }
 
-    /// What a part of a server's samples between two parts of the time are no larger than.
+    /// A percentile of a server's samples within a part of the time.
     fn quantile(&self, server: usize, quantile: f64, from: f64, to: f64) -> f64 {
         let last = self.samples.last().map_or(0.0, |(at, _)| *at);
         let within = |at: f64| at >= from * last && at <= to * last;

@@ -183,7 +183,7 @@ fn play_get(
         (None, None) if is_quiet => return Play::text("", None),
         (None, None) => return Play::new(line.bare("EN", flags), None),
     };
-    // Who gives a new time has not moved the old one on before.
+    // A request with a new time has not extended the old one before.
     let touches = flags.iter().any(|flag| flag.starts_with(['T', 'A']));
     if !has("u") && !created && !touches {
         item.expiry = item.expiry.accessed(now);
@@ -192,7 +192,7 @@ fn play_get(
     let mut wins_late = false;
     let mut tail = Vec::new();
     let mut known = false;
-    // In their order: what stands behind T looks at the new time.
+    // In their order: flags after T see the new time.
     for flag in flags {
         let (letter, rest) = flag.split_at(1);
         match letter {
@@ -399,7 +399,7 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push(format!("D{delta}"));
     }
     let mut vivify = None;
-    // Where records go unseen, it could not be told whether this one was created.
+    // Where records go unseen, it is unknown whether this one was created.
     if draft.is_exact() && draft.chance(40) {
         let initial = if draft.chance(50) { draft.random.u64(..1000) } else { 0 };
         let ttl = draft.one_of(&[0, 30, 300]);

@@ -2,7 +2,7 @@
 //!
 //! An operation is played on what the model believes of its key and gives the reply that must come.
 //! Where the server may know less than the model (something was evicted, or refused for want of
-//! memory) several replies are right, and the one that comes tells what holds from then on.
+//! memory) several replies are right, and the reply that arrives decides the state from then on.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -398,7 +398,7 @@ impl Count {
         let Some(before) = number(&old.value) else { return Counted::NoNumber };
         let after = if self.up { before.wrapping_add(self.delta) } else { before.saturating_sub(self.delta) };
         let len = old.value.len();
-        // What has room stays in place, and so do its marks; what grows is a new item.
+        // A value that fits stays in place with its marks; a longer value is a new item.
         let in_place = after.to_string().len() <= len;
         let item = Item {
             value: Arc::new(format!("{after:<len$}").into_bytes()),

@@ -40,7 +40,7 @@ pub(super) struct Moment {
 pub(super) struct Seen {
     /// Refused with the right line.
     pub(super) refused: AtomicU64,
-    /// Closed at once; whether with that line, cannot be told.
+    /// Closed at once, with that line or without it.
     pub(super) perhaps_refused: AtomicU64,
     pub(super) kicked: AtomicU64,
 }

@@ -11,7 +11,7 @@ use todana_protocol::kyoto::{self, CallFailure, DatabaseError, Procedure, Proced
 
 const ILLOGICAL: CallFailure<'static> = CallFailure::Database(DatabaseError::LogicalInconsistency);
 
-/// Passes the pairs of an answer that shows a record to `tell`.
+/// Passes the pairs of an answer that shows a record to a callback.
 pub(super) fn with_time<T>(
     time: Option<u64>,
     name: &'static str,
