@@ -624,7 +624,7 @@ mod tests {
     #[test]
     fn requests_are_counted_and_timed_once() {
         for manner in [ServerFault::Good, ServerFault::Hesitant] {
-            for protocol in [CommandSet::Text, CommandSet::MetaRequest] {
+            for protocol in [CommandSet::Text, CommandSet::Meta] {
                 let round = measure(manner, protocol, &PLAN).unwrap();
                 assert_eq!((round.requests(), round.errors), (1000, 0), "{manner:?} {protocol:?}");
                 assert_eq!((round.hits, round.latencies.len()), (round.gets, 1000));
@@ -658,7 +658,7 @@ mod tests {
     #[test]
     fn timed_run_ends_and_counts_its_requests() {
         let plan = LoadPlan { requests: u64::MAX, duration: Some(Duration::from_millis(30)), ..PLAN };
-        let round = measure(ServerFault::Good, CommandSet::MetaRequest, &plan).unwrap();
+        let round = measure(ServerFault::Good, CommandSet::Meta, &plan).unwrap();
         assert_eq!(round.requests(), round.latencies.len());
         assert!(round.elapsed >= Duration::from_millis(30) && round.requests() > 0);
     }
@@ -667,10 +667,10 @@ mod tests {
     fn wrong_replies_are_counted_and_the_first_reported() {
         for (manner, protocol, first) in [
             (ServerFault::Lying, CommandSet::Text, "has another value than was stored"),
-            (ServerFault::Lying, CommandSet::MetaRequest, "has another value than was stored"),
+            (ServerFault::Lying, CommandSet::Meta, "has another value than was stored"),
             (ServerFault::Confused, CommandSet::Text, "was answered with \"another\""),
             (ServerFault::Refusing, CommandSet::Text, "SERVER_ERROR not today"),
-            (ServerFault::Refusing, CommandSet::MetaRequest, "SERVER_ERROR not today"),
+            (ServerFault::Refusing, CommandSet::Meta, "SERVER_ERROR not today"),
         ] {
             let round = measure(manner, protocol, &PLAN).unwrap();
             // One key in 300 has an empty value, which cannot be mistaken for another; there are
@@ -684,14 +684,14 @@ mod tests {
     #[test]
     fn closed_connection_or_extra_reply_ends_the_run() {
         let plan = LoadPlan { connections: 1, threads: 1, pipeline: 1, ..PLAN };
-        for protocol in [CommandSet::Text, CommandSet::MetaRequest] {
+        for protocol in [CommandSet::Text, CommandSet::Meta] {
             let failure = measure(ServerFault::Leaving, protocol, &plan).unwrap_err();
             assert!(
                 failure.contains("127.0.0.1:") && failure.ends_with("the server closed the connection"),
                 "{failure}"
             );
         }
-        let failure = measure(ServerFault::Chatty, CommandSet::MetaRequest, &plan);
+        let failure = measure(ServerFault::Chatty, CommandSet::Meta, &plan);
         match failure {
             // The second reply may arrive while the next get or set waits for its own.
             Ok(round) => assert!(round.errors > 0),

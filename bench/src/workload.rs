@@ -112,7 +112,7 @@ pub(crate) enum CommandSet {
     /// get and set
     Text,
     /// mg and ms
-    MetaRequest,
+    Meta,
 }
 
 /// The distribution of requested keys.
@@ -366,7 +366,7 @@ impl Workload {
                 self.shape.put(key, number);
                 match self.protocol {
                     CommandSet::Text => client::put_words(out, "get", &[key]),
-                    CommandSet::MetaRequest => MetaRequest::get(out, key)?.want(MetaField::Value).end(),
+                    CommandSet::Meta => MetaRequest::get(out, key)?.want(MetaField::Value).end(),
                 }
             }
             WorkloadOperation::Set(number) => {
@@ -376,7 +376,7 @@ impl Workload {
                     CommandSet::Text => {
                         client::put_store(out, &TextStore { key, value, ..TextStore::default() }, false)
                     }
-                    CommandSet::MetaRequest => MetaRequest::set(out, key, value)?.end(),
+                    CommandSet::Meta => MetaRequest::set(out, key, value)?.end(),
                 }
             }
         }

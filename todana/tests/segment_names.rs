@@ -65,7 +65,7 @@ fn foreign_file_stays_and_is_named() {
         let (kept, number, next) = full_segment(&disk);
         disk.damage(|state| state.put(&next, bytes.clone()));
         let error = set(&kept, number).unwrap_err().to_string();
-        assert!(error.contains(next.to_str().unwrap()) && error.contains("move it away"), "{error}");
+        assert!(error.contains(next.to_str().unwrap()) && error.contains("move the file away"), "{error}");
         assert_eq!(disk.state().files()[&next], bytes);
         disk.damage(|state| state.take_away(&next));
         let patience = Instant::now() + Duration::from_secs(60);

@@ -118,6 +118,6 @@ fn copy_is_consistent_under_writes() {
                 assert_eq!(db.copy(place).unwrap_err().kind(), ErrorKind::Invalid);
             }
         });
-        assert!(db.copy("mem:hash").unwrap_err().to_string().contains("is in memory"));
+        assert!(db.copy("mem:hash").unwrap_err().to_string().contains("a copy in memory would be lost"));
     }
 }
