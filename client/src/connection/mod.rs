@@ -54,10 +54,10 @@ pub enum WriteOutcome {
 /// [`Connection::flush`] and [`Connection::read_outcome`].
 ///
 /// ```no_run
-/// use todana_client::{Connection, Store};
+/// use todana_client::{Connection, TextStore};
 ///
 /// let mut connection = Connection::open(&"localhost:11211".parse()?)?;
-/// connection.store(&Store { key: b"hello", value: b"world", ..Store::default() })?;
+/// connection.store(&TextStore { key: b"hello", value: b"world", ..TextStore::default() })?;
 /// assert_eq!(connection.get(&[b"hello"], false)?[0].value, b"world");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
