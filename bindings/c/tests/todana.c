@@ -75,7 +75,7 @@ static void conditions_are_codes(void) {
   CHECK(todana_increment(db, S("n"), 5, &one, &sum) == TODANA_OK && sum == 1);
   CHECK(todana_increment(db, S("n"), -3, &one, NULL) == TODANA_OK && has(db, "n", "-2"));
   CHECK(todana_set(db, S("x"), S("word")) == TODANA_OK);
-  CHECK(todana_increment(db, S("x"), 1, NULL, &sum) == TODANA_INVALID && says("\"x\" is no number"));
+  CHECK(todana_increment(db, S("x"), 1, NULL, &sum) == TODANA_INVALID && says("not a 64-bit number"));
   CHECK(todana_compare_and_swap(db, S("l"), NULL, &a) == TODANA_OK);
   CHECK(todana_compare_and_swap(db, S("l"), NULL, &b) == TODANA_OTHER && has(db, "l", "a"));
   CHECK(todana_compare_and_swap(db, S("l"), &a, NULL) == TODANA_OK && has(db, "l", NULL));
