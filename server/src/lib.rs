@@ -17,8 +17,8 @@
 //!   readable -> read once -> decode all that is there -> execute inline -> one write
 //! udp: one thread for all datagrams, where they are asked for
 //! verifier: slow checks of passwords (session/login/)
-//! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
-//! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
+//! exports: a thread for each checkpoint, backup or update log that a client has requested
+//! syncing: a thread for each database whose engine has files of its own, which syncs them
 //! maintenance: expiry, compaction, and the memory limit of the process
 //! snapshots: Kyoto Tycoon's files of databases in memory, made by a thread now and then
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own

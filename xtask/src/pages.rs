@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! sh        commands; `command  # prints: TEXT` fails unless the output contains TEXT
-//! console   commands after `$ `, then their output; a line `...` stands for any lines, `...` within a line for any text
+//! console   commands after `$ `, then their output; a line `...` stands for any lines, and
+//!           `...` within a line for any text
 //! ```
 //!
 //! All such blocks of a page are one script, in a folder of its own. A block that cannot run

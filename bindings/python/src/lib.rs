@@ -3,7 +3,7 @@
 //! ```text
 //! DB, Transaction, Snapshot   the objects of a program; all three are Records, with their common methods
 //! View, Iterator, Cursor      ways to walk over records
-//! source, pace                access to records, and whether it is still possible: closed, over, in a forked child
+//! source, pace                access to records, and whether it is possible: closed, over, forked
 //! ```
 //!
 //! Invariant: no thread waits for the interpreter while it holds a lock of the library. So a thread

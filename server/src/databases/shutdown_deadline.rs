@@ -1,7 +1,8 @@
 //! The deadline up to which a server that stops waits for its disk.
 //!
 //! ```text
-//! databases --> ProgressDisk --counts the disk's answers--> DiskProgress --> ShutdownDeadline: over once no more answers come
+//! databases --> ProgressDisk --counts the disk's answers--> DiskProgress
+//!     --> ShutdownDeadline: over once no more answers come
 //! ```
 //!
 //! A slow disk or a busy machine must not be mistaken for a disk that hangs, so the deadline is

@@ -2,7 +2,8 @@
 //! (docs/protocol/exports.md).
 //!
 //! ```text
-//! a thread for each: reads files, keeps the rate --frames--> pipe (bounded) --> worker --> the connection's output
+//! a thread for each (reads files, keeps the rate)
+//!     --frames--> pipe (bounded) --> worker --> the connection's output
 //! ```
 //!
 //! Invariants: no worker waits for an export, and a slow receiver slows only its own thread. The
