@@ -175,7 +175,7 @@ fn open_database_is_not_removed_as_a_leftover() {
         ("a.hash", "c.hash.partial", "c.hash", "type=hash"),
         ("b.tree", "c.tree.partial", "c.tree", "type=tree"),
         ("a.hash", "d.hash.partial.partial", "d.hash", "type=hash"),
-        // What a killed copy leaves has no lock file, and its readers create none.
+        // The remains of a killed copy have no lock file, and their readers create none.
         ("a.hash", "e.hash.partial", "e.hash", "type=hash#mode=r"),
         ("a.hash", "f.hash.partial.partial", "f.hash", "type=hash#mode=r"),
     ] {

@@ -9,7 +9,7 @@ use todana_client::{
     RefusalKind, StoreVerb, TextFetch, TextStore, Timeouts, WriteOutcome, needs_base64,
 };
 
-/// What the server awaits, and what it answers: in pieces, or not at all.
+/// The request that the server expects, and its reply, sent in pieces or not at all.
 type Turn = (&'static [u8], &'static [&'static [u8]]);
 
 /// Plays one connection and hangs up; the thread fails if a request differs.
@@ -247,7 +247,7 @@ fn binary_keys_are_read_in_base64() {
 fn peek_returns_a_won_recache() {
     let long = [b'\t'; 250];
     let keys: [&[u8]; 6] = [b"plain", b"a b", b"t\t", &long, b"stale", &[b' '; 188]];
-    // What is too long for base64 goes as it is.
+    // A key that is too long for base64 is sent unchanged.
     let peeks = [
         &b"mg plain f v u\r\nmg YSBi b f v u\r\nmg dAk= b f v u\r\nmg "[..],
         &long,

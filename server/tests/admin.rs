@@ -103,7 +103,7 @@ fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
     assert!(message.starts_with(&expected), "{message}");
 }
 
-/// What clients do before the numbers are looked at.
+/// The requests that clients send before the numbers are read.
 fn requests(server: &Running) -> running::Client {
     let mut client = server.connect();
     let talk: [(&[u8], &[u8]); 20] = [

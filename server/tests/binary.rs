@@ -16,7 +16,7 @@ const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 const HEADER_LEN: usize = 24;
 
-/// Who may log in where a transcript asks for logins.
+/// The users that may log in where a transcript requires logins.
 const PASSWORDS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/transcripts/memcached-binary/passwords");
 

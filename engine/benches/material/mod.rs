@@ -1,4 +1,4 @@
-//! What benchmarks store, and what it takes of memory.
+//! The records that benchmarks store, and the memory that they take.
 
 /// Resident bytes of this process.
 pub(crate) fn resident() -> u64 {

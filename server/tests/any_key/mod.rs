@@ -149,7 +149,7 @@ impl Dialect {
     }
 }
 
-/// What an `mg` with `v` is answered by.
+/// The reply to an `mg` with `v`.
 pub(crate) fn meta_get(client: &mut Client, request: &[u8]) -> Option<Vec<u8>> {
     client.send(request);
     let line = client.line_bytes();
@@ -241,7 +241,7 @@ pub(crate) fn bulk_records(client: &mut Client) -> Records {
     }
 }
 
-/// What a key has become in a URI.
+/// The form of a key in a URI.
 pub(crate) fn decode_uri(text: &[u8]) -> Vec<u8> {
     let (mut key, mut rest) = (Vec::new(), text);
     while let [byte, behind @ ..] = rest {
